@@ -1,0 +1,1 @@
+"""Action-conditioned video generation for robots, and the measures that show whether actions control it."""

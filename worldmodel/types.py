@@ -1,0 +1,124 @@
+"""The types that cross package borders, and the one axis alphabet.
+
+Axes: b batch, t frames, f latent frames, c h w latent channels / height / width, H W pixels, s tokens, d width,
+k latent-action size, a robot-action size, n samples. T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
+
+    frame        0   1   2   3   4   5   6   7   8
+    transition     0   1   2   3   4   5   6   7          action i leads from frame i to frame i + 1
+    latent frame 0 |------- 1 -------|------- 2 -------|  latent j owns transitions 4(j-1) .. 4j-1
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+FRAMES_PER_LATENT = 4  # temporal compression of the Wan VAE
+
+
+def num_latent_frames(num_frames: int) -> int:
+    """F for T = 4 (F - 1) + 1 frames; other lengths have no whole number of latent frames."""
+    if num_frames < 1 or (num_frames - 1) % FRAMES_PER_LATENT:
+        raise ValueError(f"a clip has 1 + 4k frames (1, 5, 9, 13, 17, ...), got {num_frames}")
+    return (num_frames - 1) // FRAMES_PER_LATENT + 1
+
+
+class FrameReader(Protocol):
+    """The frames of one camera, decoded only when read."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: Sequence[int]) -> UInt8[np.ndarray, "n H W 3"]:
+        """The RGB frames at these positions, in this order; repeats are allowed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One recorded episode: T frames per camera and the T - 1 robot actions between them."""
+
+    uid: str  # names the episode inside its dataset, the same on every machine ("data/episode12"); splits hash it
+    source: str  # the file to name in messages
+    frames: Mapping[str, FrameReader]  # camera name -> its frames, all of the same length
+    robot_actions: Float[np.ndarray, "t-1 a"]  # action i leads from frame i to frame i + 1
+    action_names: tuple[str, ...]  # one per action dimension
+    fps: float  # frames per second of the recording
+    embodiment: str
+    task: str = ""
+    robot_states: Float[np.ndarray, "t state"] | None = None  # as recorded beside each frame
+    state_names: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what the reader decided or noticed, in words
+
+    @property
+    def num_frames(self) -> int:
+        """T."""
+        return self.robot_actions.shape[0] + 1
+
+
+class EpisodeSource(Protocol):
+    """A dataset on disk: episodes in a fixed order, each opened when asked for."""
+
+    @property
+    def name(self) -> str:
+        """Short name of the dataset, for tables and cache keys."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Episode: ...
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A training example: T frames and/or their cached latents, with T - 1 normalised, padded robot actions."""
+
+    robot_actions: Float[Tensor, "t-1 a"]  # in [-1, 1], zeros in padded dimensions
+    action_mask: Bool[Tensor, " a"]  # True where the embodiment has this dimension
+    embodiment: int  # index into the embodiment table of the dataset
+    source: str  # "file#first_frame"
+    frames: UInt8[Tensor, "t 3 H W"] | None = None
+    latents: Float[Tensor, "c f h w"] | None = None
+
+
+@dataclass(frozen=True)
+class ClipBatch:
+    """Clips stacked along b; same meaning as in Clip."""
+
+    robot_actions: Float[Tensor, "b t-1 a"]
+    action_mask: Bool[Tensor, "b a"]
+    embodiment: Int[Tensor, " b"]
+    sources: tuple[str, ...]
+    frames: UInt8[Tensor, "b t 3 H W"] | None = None
+    latents: Float[Tensor, "b c f h w"] | None = None
+
+    def to(self, device: torch.device | str) -> "ClipBatch":
+        """The same batch on another device."""
+        moved = {
+            name: value.to(device, non_blocking=True)
+            for name in ("robot_actions", "action_mask", "embodiment", "frames", "latents")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(self, **moved)
+
+    @property
+    def batch_size(self) -> int:
+        """b."""
+        return self.robot_actions.shape[0]
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """Generated video: history frames first, then what the model predicted."""
+
+    frames: Float[Tensor, "b t 3 H W"]  # RGB in [0, 1]
+    num_history: int  # leading frames that were given, not generated
