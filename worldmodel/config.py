@@ -14,7 +14,7 @@ C = TypeVar("C")
 
 
 def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()) -> C:
-    """Defaults of `schema`, then the YAML at `path`, then `key.sub=value` overrides; typos and wrong types are refused."""
+    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and wrong types fail."""
     where = path or "the command line"
     try:
         layers = [OmegaConf.structured(schema)]
@@ -63,7 +63,9 @@ def _field_comments(schema: type) -> dict[str, str]:
     lines = source.splitlines()
     body = ast.parse(inspect.cleandoc("\n".join(lines))).body[0]
     assert isinstance(body, ast.ClassDef), schema
-    fields = [node for node in body.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    fields = [
+        node for node in body.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
     comments = {}
     for node in fields:
         assert isinstance(node.target, ast.Name)

@@ -1,7 +1,8 @@
 """The types that cross package borders, and the one axis alphabet.
 
-Axes: b batch, t frames, f latent frames, c h w latent channels / height / width, H W pixels, s tokens, d width,
-k latent-action size, a robot-action size, n samples. T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
+Axes: b batch, t frames, f latent frames, c h w latent channels / height / width, H W pixels, s tokens,
+d width, k latent-action size, a robot-action size, n samples.
+T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
 
     frame        0   1   2   3   4   5   6   7   8
     transition     0   1   2   3   4   5   6   7          action i leads from frame i to frame i + 1
@@ -46,7 +47,9 @@ class FrameReader(Protocol):
 class Episode:
     """One recorded episode: T frames per camera and the T - 1 robot actions between them."""
 
-    uid: str  # names the episode inside its dataset, the same on every machine ("data/episode12"); splits hash it
+    uid: (
+        str  # names the episode inside its dataset, on every machine alike ("data/episode12"); splits hash it
+    )
     source: str  # the file to name in messages
     frames: Mapping[str, FrameReader]  # camera name -> its frames, all of the same length
     robot_actions: Float[np.ndarray, "t-1 a"]  # action i leads from frame i to frame i + 1
@@ -80,7 +83,7 @@ class EpisodeSource(Protocol):
 
 @dataclass(frozen=True)
 class Clip:
-    """A training example: T frames and/or their cached latents, with T - 1 normalised, padded robot actions."""
+    """A training example: T frames and/or their latents, with T - 1 normalised, padded robot actions."""
 
     robot_actions: Float[Tensor, "t-1 a"]  # in [-1, 1], zeros in padded dimensions
     action_mask: Bool[Tensor, " a"]  # True where the embodiment has this dimension
@@ -112,7 +115,7 @@ class ClipBatch:
 
     @property
     def batch_size(self) -> int:
-        """b."""
+        """Number of clips."""
         return self.robot_actions.shape[0]
 
 
