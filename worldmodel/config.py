@@ -14,7 +14,7 @@ C = TypeVar("C")
 
 
 def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()) -> C:
-    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and wrong types fail."""
+    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and bad types fail."""
     where = path or "the command line"
     try:
         layers = [OmegaConf.structured(schema)]
