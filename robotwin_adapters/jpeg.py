@@ -1,0 +1,80 @@
+"""JPEG buffers as RoboTwin stores them: red and blue exchanged, unless a comment says otherwise.
+
+RoboTwin hands RGB arrays to an encoder that expects BGR, so a standard decoder returns swapped colours. Newer
+files hold standard JPEGs that carry the comment `XPL-RGB1`; the two kinds may be mixed, so every buffer is asked.
+"""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy import ndarray
+from PIL import Image
+
+STANDARD_COLOUR_MARK = b"XPL-RGB1"
+QUALITY = 95
+CHROMA_420 = 2  # Pillow's name for 4:2:0
+MAX_PIXELS = 4096 * 4096
+END_OF_IMAGE = b"\xff\xd9"
+START_OF_SCAN, COMMENT = 0xDA, 0xFE
+# SOF0..SOF15 without the tables DHT (C4), JPG (C8) and DAC (CC) that share the range
+START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
+
+
+@dataclass(frozen=True)
+class JpegHeader:
+    """What the segments before the pixels say."""
+
+    height: int
+    width: int
+    has_standard_colours: bool  # False: red and blue are exchanged
+
+
+def read_header(buffer: bytes) -> JpegHeader:
+    """Walk the segments up to the start of scan; nothing is decoded."""
+    if buffer[:2] != b"\xff\xd8":
+        raise ValueError(f"not a JPEG: starts with {buffer[:2].hex() or 'nothing'} instead of ffd8")
+    size, has_mark, at = None, False, 2
+    while at + 4 <= len(buffer):
+        if buffer[at] != 0xFF:
+            raise ValueError(f"broken JPEG header at byte {at}")
+        marker = buffer[at + 1]
+        if marker == 0xFF or marker in WITHOUT_LENGTH:
+            at += 1 if marker == 0xFF else 2
+            continue
+        if marker == START_OF_SCAN:
+            break
+        end = at + 2 + int.from_bytes(buffer[at + 2 : at + 4])
+        if marker == COMMENT:
+            has_mark = has_mark or buffer[at + 4 : end] == STANDARD_COLOUR_MARK
+        elif marker in START_OF_FRAME:
+            size = int.from_bytes(buffer[at + 5 : at + 7]), int.from_bytes(buffer[at + 7 : at + 9])
+        at = end
+    if size is None or not 0 < size[0] * size[1] <= MAX_PIXELS:
+        raise ValueError(f"the JPEG header gives no usable size: {size}")
+    return JpegHeader(*size, has_mark)
+
+
+def encode_swapped(frame: UInt8[ndarray, "H W 3"]) -> bytes:
+    """An RGB frame as RoboTwin 2.0 stores it: exchanged colours, quality 95, 4:2:0, no comment."""
+    output = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(frame[..., ::-1])).save(
+        output, "JPEG", quality=QUALITY, subsampling=CHROMA_420
+    )
+    return output.getvalue()
+
+
+def decode_rgb(buffer: bytes, size: tuple[int, int]) -> UInt8[ndarray, "H W 3"]:
+    """The RGB frame of this (height, width), whichever way its colours were stored."""
+    header = read_header(buffer)
+    if (header.height, header.width) != size:
+        raise ValueError(f"the frame is {header.height}x{header.width}, expected {size[0]}x{size[1]}")
+    if not buffer.endswith(END_OF_IMAGE):
+        raise ValueError("the JPEG is cut off: no end-of-image marker")
+    with Image.open(io.BytesIO(buffer), formats=("JPEG",)) as image:
+        if image.mode != "RGB":
+            raise ValueError(f"the JPEG holds {image.mode} pixels, expected three colours")
+        pixels = np.asarray(image)
+    return pixels if header.has_standard_colours else pixels[..., ::-1]
