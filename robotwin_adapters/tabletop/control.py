@@ -1,0 +1,115 @@
+"""Commands in, physics, recorded frames out, with RoboTwin's rule of when a frame is taken.
+
+primitive      |  before | step 0 | ... | step 15 | ... | last step | after
+frame taken         x        x              x                           x
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from jaxtyping import Float
+
+from robotwin_adapters.tabletop.kinematics import JointPath
+from robotwin_adapters.tabletop.scene import SIDES, Scene
+
+SAVE_EVERY = 15  # physics steps
+SETTLE_STEPS = 500  # objects start 1 mm above the table and are at rest long before this
+GRIPPER_RAMP_STEPS, GRIPPER_HOLD_STEPS = 200, 100
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What is recorded at one instant: what was commanded, and what the robot did."""
+
+    left_arm: Float[np.ndarray, " n"]  # rad, drive targets
+    left_gripper: float  # commanded opening, 1 = open
+    right_arm: Float[np.ndarray, " n"]
+    right_gripper: float
+    left_arm_measured: Float[np.ndarray, " n"]  # rad
+    right_arm_measured: Float[np.ndarray, " n"]
+    left_endpose: Float[np.ndarray, " 7"]  # measured wrist frame: x y z (m), quaternion w x y z; x = approach
+    right_endpose: Float[np.ndarray, " 7"]
+
+    @property
+    def vector(self) -> Float[np.ndarray, " a"]:
+        """The whole command: left arm, left gripper, right arm, right gripper."""
+        return np.concatenate([self.left_arm, [self.left_gripper], self.right_arm, [self.right_gripper]])
+
+
+OnFrame = Callable[[Scene, Frame], None]
+
+
+class Controller:
+    """Drives the servos of a scene and reports a frame whenever one is due."""
+
+    def __init__(self, scene: Scene, on_frame: OnFrame) -> None:
+        self.scene, self.on_frame = scene, on_frame
+        self.num_frames = 0
+        self.arm_targets = {side: np.array(scene.spec.embodiment.home) for side in SIDES}
+        self.gripper_targets = dict.fromkeys(SIDES, 1.0)
+
+    def settle(self) -> None:
+        """Let objects come to rest, unrecorded."""
+        self._apply()
+        for _ in range(SETTLE_STEPS):
+            mujoco.mj_step(self.scene.model, self.scene.data)
+
+    def move(self, side: str, path: JointPath) -> None:
+        """One primitive: follow a joint path with one arm."""
+
+        def command(step: int) -> None:
+            self.arm_targets[side] = path[step]
+
+        self.primitive(len(path), command)
+
+    def grip(self, side: str, opening: float) -> None:
+        """One primitive: ramp one gripper's command to `opening`, then hold."""
+        ramp = np.linspace(self.gripper_targets[side], opening, GRIPPER_RAMP_STEPS)
+
+        def command(step: int) -> None:
+            self.gripper_targets[side] = float(ramp[min(step, GRIPPER_RAMP_STEPS - 1)])
+
+        self.primitive(GRIPPER_RAMP_STEPS + GRIPPER_HOLD_STEPS, command)
+
+    def primitive(self, steps: int, command: Callable[[int], None]) -> None:
+        """Run `command(step)` before each physics step, recording before, every 15 steps, and after."""
+        self._record()
+        for step in range(steps):
+            command(step)
+            self._apply()
+            mujoco.mj_step(self.scene.model, self.scene.data)
+            if step % SAVE_EVERY == 0:
+                self._record()
+        self._record()
+
+    def _apply(self) -> None:
+        half_opening = self.scene.spec.embodiment.gripper_opening / 2
+        for side in SIDES:
+            arm = self.scene.arm(side)
+            self.scene.data.ctrl[arm.actuators] = self.arm_targets[side]
+            self.scene.data.ctrl[arm.finger_actuators] = self.gripper_targets[side] * half_opening
+
+    def _record(self) -> None:
+        # mj_step leaves positions one step ahead of the body and site poses computed from them.
+        mujoco.mj_kinematics(self.scene.model, self.scene.data)
+        self.num_frames += 1
+        left, right = self.scene.left, self.scene.right
+        frame = Frame(
+            left_arm=self.arm_targets["left"].copy(),
+            left_gripper=self.gripper_targets["left"],
+            right_arm=self.arm_targets["right"].copy(),
+            right_gripper=self.gripper_targets["right"],
+            left_arm_measured=self.scene.data.qpos[left.joints],
+            right_arm_measured=self.scene.data.qpos[right.joints],
+            left_endpose=self._end_pose(left.wrist_site),
+            right_endpose=self._end_pose(right.wrist_site),
+        )
+        self.on_frame(self.scene, frame)
+
+    def _end_pose(self, site: int) -> Float[np.ndarray, " 7"]:
+        quaternion = np.zeros(4)
+        mujoco.mju_mat2Quat(quaternion, self.scene.data.site_xmat[site])
+        sign = -1.0 if quaternion[0] < 0 else 1.0
+        return np.concatenate([self.scene.data.site_xpos[site], sign * quaternion])

@@ -1,0 +1,96 @@
+"""The scripted expert of the a2b tasks: seven primitives with one arm.
+
+1 move before the grasp, 0.10 m back   2 straight in   3 close   4 straight back 0.10 m
+5 above the goal, 0.10 m stand-off     6 lower to 0.02 m stand-off   7 open
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from robotwin_adapters.tabletop.control import Controller
+from robotwin_adapters.tabletop.kinematics import ArmKinematics, ToolPose, top_down
+from robotwin_adapters.tabletop.scene import FINGER_THICKNESS, FINGER_WIDTH, Scene
+from robotwin_adapters.tabletop.tasks import arm_side, goal_shift
+
+PRE_GRASP, RETREAT, ABOVE_GOAL, RELEASE = 0.10, 0.10, 0.10, 0.02  # m
+_CLEAR = 0.005  # m between open fingers and B that counts as free
+
+
+def place_a_beside_b(task: str, scene: Scene, controller: Controller) -> bool:
+    """Pick A up and put it beside B; False as soon as a pose cannot be reached."""
+    side = arm_side(scene.spec)
+    arm = ArmKinematics(scene, scene.arm(side))
+    grasp = choose_grasp(task, scene, arm)
+    ready = arm.solve(grasp.backed_off(PRE_GRASP), arm.aimed_home(grasp.position))
+    if ready is None:
+        return False
+    controller.move(side, arm.direct_path(controller.arm_targets[side], ready))
+    if not _straight(controller, arm, grasp):
+        return False
+    controller.grip(side, 0.0)
+    if not _straight(controller, arm, grasp.backed_off(RETREAT)):
+        return False
+    release = _release_pose(task, scene, arm, grasp)
+    if not _straight(controller, arm, release.backed_off(ABOVE_GOAL)):
+        return False
+    if not _straight(controller, arm, release.backed_off(RELEASE)):
+        return False
+    controller.grip(side, 1.0)
+    return True
+
+
+def choose_grasp(task: str, scene: Scene, arm: ArmKinematics) -> ToolPose:
+    """A top-down grasp of A whose open fingers stay clear of B, here and at the goal, turning the wrist least."""
+    thing = scene.spec.object_a
+    position, b_position = scene.data.xpos[scene.body_a], scene.data.xpos[scene.body_b]
+    goal = b_position + np.array([goal_shift(task), 0.0, 0.0])
+    heading = _yaw_of(scene, scene.body_a)
+    easy = arm.aimed_home(position)[0]  # the closing direction at no wrist roll is across the arm
+
+    def cost(yaw: float) -> tuple[float, float]:
+        room = min(
+            _finger_room(scene, yaw, b_position - position), _finger_room(scene, yaw, b_position - goal)
+        )
+        return (max(0.0, _CLEAR - room), abs(_half_turn(yaw - easy)))
+
+    yaw = min((heading + yaw for yaw in thing.grasp_yaws), key=cost)
+    # Of the two opposite hand orientations with this closing line, the one nearer to no wrist roll.
+    yaw = easy + math.pi + _half_turn(yaw - easy)
+    return top_down(position + np.array([0.0, 0.0, thing.grasp_height]), yaw)
+
+
+def _straight(controller: Controller, arm: ArmKinematics, target: ToolPose) -> bool:
+    path = arm.straight_path(controller.arm_targets[arm.arm.side], target)
+    if path is None:
+        return False
+    controller.move(arm.arm.side, path)
+    return True
+
+
+def _release_pose(task: str, scene: Scene, arm: ArmKinematics, grasp: ToolPose) -> ToolPose:
+    """The hand pose that sets A down beside B, given how A really sits in the hand."""
+    tool = scene.data.site_xpos[arm.arm.tcp_site]
+    offset = tool - scene.data.xpos[scene.body_a]
+    goal = scene.data.xpos[scene.body_b] + np.array([goal_shift(task), 0.0, 0.0])
+    return ToolPose(goal + offset, grasp.rotation)
+
+
+def _finger_room(scene: Scene, yaw: float, to_b: Float[np.ndarray, " 3"]) -> float:
+    """Gap between the open fingers of a hand closing along `yaw` and the circle round B (m)."""
+    along = abs(to_b[0] * math.cos(yaw) + to_b[1] * math.sin(yaw))
+    across = abs(-to_b[0] * math.sin(yaw) + to_b[1] * math.cos(yaw))
+    inner = scene.spec.embodiment.gripper_opening / 2
+    past = max(inner - along, 0.0, along - inner - FINGER_THICKNESS)
+    return math.hypot(past, max(0.0, across - FINGER_WIDTH / 2)) - scene.spec.object_b.radius
+
+
+def _yaw_of(scene: Scene, body: int) -> float:
+    rotation = scene.data.xmat[body]
+    return math.atan2(rotation[3], rotation[0])
+
+
+def _half_turn(angle: float) -> float:
+    """The angle modulo pi, between -pi/2 and pi/2: a closing line has no sense."""
+    return (angle + math.pi / 2) % math.pi - math.pi / 2
