@@ -1,0 +1,87 @@
+"""Contrastive losses over the rows of a batch, written for any number of leading (independent) batches.
+
+Axes here: s independent batches (seeds trained side by side; absent in ordinary training), n rows, d width of
+the embedding, a size of a condition.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Negatives = Literal["masked", "multi_positive", "all"]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A contrastive loss and how well the rows find their own condition; one value per independent batch."""
+
+    loss: Float[Tensor, "*s"]
+    accuracy: Float[
+        Tensor, "*s"
+    ]  # share of valid rows whose best-scoring key carries the row's own condition
+    floor: Float[Tensor, "*s"]  # what the loss tends to when every distinct condition is told apart perfectly
+
+
+def equal_conditions(u: Float[Tensor, "*s n a"], tolerance: float) -> Bool[Tensor, "*s n n"]:
+    """True where two rows carry the same condition: no entry differs by more than `tolerance`."""
+    # p = inf takes plain differences: equal rows are at distance exactly 0 (p = 2 goes through a matmul).
+    return torch.cdist(u.detach().float(), u.detach().float(), p=math.inf) <= tolerance
+
+
+def masked_mean(values: Float[Tensor, "*s n"], valid: Bool[Tensor, "*s n"]) -> Float[Tensor, "*s"]:
+    """Mean over the valid rows; 0 when there are none."""
+    return torch.where(valid, values, 0).sum(-1) / valid.sum(-1).clamp(min=1)
+
+
+def info_nce(
+    queries: Float[Tensor, "*s n d"],
+    keys: Float[Tensor, "*s n d"],
+    equal: Bool[Tensor, "*s n n"],
+    valid: Bool[Tensor, "*s n"],
+    *,
+    temperature: float,
+    negatives: Negatives,
+) -> Contrast:
+    """-log(sum over positives of e^{q.k/tau} / sum over candidates of e^{q.k/tau}), mean over valid rows.
+
+    `all`: the positive is the row's own key, every other valid key is a negative, equal conditions included.
+    `masked`: keys of equal conditions are left out. `multi_positive`: they count as positives.
+    """
+    own = torch.eye(queries.shape[-2], dtype=torch.bool, device=queries.device).expand_as(equal)
+    # A row always keeps its own key, so that rows outside `valid` stay finite; the mean drops them later.
+    candidates = valid.unsqueeze(-2) | own
+    if negatives == "masked":
+        candidates = candidates & (own | ~equal)
+    positives = candidates & (equal | own) if negatives == "multi_positive" else own
+    precise = torch.promote_types(queries.dtype, torch.float32)  # half precision would blur e^{1 / tau}
+    logits = (queries.to(precise) @ keys.to(precise).transpose(-1, -2)) / temperature
+    logits = logits.masked_fill(~candidates, -math.inf)
+    positive = logits.masked_fill(~positives, -math.inf).logsumexp(-1)
+    row_loss = logits.logsumexp(-1) - positive
+    best_is_equal = (equal | own).gather(-1, logits.argmax(-1, keepdim=True)).squeeze(-1)
+    # Keys of equal conditions are equal: no model can rank the own key above them.
+    indistinct = (candidates & (equal | own)).sum(-1) / positives.sum(-1)
+    return Contrast(
+        loss=masked_mean(row_loss, valid),
+        accuracy=masked_mean(best_is_equal.float(), valid),
+        floor=masked_mean(indistinct.log(), valid),
+    )
+
+
+def logistic_nce(
+    true_scores: Float[Tensor, "*s n"],
+    shuffled_scores: Float[Tensor, "*s n"],
+    valid: Bool[Tensor, "*s n"],
+    shuffled_valid: Bool[Tensor, "*s n"],
+) -> Contrast:
+    """Logistic noise-contrastive loss: scores of true conditions against scores of other rows' conditions."""
+    loss = masked_mean(F.softplus(-true_scores), valid)
+    loss = loss + masked_mean(F.softplus(shuffled_scores), shuffled_valid)
+    right = masked_mean((true_scores > 0).float(), valid)
+    right = right + masked_mean((shuffled_scores < 0).float(), shuffled_valid)
+    return Contrast(loss=loss, accuracy=right / 2, floor=torch.zeros_like(loss))
