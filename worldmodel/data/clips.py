@@ -1,0 +1,148 @@
+"""Cutting clips out of episodes: which frames, which actions, at which size.
+
+A clip frame may stand for several recorded frames (`stride`, or resampling to `fps`). The action of the
+coarser transition is made of the recorded actions inside it, and so leads from one clip frame to the next:
+
+    recorded frame    0   1   2   3   4   5   6        stride 2
+    recorded action     0   1   2   3   4   5          action i leads from frame i to frame i + 1
+    clip frame        0       1       2       3
+    "last"               1       3       5             absolute commands: the one in force at the next frame
+    "sum"               0+1     2+3     4+5            deltas: the whole displacement of the interval
+
+Resampling from 30 to 20 frames per second takes recorded frames 0, 2, 3, 5, ... (nearest to 1.5 k, half up).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from worldmodel.types import Episode, FrameReader, num_latent_frames
+
+# Frame rates are often rounded labels (16.67, 29.97): a ratio this near to a whole number is that number.
+FPS_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class ClipConfig:
+    """What a clip is: length, rate, size, camera, and how far apart clips start."""
+
+    num_frames: int = 17  # frames T of a clip, 4 (F - 1) + 1
+    stride: int = 1  # recorded frames per clip frame
+    fps: float | None = None  # resample to this many frames per second instead of using stride
+    step: int | None = None  # recorded frames between clip starts; none: clips share only their end frame
+    height: int = 64  # pixels
+    width: int = 64  # pixels
+    aspect: Literal["stretch", "crop"] = (
+        "stretch"  # how another aspect ratio is met: distort, or cut the centre
+    )
+    camera: str | None = None  # camera name; none: the only camera, or the first whose name contains "head"
+    merge: Literal["last", "sum"] = "last"  # action of a coarser transition: last command, or sum of deltas
+
+    def __post_init__(self) -> None:
+        num_latent_frames(self.num_frames)
+        if self.stride < 1 or (self.step is not None and self.step < 1):
+            raise ValueError(f"stride and step are at least 1, got stride={self.stride} step={self.step}")
+        if self.height < 1 or self.width < 1:
+            raise ValueError(f"a clip has a positive size, got {self.height}x{self.width}")
+        if self.fps is not None and (self.fps <= 0 or self.stride != 1):
+            raise ValueError(
+                f"fps is positive and replaces stride, got fps={self.fps} with stride={self.stride}"
+            )
+
+
+def frames_per_step(recorded_fps: float, config: ClipConfig) -> float:
+    """How many recorded frames pass from one clip frame to the next."""
+    if config.fps is None:
+        return float(config.stride)
+    ratio = recorded_fps / config.fps
+    whole = round(ratio)
+    if whole >= 1 and abs(ratio - whole) <= FPS_TOLERANCE * whole:
+        return float(whole)
+    if ratio < 1:
+        raise ValueError(
+            f"cannot resample {recorded_fps:g} frames per second up to {config.fps:g}: frames would repeat"
+        )
+    return ratio
+
+
+def clip_offsets(recorded_fps: float, config: ClipConfig) -> Int[np.ndarray, " t"]:
+    """Positions of the clip's frames in the recording, counted from its first frame."""
+    return _positions(config.num_frames, frames_per_step(recorded_fps, config))
+
+
+def clip_starts(num_recorded: int, recorded_fps: float, config: ClipConfig) -> range:
+    """First frames of all clips of an episode of `num_recorded` frames; empty when it is too short."""
+    span = int(clip_offsets(recorded_fps, config)[-1])
+    return range(0, max(0, num_recorded - span), config.step or max(1, span))
+
+
+def merge_actions(
+    robot_actions: Float[np.ndarray, "n a"], positions: Int[np.ndarray, " t"], merge: Literal["last", "sum"]
+) -> Float[np.ndarray, "t-1 a"]:
+    """One action per transition between the given frames (see the timeline above)."""
+    if merge == "last" or len(positions) < 2:
+        return robot_actions[positions[1:] - 1]
+    return np.add.reduceat(robot_actions[: positions[-1]], positions[:-1], axis=0)
+
+
+def episode_actions(episode: Episode, config: ClipConfig) -> Float[np.ndarray, "n a"]:
+    """All actions of an episode at the rate of the clips: what normalisation statistics are taken from."""
+    ratio = frames_per_step(episode.fps, config)
+    positions = _positions(int((episode.num_frames - 1) / ratio) + 1, ratio)
+    return merge_actions(episode.robot_actions, positions[positions < episode.num_frames], config.merge)
+
+
+def cut_clip(
+    episode: Episode, start: int, config: ClipConfig
+) -> tuple[UInt8[Tensor, "t 3 H W"], Float[np.ndarray, "t-1 a"]]:
+    """Frames and raw (not normalised) robot actions of the clip that starts at this recorded frame."""
+    positions = start + clip_offsets(episode.fps, config)
+    if start < 0 or positions[-1] >= episode.num_frames:
+        raise ValueError(
+            f"{episode.source}: clip frames {start}..{positions[-1]} are not in 0..{episode.num_frames - 1}"
+        )
+    images = find_camera(episode, config.camera).read(positions.tolist())
+    robot_actions = merge_actions(episode.robot_actions, positions, config.merge)
+    return resize_frames(images, config.height, config.width, config.aspect), robot_actions
+
+
+def find_camera(episode: Episode, camera: str | None) -> FrameReader:
+    """The named camera; without a name the only one, else the first (by name) that contains "head"."""
+    names = sorted(episode.frames)
+    heads = [name for name in names if "head" in name]
+    chosen = camera or (names[0] if len(names) == 1 else heads[0] if heads else "")
+    if chosen not in episode.frames:
+        wanted = f"camera {camera!r}" if camera else "one camera, or one with 'head' in its name,"
+        raise ValueError(f"{episode.source}: {wanted} expected, found {', '.join(names) or 'no camera'}")
+    return episode.frames[chosen]
+
+
+def resize_frames(
+    images: UInt8[np.ndarray, "t H0 W0 3"],
+    height: int,
+    width: int,
+    aspect: Literal["stretch", "crop"] = "stretch",
+) -> UInt8[Tensor, "t 3 H W"]:
+    """Antialiased bilinear resize to exactly height x width; "crop" first cuts the centre to that aspect."""
+    frames = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
+    if aspect == "crop":
+        frames = _crop_to_aspect(frames, height / width)
+    if frames.shape[-2:] != (height, width):
+        frames = F.interpolate(frames, size=(height, width), mode="bilinear", antialias=True)
+    return frames.contiguous()
+
+
+def _crop_to_aspect(frames: Tensor, ratio: float) -> Tensor:
+    height, width = frames.shape[-2:]
+    new_height, new_width = min(height, round(width * ratio)), min(width, round(height / ratio))
+    top, left = (height - new_height) // 2, (width - new_width) // 2
+    return frames[..., top : top + new_height, left : left + new_width]
+
+
+def _positions(count: int, ratio: float) -> np.ndarray:
+    return np.floor(np.arange(count) * ratio + 0.5).astype(np.int64)

@@ -1,0 +1,143 @@
+"""Clips by number: a map-style dataset over many episodes, with frames, cached latents or both."""
+
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from worldmodel.data.clips import ClipConfig, cut_clip
+from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad, index_episodes
+from worldmodel.data.latents import LatentTable
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.splits import Split, SplitConfig
+from worldmodel.types import Clip, ClipBatch, Episode, EpisodeSource
+
+MAX_OPEN_EPISODES = 8  # per process; an open episode holds a file handle and its small arrays
+
+
+class ClipDataset(Dataset[Clip]):
+    """The clips of one split; item i is a function of i alone, in any process."""
+
+    def __init__(
+        self,
+        index: EpisodeIndex,
+        split: Split,
+        normalizer: ActionNormalizer,
+        latents: LatentTable | None = None,  # cached latents; episodes without them are left out
+        with_frames: bool | None = None,  # decode frames too; none: only when there are no latents
+        on_bad: OnBad = "stop",
+    ) -> None:
+        records = [r for r in index.of(split) if latents is None or (r.source, r.episode) in latents.paths]
+        if not records:
+            raise ValueError(f"no clips in split {split!r}: {index.summary()}")
+        for embodiment in {record.embodiment for record in records}:
+            normalizer.index(embodiment)
+        self.index, self.split, self.normalizer, self.latents = index, split, normalizer, latents
+        self.with_frames = latents is None if with_frames is None else with_frames
+        assert self.with_frames or latents is not None, "a clip has frames, latents or both"
+        self.on_bad = on_bad
+        self.records = records
+        self.skipped: list[BadEpisode] = []  # clips found unreadable by this process
+        self._ends = np.cumsum([len(record.starts) for record in records])
+        self._open: OrderedDict[tuple[int, int], Episode] = OrderedDict()
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, number: int) -> Clip:
+        """The clip; with on_bad="skip" an unreadable one is replaced by the next that can be read."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        for attempt in range(len(self)):
+            record, clip = self.locate((number + attempt) % len(self))
+            try:
+                return self._read(record, clip)
+            except (ValueError, OSError) as error:
+                if self.on_bad == "stop":
+                    raise ValueError(_naming(record, error)) from error
+                self._note(record, error)
+        raise ValueError(f"none of {len(self)} clips can be read; the last: {self.skipped[-1].reason}")
+
+    def locate(self, number: int) -> tuple[EpisodeRecord, int]:
+        """The episode of a clip, and which of the episode's clips it is."""
+        position = int(np.searchsorted(self._ends, number, side="right"))
+        record = self.records[position]
+        return record, number - int(self._ends[position]) + len(record.starts)
+
+    def _read(self, record: EpisodeRecord, clip: int) -> Clip:
+        frames: Tensor | None = None
+        latents: Tensor | None = None
+        if self.latents is not None:
+            latents, robot_actions = self.latents.read(record, clip)
+        if self.with_frames:
+            frames, robot_actions = cut_clip(self._episode(record), record.starts[clip], self.index.config)
+        return Clip(
+            robot_actions=self.normalizer.normalize(robot_actions, record.embodiment),
+            action_mask=self.normalizer.mask(record.embodiment),
+            embodiment=self.normalizer.index(record.embodiment),
+            source=f"{record.file}#{record.starts[clip]}",
+            frames=frames,
+            latents=latents,
+        )
+
+    def _episode(self, record: EpisodeRecord) -> Episode:
+        if self._process != os.getpid():  # file handles do not survive a fork
+            self._open, self._process = OrderedDict(), os.getpid()
+        key = (record.source, record.episode)
+        if key not in self._open:
+            self._open[key] = self.index.open(record)
+            if len(self._open) > MAX_OPEN_EPISODES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(key)
+        return self._open[key]
+
+    def _note(self, record: EpisodeRecord, error: Exception) -> None:
+        bad = BadEpisode(record.file, _naming(record, error))
+        if bad not in self.skipped:
+            self.skipped.append(bad)
+            warnings.warn(f"skipped a clip: {bad.reason}", stacklevel=3)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+
+def collate_clips(clips: Sequence[Clip]) -> ClipBatch:
+    """Stack clips along b; latents keep the type they were stored in."""
+    return ClipBatch(
+        robot_actions=torch.stack([clip.robot_actions for clip in clips]),
+        action_mask=torch.stack([clip.action_mask for clip in clips]),
+        embodiment=torch.tensor([clip.embodiment for clip in clips]),
+        sources=tuple(clip.source for clip in clips),
+        frames=_stacked([clip.frames for clip in clips]),
+        latents=_stacked([clip.latents for clip in clips]),
+    )
+
+
+def build_clip_dataset(
+    sources: Sequence[EpisodeSource],
+    split: Split = "train",
+    config: ClipConfig | None = None,
+    splits: SplitConfig | None = None,
+    normalizer: ActionNormalizer | None = None,  # none: fitted to the training split of these sources
+    on_bad: OnBad = "stop",
+) -> ClipDataset:
+    """Index and dataset in one call, for when a single split is wanted; share an index to get several."""
+    index = index_episodes(sources, config, splits, on_bad)
+    return ClipDataset(index, split, normalizer or index.normalizer(), on_bad=on_bad)
+
+
+def _stacked(tensors: list[Tensor | None]) -> Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    assert len(present) in (0, len(tensors)), "clips of one batch either all have it or none has"
+    return torch.stack(present) if present else None
+
+
+def _naming(record: EpisodeRecord, error: Exception) -> str:
+    return str(error) if record.file in str(error) else f"{record.file}: {error}"

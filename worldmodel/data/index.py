@@ -1,0 +1,137 @@
+"""One pass over the episodes: what each holds, its split, the action statistics, and what is wrong."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions, find_camera
+from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
+from worldmodel.data.splits import Split, SplitConfig, split_of
+from worldmodel.types import Episode, EpisodeSource
+
+OnBad = Literal["stop", "skip"]  # an episode that cannot be read ends the run, or is listed and left out
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """All that is remembered of an episode; its arrays stay on disk."""
+
+    source: int  # position of its dataset in the list of sources
+    episode: int  # position inside that dataset
+    uid: str
+    file: str
+    embodiment: str
+    starts: range  # first recorded frame of each clip
+    split: Split
+
+
+@dataclass(frozen=True)
+class BadEpisode:
+    """An episode that was left out, and why."""
+
+    where: str  # the file, or dataset[position] when not even that is known
+    reason: str
+
+
+@dataclass(frozen=True)
+class EpisodeIndex:
+    """The readable episodes of all sources, in order."""
+
+    sources: tuple[EpisodeSource, ...]
+    config: ClipConfig
+    records: tuple[EpisodeRecord, ...]
+    stats: Mapping[str, ActionStats]  # per embodiment, of the training split
+    skipped: tuple[BadEpisode, ...]
+    too_short: tuple[str, ...]  # files of good episodes that are shorter than one clip
+
+    def of(self, split: Split) -> tuple[EpisodeRecord, ...]:
+        """The episodes of one split."""
+        return tuple(record for record in self.records if record.split == split)
+
+    def normalizer(self, width: int | None = None) -> ActionNormalizer:
+        """A normaliser fitted to the training split, embodiments sorted by name."""
+        if not self.stats:
+            raise ValueError(f"no training episodes to take action statistics from; {self.summary()}")
+        return ActionNormalizer(self.stats, width)
+
+    def open(self, record: EpisodeRecord) -> Episode:
+        """Open an episode of the index again."""
+        return self.sources[record.source][record.episode]
+
+    def summary(self) -> str:
+        """One line of counts."""
+        splits = ", ".join(
+            f"{split} {sum(len(r.starts) for r in self.of(split))} clips of {len(self.of(split))} episodes"
+            for split in ("train", "val", "test")
+        )
+        return f"{splits}; {len(self.skipped)} unreadable, {len(self.too_short)} shorter than a clip"
+
+
+def index_episodes(
+    sources: Sequence[EpisodeSource],
+    config: ClipConfig | None = None,
+    splits: SplitConfig | None = None,
+    on_bad: OnBad = "stop",
+    decode_all: bool = False,  # also decode every frame, so that unreadable pictures are found now
+) -> EpisodeIndex:
+    """Open every episode once and note what training needs to know about it."""
+    config, splits = config or ClipConfig(), splits or SplitConfig()
+    records: list[EpisodeRecord] = []
+    skipped: list[BadEpisode] = []
+    too_short: list[str] = []
+    builders: dict[str, ActionStatsBuilder] = {}
+    for source_number, source in enumerate(sources):
+        for number in range(len(source)):
+            try:
+                episode = source[number]
+                check_episode(episode, config, decode_all)
+                record = _record(episode, source_number, number, config, splits)
+                if record.starts and record.split == "train":
+                    builder = builders.setdefault(
+                        episode.embodiment, ActionStatsBuilder(episode.action_names)
+                    )
+                    builder.add(episode_actions(episode, config), episode.action_names, episode.source)
+            except (ValueError, OSError) as error:
+                if on_bad == "stop":
+                    raise ValueError(str(error)) from error
+                skipped.append(BadEpisode(f"{source.name}[{number}]", str(error)))
+                continue
+            if record.starts:
+                records.append(record)
+            else:
+                too_short.append(record.file)
+    stats = {name: builders[name].stats() for name in sorted(builders)}
+    return EpisodeIndex(tuple(sources), config, tuple(records), stats, tuple(skipped), tuple(too_short))
+
+
+def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False) -> None:
+    """Refuse an episode whose parts do not fit together."""
+    where, actions = episode.source, episode.robot_actions
+    reader = find_camera(episode, config.camera)
+    if len(reader) != episode.num_frames:
+        raise ValueError(
+            f"{where}: {len(actions)} actions need {episode.num_frames} frames, camera has {len(reader)}"
+        )
+    if len(episode.action_names) != actions.shape[1]:
+        raise ValueError(
+            f"{where}: {actions.shape[1]} action dimensions, but {len(episode.action_names)} names"
+        )
+    if not np.isfinite(actions).all():
+        row, column = np.argwhere(~np.isfinite(actions))[0]
+        name = episode.action_names[column]
+        raise ValueError(f"{where}: action {row} holds {actions[row, column]} in dimension {name!r}")
+    if not episode.fps > 0:
+        raise ValueError(f"{where}: frames per second must be positive, got {episode.fps}")
+    if decode_all:
+        for first in range(0, len(reader), 64):
+            reader.read(range(first, min(first + 64, len(reader))))
+
+
+def _record(
+    episode: Episode, source: int, number: int, config: ClipConfig, splits: SplitConfig
+) -> EpisodeRecord:
+    starts = clip_starts(episode.num_frames, episode.fps, config)
+    split = split_of(episode.uid, splits)
+    return EpisodeRecord(source, number, episode.uid, episode.source, episode.embodiment, starts, split)

@@ -1,0 +1,271 @@
+"""The latent cache: each clip goes through the frozen VAE once and is read from mapped files ever after.
+
+One safetensors shard per episode holds `latents` [n c f h w] and the raw `robot_actions` [n t-1 a] of its n
+clips, so reading a cached clip never opens the episode. A shard's name is a hash of the episode's content,
+the clip settings, the VAE and the number type: whatever changes, a new shard is made; old ones can go.
+
+The VAE is causal: the latents of frames 8..24 are not a slice of those of frames 0..24. So the cache holds
+each clip apart, and a smaller `step` costs disk in proportion. A clip takes 2 c f h w bytes in float16, which
+is 10 kB at 16 x 5 x 8 x 8 (64x64 pixels) and 192 kB at 16 x 5 x 30 x 40 (240x320); step 1 makes about 16
+times as many clips of 17 frames as the default.
+
+Several processes may build at once: each shard is built under a file lock by whoever comes first, the others
+go on to the next one and come back at the end. Shards appear by rename, complete or not at all, and carry a
+checksum that `build` verifies.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, find_camera
+from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
+from worldmodel.types import Episode, num_latent_frames
+
+EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
+MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a time
+SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
+BROKEN = (
+    SafetensorError,
+    OSError,
+    KeyError,
+    RuntimeError,
+)  # what reading a missing or damaged shard may raise
+
+
+@dataclass(frozen=True)
+class LatentTable:
+    """Where the latents of each episode lie; small, picklable, opens shards when they are read."""
+
+    paths: Mapping[tuple[int, int], str]  # (source, episode) of the index -> shard
+    built: int = 0  # shards this process encoded, corrupt ones included
+    repaired: int = 0  # of those, shards that existed but were corrupt
+    skipped: tuple[BadEpisode, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_open", OrderedDict())
+
+    def read(
+        self, record: EpisodeRecord, clip: int
+    ) -> tuple[Float[Tensor, "c f h w"], Float[np.ndarray, "t-1 a"]]:
+        """Latents (a view of the mapped file) and raw robot actions of one clip."""
+        path = self.paths[record.source, record.episode]
+        opened: OrderedDict[str, tuple[Tensor, np.ndarray]] = self.__dict__["_open"]
+        if path not in opened:
+            try:
+                tensors, _ = _read_shard(Path(path))
+                opened[path] = tensors["latents"], tensors["robot_actions"].numpy()
+            except BROKEN as error:
+                raise ValueError(f"{path}: broken latents of {record.file}, build the cache again") from error
+            if len(opened) > MAX_OPEN_SHARDS:
+                opened.popitem(last=False)
+        opened.move_to_end(path)
+        latents, robot_actions = opened[path]
+        return latents[clip], robot_actions[clip]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class LatentCache:
+    """Builds and checks the shards of one VAE below one folder."""
+
+    def __init__(
+        self, root: str, vae_id: str, dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    ) -> None:
+        self.folder = Path(root) / hashlib.sha256(vae_id.encode()).hexdigest()[:12]
+        self.vae_id, self.dtype = vae_id, dtype
+
+    def build(
+        self,
+        index: EpisodeIndex,
+        encode: EncodeFn,
+        records: Sequence[EpisodeRecord] | None = None,  # none: all of the index
+        batch_size: int = 8,  # clips encoded at a time
+        on_bad: OnBad = "stop",
+        on_done: Callable[[], None] = lambda: None,  # called after each episode, for a progress bar
+    ) -> LatentTable:
+        """Make each missing or corrupt shard, wait for those others are making, and say where all are."""
+        builder = _Builder(self, index, encode, batch_size)
+        waiting = list(index.records if records is None else records)
+        for blocking in (False, True):
+            left = []
+            for record in waiting:
+                try:
+                    if not builder.ensure(record, blocking):
+                        left.append(record)
+                        continue
+                except (ValueError, OSError) as error:
+                    if on_bad == "stop":
+                        raise ValueError(str(error)) from error
+                    builder.skipped.append(BadEpisode(record.file, str(error)))
+                on_done()
+            waiting = left
+        return LatentTable(builder.paths, builder.built, builder.repaired, tuple(builder.skipped))
+
+    def shard_path(self, episode: Episode, record: EpisodeRecord, config: ClipConfig) -> Path:
+        """The file that holds, or will hold, this episode's latents."""
+        described = {
+            "content": content_hash(episode, config.camera),
+            "uid": episode.uid,
+            "vae": self.vae_id,
+            "dtype": self.dtype,
+            "starts": list(record.starts),
+            "offsets": clip_offsets(episode.fps, config).tolist(),
+            "clip": {name: asdict(config)[name] for name in ("height", "width", "aspect", "camera", "merge")},
+        }
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        return self.folder / key[:2] / f"{key}.safetensors"
+
+
+class _Builder:
+    """One run of `LatentCache.build`."""
+
+    def __init__(self, cache: LatentCache, index: EpisodeIndex, encode: EncodeFn, batch_size: int) -> None:
+        self.cache, self.index, self.encode, self.batch_size = cache, index, encode, batch_size
+        self.paths: dict[tuple[int, int], str] = {}
+        self.skipped: list[BadEpisode] = []
+        self.built = self.repaired = 0
+
+    def ensure(self, record: EpisodeRecord, blocking: bool) -> bool:
+        """Have a good shard for this episode; False when another process is making it and we do not wait."""
+        episode = self.index.open(record)
+        path = self.cache.shard_path(episode, record, self.index.config)
+        if not _is_good(path):
+            with _lock(path, blocking) as locked:
+                if not locked:
+                    return False
+                if not _is_good(path):  # nobody finished it while we waited
+                    self.repaired += path.exists()
+                    self.built += 1
+                    _write_shard(path, self._encode_episode(episode, record))
+        self.paths[record.source, record.episode] = str(path)
+        return True
+
+    def _encode_episode(self, episode: Episode, record: EpisodeRecord) -> dict[str, Tensor]:
+        latents, actions = [], []
+        for first in range(0, len(record.starts), self.batch_size):
+            starts = record.starts[first : first + self.batch_size]
+            clips = [cut_clip(episode, start, self.index.config) for start in starts]
+            frames = torch.stack([frames for frames, _ in clips])
+            with torch.no_grad():
+                encoded = self.encode(frames.float().div_(127.5).sub_(1))
+            latents.append(self._stored(encoded, len(starts), record))
+            actions += [torch.from_numpy(robot_actions) for _, robot_actions in clips]
+        return {"latents": torch.cat(latents), "robot_actions": torch.stack(actions).double()}
+
+    def _stored(self, encoded: Tensor, count: int, record: EpisodeRecord) -> Tensor:
+        num_latents = num_latent_frames(self.index.config.num_frames)
+        if encoded.ndim != 5 or (encoded.shape[0], encoded.shape[2]) != (count, num_latents):
+            raise ValueError(
+                f"expected latents b c f h w with b={count} and f={num_latents}, got {tuple(encoded.shape)}"
+            )
+        stored = encoded.to("cpu", getattr(torch, self.cache.dtype)).contiguous()
+        if not torch.isfinite(stored).all():
+            raise ValueError(f"{record.file}: latents are not finite in {self.cache.dtype}")
+        return stored
+
+
+def module_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:
+    """Names a VAE by its class, weights and settings, for use as `vae_id`."""
+    digest = hashlib.sha256(
+        f"{type(module).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode()
+    )
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor.detach().cpu()))
+    return digest.hexdigest()
+
+
+def content_hash(episode: Episode, camera: str | None = None) -> str:
+    """Hash of actions and pictures: the file's bytes and a few frames, or all frames if there is no file."""
+    digest = hashlib.sha256(f"{episode.fps!r} {episode.robot_actions.shape}".encode())
+    digest.update(episode.robot_actions.tobytes())
+    reader, indices = find_camera(episode, camera), np.arange(episode.num_frames)
+    file = Path(episode.source)
+    if file.is_file():
+        digest.update(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns))
+        # The pictures may lie in another file (videos beside a table), which these few frames stand for.
+        indices = np.unique(np.linspace(0, episode.num_frames - 1, SAMPLED_FRAMES).astype(int))
+    for part in np.array_split(indices, -(-len(indices) // 64)):
+        digest.update(reader.read(part.tolist()).tobytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _file_hash(file: Path, size: int, mtime_ns: int) -> bytes:
+    # Size and time stand in the signature so that a changed file is read again, while a file of many episodes
+    # is read once.
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
+
+
+def _write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
+    for abandoned in path.parent.glob(f".{path.stem}.*.tmp"):  # we hold the lock: whoever wrote these is dead
+        abandoned.unlink()
+    temporary = path.parent / f".{path.stem}.{os.getpid()}.tmp"
+    save_file(tensors, temporary, metadata={"checksum": _checksum(tensors)})
+    with temporary.open("rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+
+
+def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as shard:
+        return {name: shard.get_tensor(name) for name in tuple(shard.keys())}, shard.metadata() or {}
+
+
+def _is_good(path: Path) -> bool:
+    try:
+        tensors, metadata = _read_shard(path)
+        return metadata["checksum"] == _checksum(tensors)
+    except BROKEN:
+        return False
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+@contextmanager
+def _lock(path: Path, blocking: bool) -> Iterator[bool]:
+    """Hold the shard's lock file; the system lets go of it if the holder dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_suffix(".lock")
+    with lock.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            # Removed while held; a waiter on the removed file looks at the shard again before it builds.
+            lock.unlink(missing_ok=True)

@@ -1,0 +1,202 @@
+"""Robot actions of any embodiment -> [-1, 1] in one common width, and back.
+
+Per embodiment and dimension, the 1 % quantile goes to -1 and the 99 % quantile to +1; values outside are
+clipped. A dimension that never moves goes to 0, and its constant comes back. One that moves so rarely that
+both quantiles agree (an arm that is nearly always idle) takes its minimum and maximum instead.
+The statistics travel inside checkpoints as JSON, so nothing is ever fed in the wrong scale unnoticed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+# Relative to max(1, |value|): ranges below this are rounding, not motion.
+CONSTANT_RANGE = 1e-6
+# Above this many rows every second one is dropped; quantiles stay within about 0.1 % of rank.
+MAX_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class ActionStats:
+    """What one embodiment's actions look like; one entry per action dimension."""
+
+    names: tuple[str, ...]
+    q01: tuple[float, ...]
+    q99: tuple[float, ...]
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
+    num_samples: int  # actions seen
+
+    def __post_init__(self) -> None:
+        widths = {len(values) for values in (self.names, self.q01, self.q99, self.minimum, self.maximum)}
+        if len(widths) != 1:
+            raise ValueError(f"action statistics of unequal widths: {sorted(widths)}")
+        if not np.isfinite([self.q01, self.q99, self.minimum, self.maximum]).all():
+            raise ValueError(f"action statistics hold values that are not finite: {self}")
+
+    def bounds(self) -> tuple[Float[np.ndarray, " a"], Float[np.ndarray, " a"]]:
+        """(low, high) that go to -1 and +1; equal where the dimension is constant."""
+        low, high = np.array(self.q01), np.array(self.q99)
+        collapsed = _is_constant(low, high)
+        low = np.where(collapsed, self.minimum, low)
+        high = np.where(collapsed, self.maximum, high)
+        return low, np.where(_is_constant(low, high), low, high)
+
+
+class ActionStatsBuilder:
+    """Collects actions of one embodiment, episode by episode, in bounded memory."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._rows: list[np.ndarray] = []
+        self._num_rows = self._num_seen = 0
+        self._keep_every = 1
+        self._minimum = np.full(len(names), np.inf)
+        self._maximum = np.full(len(names), -np.inf)
+
+    def add(self, robot_actions: Float[np.ndarray, "n a"], names: Sequence[str], where: str) -> None:
+        """Take one episode's actions; `where` names it in messages."""
+        if tuple(names) != self.names:
+            raise ValueError(
+                f"{where}: action names {list(names)} differ from {list(self.names)} of the same embodiment"
+            )
+        if not len(robot_actions):
+            return
+        # Counting over all episodes keeps the subsample even when episodes are shorter than the spacing.
+        first = -self._num_seen % self._keep_every
+        self._num_seen += len(robot_actions)
+        self._minimum = np.minimum(self._minimum, robot_actions.min(0))
+        self._maximum = np.maximum(self._maximum, robot_actions.max(0))
+        self._rows.append(robot_actions[first :: self._keep_every].astype(np.float64))
+        self._num_rows += len(self._rows[-1])
+        if self._num_rows > MAX_ROWS:
+            self._rows = [np.concatenate(self._rows)[::2]]
+            self._num_rows = len(self._rows[0])
+            self._keep_every *= 2
+
+    def stats(self) -> ActionStats:
+        """Quantiles of everything added; exact up to MAX_ROWS actions."""
+        if not self._num_seen:
+            raise ValueError("no actions to take statistics from")
+        q01, q99 = np.quantile(np.concatenate(self._rows), [0.01, 0.99], axis=0)
+        low, high, minimum, maximum = (tuple(map(float, v)) for v in (q01, q99, self._minimum, self._maximum))
+        return ActionStats(self.names, low, high, minimum, maximum, self._num_seen)
+
+
+class ActionNormalizer:
+    """Per-embodiment scaling to [-1, 1] and padding to a common width; the embodiment table of a model."""
+
+    def __init__(self, stats: Mapping[str, ActionStats], width: int | None = None) -> None:
+        if not stats:
+            raise ValueError("action statistics of at least one embodiment are needed")
+        widest = max(len(entry.names) for entry in stats.values())
+        self.stats = dict(stats)
+        self.width = widest if width is None else width
+        self._bounds = {name: entry.bounds() for name, entry in stats.items()}
+        if self.width < widest:
+            raise ValueError(
+                f"actions of {widest} dimensions do not fit into a common width of {self.width} dimensions"
+            )
+
+    @property
+    def embodiments(self) -> tuple[str, ...]:
+        """Names in the order of the embodiment index of clips."""
+        return tuple(self.stats)
+
+    def index(self, embodiment: str) -> int:
+        """Position in the embodiment table."""
+        self._stats_of(embodiment)
+        return self.embodiments.index(embodiment)
+
+    def mask(self, embodiment: str) -> Bool[Tensor, " a"]:
+        """True where the embodiment has the dimension, False in the padding."""
+        return torch.arange(self.width) < len(self._stats_of(embodiment).names)
+
+    def normalize(
+        self, robot_actions: Float[np.ndarray, "*n raw"], embodiment: str, names: Sequence[str] | None = None
+    ) -> Float[Tensor, "*n a"]:
+        """Raw actions -> clipped to [-1, 1], zeros in constant and padded dimensions."""
+        scaled = np.clip(self._scale(robot_actions, embodiment, names), -1, 1)
+        padded = np.zeros((*scaled.shape[:-1], self.width), np.float32)
+        padded[..., : scaled.shape[-1]] = scaled
+        return torch.from_numpy(padded)
+
+    def denormalize(
+        self, robot_actions: Float[Tensor, "*n a"], embodiment: str
+    ) -> Float[np.ndarray, "*n raw"]:
+        """Back to raw actions, without the padding."""
+        if robot_actions.shape[-1] != self.width:
+            raise ValueError(
+                f"actions of {embodiment!r}: expected width {self.width}, got {robot_actions.shape[-1]}"
+            )
+        low, high = self._bounds_of(embodiment)
+        scaled = robot_actions[..., : len(low)].detach().cpu().double().numpy()
+        return low + (scaled + 1) / 2 * (high - low)
+
+    def outside(self, robot_actions: Float[np.ndarray, "*n raw"], embodiment: str) -> float:
+        """Fraction of values beyond twice the known range: near 0 for matching data, large if mis-scaled."""
+        low, high = self._bounds_of(embodiment)
+        moving = high > low
+        if not moving.any() or not robot_actions.size:
+            return 0.0
+        return float((np.abs(self._scale(robot_actions, embodiment, None)[..., moving]) > 2).mean())
+
+    def with_embodiments(self, stats: Mapping[str, ActionStats]) -> "ActionNormalizer":
+        """The same table with new embodiments behind the old ones, whose indices and scales stay."""
+        new = {name: entry for name, entry in stats.items() if name not in self.stats}
+        return ActionNormalizer(self.stats | new, self.width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values that `from_dict` reads back exactly."""
+        table = [{"embodiment": name, **asdict(entry)} for name, entry in self.stats.items()]
+        return {"width": self.width, "embodiments": table}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ActionNormalizer":
+        """The normaliser that `to_dict` described."""
+        try:
+            stats = {entry["embodiment"]: _stats_from(entry) for entry in values["embodiments"]}
+            return cls(stats, values["width"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a normaliser description: {error!r} in {dict(values)!r:.200}") from error
+
+    def _stats_of(self, embodiment: str) -> ActionStats:
+        if embodiment not in self.stats:
+            raise ValueError(
+                f"unknown embodiment {embodiment!r}; statistics exist for {', '.join(self.embodiments)}"
+            )
+        return self.stats[embodiment]
+
+    def _bounds_of(self, embodiment: str) -> tuple[np.ndarray, np.ndarray]:
+        self._stats_of(embodiment)
+        return self._bounds[embodiment]
+
+    def _scale(self, robot_actions: np.ndarray, embodiment: str, names: Sequence[str] | None) -> np.ndarray:
+        known = self._stats_of(embodiment).names
+        if names is not None and tuple(names) != known:
+            raise ValueError(f"actions of {embodiment!r}: expected names {list(known)}, got {list(names)}")
+        if robot_actions.shape[-1] != len(known):
+            raise ValueError(
+                f"actions of {embodiment!r}: expected {len(known)} dimensions ({', '.join(known)}), "
+                f"got {robot_actions.shape[-1]}"
+            )
+        if not np.isfinite(robot_actions).all():
+            raise ValueError(f"actions of {embodiment!r} hold values that are not finite")
+        low, high = self._bounds[embodiment]
+        moving = high > low
+        span = np.where(moving, high - low, 1)
+        return np.where(moving, (robot_actions - low) / span * 2 - 1, 0.0)
+
+
+def _stats_from(entry: Mapping[str, Any]) -> ActionStats:
+    columns = {key: tuple(entry[key]) for key in ("names", "q01", "q99", "minimum", "maximum")}
+    return ActionStats(**columns, num_samples=entry["num_samples"])
+
+
+def _is_constant(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return high - low <= CONSTANT_RANGE * np.maximum(1, np.maximum(abs(low), abs(high)))

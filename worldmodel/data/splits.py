@@ -1,0 +1,44 @@
+"""Which episodes train, validate and test: decided per episode, by its name alone."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+Split = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True)
+class SplitConfig:
+    """Fractions of episodes held out; named episodes go where they are listed, whatever their hash says."""
+
+    val: float = 0.1  # fraction of episodes for validation
+    test: float = 0.1  # fraction of episodes for testing
+    seed: int = 0  # another seed gives another division
+    train_uids: tuple[str, ...] = ()  # episodes that always train
+    val_uids: tuple[str, ...] = ()  # episodes that always validate
+    test_uids: tuple[str, ...] = ()  # episodes that always test
+
+    def __post_init__(self) -> None:
+        if self.val < 0 or self.test < 0 or self.val + self.test > 1:
+            raise ValueError(
+                f"split fractions are >= 0 and sum to at most 1, got val={self.val} test={self.test}"
+            )
+        listed = [*self.train_uids, *self.val_uids, *self.test_uids]
+        twice = sorted({uid for uid in listed if listed.count(uid) > 1})
+        if twice:
+            raise ValueError(f"episodes listed in more than one split: {', '.join(twice)}")
+
+
+def split_of(uid: str, config: SplitConfig) -> Split:
+    """The split of one episode; adding or removing other episodes never moves it."""
+    if uid in config.train_uids:
+        return "train"
+    if uid in config.val_uids:
+        return "val"
+    if uid in config.test_uids:
+        return "test"
+    digest = hashlib.sha256(f"{config.seed}:{uid}".encode()).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    if position < config.test:
+        return "test"
+    return "val" if position < config.test + config.val else "train"
