@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from robotwin_adapters.video import write_video
-from worldmodel.types import Episode
+from worldmodel.types import Episode, FrameReader
 
 PAPER, INK, FAINT, GRID = (250, 250, 248), (35, 38, 42), (125, 130, 136), (222, 224, 226)
 CURSOR = (214, 60, 50)
@@ -63,8 +63,8 @@ def write_action_video(path: str | Path, episodes: Sequence[Episode], *, camera:
     return write_video(path, frames, episodes[0].fps)
 
 
-def _camera(episode: Episode, camera: str | None):
-    name = next(iter(episode.frames), None) if camera is None else camera
+def _camera(episode: Episode, camera: str | None) -> FrameReader:
+    name = next(iter(episode.frames), "") if camera is None else camera
     if name not in episode.frames:
         raise ValueError(
             f"{episode.source}: no camera {name!r}, it has {', '.join(episode.frames) or 'none'}"

@@ -101,7 +101,7 @@ def probe_video(path: str | Path) -> VideoTable:
 def write_video(
     path: str | Path, frames: Iterable[UInt8[np.ndarray, "H W 3"]], fps: float, keyframe_interval: int = 8
 ) -> int:
-    """H.264 yuv420p with a key frame every `keyframe_interval` frames, whole or not at all; returns the count."""
+    """H.264 yuv420p with a key frame every `keyframe_interval` frames, whole or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".mp4", dir=path.parent)
@@ -127,7 +127,7 @@ def _encode(
     if height % 2 or width % 2:
         raise ValueError(f"{name}: H.264 yuv420p needs an even height and width, got {height}x{width}")
     with av.open(target, "w", options={"movflags": "faststart"}) as container:
-        # No scene cuts, no B-frames: key frames exactly every `interval`, so a seek decodes no more than that.
+        # No scene cuts, no B-frames: key frames exactly every `interval`, so a seek decodes at most that.
         options = {"crf": "18", "preset": "fast", "bf": "0", "sc_threshold": "0"}
         stream: Any = container.add_stream("libx264", rate=rate, options=options)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -161,7 +161,7 @@ def _stamp(path: str | Path) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _open_stream(path: str) -> Iterator[tuple[Any, Any]]:
-    """The container and its first video stream; what FFmpeg finds wrong becomes a ValueError with the file."""
+    """The container and its first video stream; an FFmpeg error becomes a ValueError with the file."""
     try:
         with av.open(path) as container:
             if not container.streams.video:

@@ -1,0 +1,110 @@
+"""Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from robotwin_adapters.lerobot import LerobotDataset, is_lerobot
+from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
+from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
+from worldmodel.types import Episode, EpisodeSource
+
+MAX_DEPTH = 6  # folders below the given one in which datasets are looked for
+LOOKED_FOR = """\
+  RoboTwin: data/episode*.hdf5 or episode*/*.pkl at any depth, one .hdf5 file, or a .zip of them
+  LeRobot v2.0, v2.1, v3.0: meta/info.json
+  videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
+
+
+@dataclass(frozen=True)
+class JoinedDatasets:
+    """Several datasets one after the other; a uid begins with the place of its dataset in the tree."""
+
+    name: str
+    sources: tuple[EpisodeSource, ...]
+    places: tuple[str, ...]  # one per source, relative to the opened folder; "" keeps the uids as they are
+
+    def __len__(self) -> int:
+        return sum(len(source) for source in self.sources)
+
+    def __getitem__(self, index: int) -> Episode:
+        position = index + len(self) if index < 0 else index
+        for source, place in zip(self.sources, self.places, strict=True):
+            if 0 <= position < len(source):
+                episode = source[position]
+                return replace(episode, uid=f"{place}/{episode.uid}") if place else episode
+            position -= len(source)
+        raise IndexError(f"episode {index} of {len(self)}")
+
+
+def open_dataset(
+    path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None, verify: bool = True
+) -> EpisodeSource:
+    """The dataset at `path`, or all datasets below it as one.
+
+    Args:
+        path: a folder of any supported format, a tree of such folders, a .zip or an .hdf5 file.
+        camera: keep this camera only; None keeps all, the overview camera first.
+        mapping: YAML of VideoFolderConfig, for folders of videos with annotations.
+        verify: decode each video once per process, so that a broken one is found when its episode is opened.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"no dataset at {path}: no such file or folder")
+    single = _open_here(path, camera, mapping, verify)
+    if single is not None:
+        return single
+    found = list(_open_below(path, camera, mapping, verify)) if path.is_dir() else []
+    if not found:
+        given = f"\n  (videos by the patterns of {mapping})" if mapping else ""
+        raise ValueError(f"{path}: no supported dataset. Looked for\n{LOOKED_FOR}{given}")
+    if len(found) == 1 and not found[0][0]:
+        return found[0][1]
+    places, sources = zip(*found, strict=True)
+    return JoinedDatasets(path.resolve().name, sources, places)
+
+
+def describe_format(source: EpisodeSource) -> str:
+    """The file format in words."""
+    if isinstance(source, JoinedDatasets):
+        return ", ".join(dict.fromkeys(describe_format(part) for part in source.sources))
+    return getattr(source, "format", "RoboTwin" if isinstance(source, RobotwinDataset) else "unknown")
+
+
+def _open_here(
+    path: Path, camera: str | None, mapping: str | Path | None, verify: bool
+) -> EpisodeSource | None:
+    if is_lerobot(path):
+        return LerobotDataset(path, camera=camera, verify=verify)
+    if path.is_dir() and is_video_folder(path, mapping):
+        return VideoFolderDataset(path, camera=camera, mapping=mapping, verify=verify)
+    if path.is_file() and path.suffix in (".zip", ".hdf5"):
+        return _robotwin(path, camera)
+    return None
+
+
+def _open_below(
+    root: Path, camera: str | None, mapping: str | Path | None, verify: bool
+) -> Iterator[tuple[str, EpisodeSource]]:
+    """(place, dataset); RoboTwin episodes of a tree are one dataset, whose uids already tell the place."""
+    if find_robotwin(root):
+        yield "", _robotwin(root, camera)
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        place = here.relative_to(root).as_posix()
+        source = _open_here(here, camera, mapping, verify) if here != root else None
+        if source is not None:
+            yield place, source
+        if source is not None or len(here.relative_to(root).parts) >= MAX_DEPTH:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if name.endswith(".zip") and find_robotwin(here / name):
+                archive = (here / name).relative_to(root).with_suffix("")
+                yield archive.as_posix(), _robotwin(here / name, camera)
+
+
+def _robotwin(path: Path, camera: str | None) -> RobotwinDataset:
+    return RobotwinDataset(path, cameras=None if camera is None else (camera,))
