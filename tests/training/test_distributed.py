@@ -1,0 +1,119 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from training.distributed import MachineConfig, resolve_parallel
+from training.order import process_slots
+
+ROOT = Path(__file__).parents[2]
+# Sums are taken in another order over processes; in float32 that moves a loss in its last digits.
+TOLERANCE = 1e-6
+
+
+def launch(
+    folder: Path, *arguments: str, num_processes: int = 2, script: str = "tests.training.toy_run"
+) -> str:
+    """Run the toy script through torchrun; its output, or AssertionError with it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(num_processes)]
+    command += ["--master_port", "0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    done = subprocess.run(
+        [*command, "-m", script, str(folder), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def losses(folder: Path) -> list[float]:
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records if record["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    from tests.training.toy_run import toy_fit
+
+    folder = tmp_path_factory.mktemp("one")
+    toy_fit(folder, ["steps=8"])
+    return losses(folder)
+
+
+def test_two_ddp_processes_train_as_one(one_process: list[float], tmp_path: Path) -> None:
+    printed = launch(tmp_path, "steps=8", "machine.num_processes=2", "machine.parallel=ddp")
+    assert "2 process(es), MULTI_CPU, parallel ddp" in printed
+    assert losses(tmp_path) == pytest.approx(one_process, rel=TOLERANCE)
+
+
+def test_a_sharded_run_trains_as_one_and_resumes_on_one_process(
+    one_process: list[float], tmp_path: Path
+) -> None:
+    from tests.training.toy_run import toy_fit
+
+    printed = launch(tmp_path, "steps=8", "machine.parallel=fsdp2", "validate_every=5")
+    assert "parallel fsdp2" in printed
+    assert losses(tmp_path) == pytest.approx(one_process, rel=TOLERANCE)
+    for later in (tmp_path / "checkpoints").glob("step_0000000[4-9]"):
+        later.rename(tmp_path / later.name)
+    toy_fit(tmp_path, ["steps=8"], resume=True)
+    assert losses(tmp_path) == pytest.approx(one_process, rel=TOLERANCE)
+
+
+def test_a_launch_that_is_not_what_the_config_asks_for_is_refused(tmp_path: Path) -> None:
+    from tests.training.toy_run import toy_fit
+
+    with pytest.raises(ValueError, match=r"num_processes=2, but 1 \(NO\) joined.*torchrun"):
+        toy_fit(tmp_path, ["machine.num_processes=2"])
+    with pytest.raises(ValueError, match=r"machine.parallel=fsdp2, but 1 process\(es\) joined"):
+        toy_fit(tmp_path, ["machine.parallel=fsdp2"])
+
+
+def test_accelerate_launch_on_the_cpu_is_refused_when_it_drops_a_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    done = subprocess.run(
+        [*command, "-m", "tests.training.toy_run", str(tmp_path), "machine.num_processes=2"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode != 0
+    assert "machine.num_processes=2, but 1" in done.stderr
+
+
+def test_fsdp_asked_of_the_launcher_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.training.toy_run import toy_fit
+
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match="launch file asks for FSDP"):
+        toy_fit(tmp_path, [])
+
+
+def test_auto_means_ddp_for_several_processes() -> None:
+    assert resolve_parallel(MachineConfig(), 1) == "single"
+    assert resolve_parallel(MachineConfig(), 8) == "ddp"
+    assert resolve_parallel(MachineConfig(parallel="fsdp2"), 8) == "fsdp2"
+
+
+def test_slots_are_shared_without_gaps_and_refused_otherwise() -> None:
+    assert sorted(slot for rank in range(4) for slot in process_slots(8, rank, 4)) == list(range(8))
+    with pytest.raises(ValueError, match="6 micro-batches .* which 4 processes cannot share"):
+        process_slots(6, 0, 4)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/accelerate").glob("*.yaml")), ids=lambda p: p.name)
+def test_launch_files_say_what_their_name_says(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    assert content["num_processes"] == int(path.name[0])
+    assert content["mixed_precision"] == "bf16"
+    expected = {"ddp": "MULTI_GPU", "fsdp2": "FSDP"}.get(path.stem.partition("_")[2], "NO")
+    assert content["distributed_type"] == expected

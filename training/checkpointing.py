@@ -1,0 +1,174 @@
+"""Checkpoints as folders: written beside, synced, checksummed, then renamed; safetensors and JSON only.
+
+checkpoints/step_00000200/{weights,optimizer,ema}.safetensors
+checkpoints/step_00000200/state.json      step, counters, and size and CRC-32 of each tensor file
+checkpoints/latest, checkpoints/best      one line each: the name of a step folder
+"""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+STEP_PREFIX = "step_"
+TEMPORARY_PREFIX = ".writing_"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint: its counters, and its tensors by file and name."""
+
+    path: Path
+    state: dict[str, Any]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one file, on the CPU; none when the checkpoint has no such file."""
+        file = self.path / f"{name}.safetensors"
+        return load_file(file) if file.exists() else {}
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Only the main process writes."""
+
+    def __init__(self, folder: Path, num_kept: int) -> None:
+        self.folder = folder
+        self.num_kept = num_kept
+
+    def prepare(self) -> None:
+        """Make the folder, prove that it can be written, and clear what a killed run left half written."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
+                shutil.rmtree(leftover)
+            write_atomically(self.folder / "probe", "")
+            (self.folder / "probe").unlink()
+        except OSError as error:
+            raise ValueError(f"checkpoints cannot be written to {self.folder}: {error}") from error
+
+    def save(self, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+        """Write one checkpoint; on any error the older ones stay and nothing half written remains."""
+        final = self.folder / f"{STEP_PREFIX}{step:08d}"
+        temporary = self.folder / f"{TEMPORARY_PREFIX}{final.name}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            for name, tensors in files.items():
+                if tensors:
+                    _save_tensors(tensors, temporary / f"{name}.safetensors")
+            manifest = {file.name: _fingerprint(file) for file in sorted(temporary.iterdir())}
+            _write_synced(temporary / "state.json", json.dumps({**state, "step": step, "files": manifest}))
+            _sync_folder(temporary)
+            if final.exists():  # a run that resumed from an older checkpoint comes past this step again
+                shutil.rmtree(final)
+            os.replace(temporary, final)
+            _sync_folder(self.folder)
+            write_atomically(self.folder / "latest", final.name + "\n")
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        self._remove_old()
+        return final
+
+    def mark_best(self, step: int) -> None:
+        """Point `best` at this step's checkpoint."""
+        write_atomically(self.folder / "best", f"{STEP_PREFIX}{step:08d}\n")
+
+    def best(self) -> str | None:
+        """Name of the step folder that `best` points at."""
+        return self._pointer("best")
+
+    def last_good(self) -> Checkpoint | None:
+        """The newest checkpoint whose files are whole; damaged ones are passed over with a warning."""
+        for path in self._newest_first():
+            try:
+                return verify(path)
+            except ValueError as error:
+                log.warning("checkpoint passed over: %s", error)
+        return None
+
+    def _newest_first(self) -> Iterator[Path]:
+        yield from sorted(self.folder.glob(f"{STEP_PREFIX}*"), reverse=True)
+
+    def _pointer(self, name: str) -> str | None:
+        file = self.folder / name
+        return file.read_text().strip() if file.exists() else None
+
+    def _remove_old(self) -> None:
+        kept = {path.name for path in list(self._newest_first())[: self.num_kept]} | {self.best()}
+        for path in self._newest_first():
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def verify(path: Path) -> Checkpoint:
+    """Open a checkpoint after checking size and checksum of each file; ValueError names what is wrong."""
+    try:
+        state = json.loads((path / "state.json").read_text())
+        expected = state["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: state.json is missing or damaged ({error})") from error
+    for name, fingerprint in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise ValueError(f"{path}: {name} is missing")
+        if (found := _fingerprint(file)) != fingerprint:
+            raise ValueError(f"{path}: {name} is damaged: expected {fingerprint}, found {found}")
+    return Checkpoint(path, state)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small file in one step, so that a reader or a crash never sees half of it."""
+    temporary = path.with_name(f".{path.name}.writing")
+    _write_synced(temporary, text)
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:  # safetensors wraps I/O errors, a full disk above all
+        code = errno.ENOSPC if "No space left" in str(error) else errno.EIO
+        raise OSError(code, str(error)) from error
+    _sync_file(path)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fingerprint(path: Path) -> list[int]:
+    """[size in bytes, CRC-32]: finds a torn or damaged file; it is no protection against an attacker."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return [path.stat().st_size, checksum]

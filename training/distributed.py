@@ -1,0 +1,190 @@
+"""Processes, precision and sharding: is the launch what the config asks for, and how a model spreads."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    DistributedType,
+    InitProcessGroupKwargs,
+    broadcast_object_list,
+    send_to_device,
+)
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+# Rank 0 writes checkpoints while the others wait; the default of 10 minutes is short for a full disk array.
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
+Parallel = Literal["single", "ddp", "fsdp2"]
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """What the run expects of the machine; a launch that gives something else is refused."""
+
+    num_processes: int = 0  # world size that must be found; 0 = whatever was launched
+    parallel: Literal["auto", "single", "ddp", "fsdp2"] = "auto"  # auto = single for 1 process, ddp for more
+    mixed_precision: Literal["auto", "no", "bf16"] = "auto"  # auto = bf16 on a GPU, no on a CPU
+    device: Literal["auto", "cpu"] = "auto"  # cpu = stay on the CPU even when a GPU is present
+    find_unused_parameters: bool = False  # ddp: allow trained weights that a step does not touch (slower)
+
+    def __post_init__(self) -> None:
+        if self.num_processes < 0:
+            raise ValueError(f"machine.num_processes must be >= 0, got {self.num_processes}")
+
+
+def start_accelerator(config: MachineConfig) -> Accelerator:
+    """Join the launched processes; ValueError when they are not what the config asked for."""
+    is_cpu = config.device == "cpu" or not torch.cuda.is_available()
+    precision = config.mixed_precision
+    if precision == "auto":
+        precision = "no" if is_cpu else "bf16"
+    accelerator = Accelerator(
+        cpu=is_cpu,
+        mixed_precision=precision,
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(
+                gradient_as_bucket_view=True, find_unused_parameters=config.find_unused_parameters
+            ),
+            InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT),
+        ],
+    )
+    _check_launch(config, accelerator)
+    return accelerator
+
+
+def _check_launch(config: MachineConfig, accelerator: Accelerator) -> None:
+    found = accelerator.num_processes
+    asked_of_launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if config.num_processes and config.num_processes != found:
+        raise ValueError(
+            f"the config asks for machine.num_processes={config.num_processes}, but {found} "
+            f"({accelerator.distributed_type.value}) joined. `accelerate launch --cpu` always starts "
+            "one process: use `torchrun --nproc_per_node N` or `accelerate launch --multi_gpu`"
+        )
+    if accelerator.distributed_type not in (
+        DistributedType.NO,
+        DistributedType.MULTI_CPU,
+        DistributedType.MULTI_GPU,
+        DistributedType.FSDP,
+    ):
+        raise ValueError(
+            f"launched as {accelerator.distributed_type.value}; this loop runs ddp or fsdp2 "
+            "(configs/accelerate has a launch file for each)"
+        )
+    resolved = resolve_parallel(config, found)
+    if (resolved == "single") != (found == 1):
+        raise ValueError(
+            f"the config asks for machine.parallel={config.parallel}, but {found} process(es) joined"
+        )
+    if asked_of_launcher and resolved != "fsdp2":
+        raise ValueError(
+            f"the launch file asks for FSDP but the config for machine.parallel={config.parallel} "
+            f"({resolved}): set machine.parallel=fsdp2 or launch with a ddp file"
+        )
+
+
+def resolve_parallel(config: MachineConfig, num_processes: int) -> Parallel:
+    """`auto` replaced by what it means for this many processes."""
+    if config.parallel == "auto":
+        return "single" if num_processes == 1 else "ddp"
+    return config.parallel
+
+
+def describe_launch(accelerator: Accelerator, config: MachineConfig) -> str:
+    """One line: world size, distributed type, device, precision."""
+    return (
+        f"{accelerator.num_processes} process(es), {accelerator.distributed_type.value}, "
+        f"parallel {resolve_parallel(config, accelerator.num_processes)}, {accelerator.device.type}, "
+        f"mixed precision {accelerator.mixed_precision}, {torch.get_num_threads()} thread(s) a process"
+    )
+
+
+def spread(model: nn.Module, accelerator: Accelerator, config: MachineConfig) -> nn.Module:
+    """The model on this process's device, wrapped (ddp) or sharded in place (fsdp2)."""
+    model.to(accelerator.device)
+    parallel = resolve_parallel(config, accelerator.num_processes)
+    if parallel == "ddp":
+        wrapped = accelerator.prepare_model(model)
+        assert isinstance(wrapped, DistributedDataParallel), type(wrapped)
+        return wrapped
+    if parallel == "fsdp2":
+        shard(model, accelerator)
+    return model
+
+
+def shard(model: nn.Module, accelerator: Accelerator) -> None:
+    """Apply `fully_shard` to every repeated block, then to the rest, on a mesh over all processes.
+
+    We call it ourselves, not through Accelerate's plugin, which is silently ignored on CPUs: so GPU runs take
+    the path that tests run. Weights stay float32 and autocast computes in bf16, as with ddp.
+    """
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    for block in repeated_blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """The transformer blocks: instances of the classes that diffusers and transformers models name."""
+    names = {
+        name
+        for module in model.modules()
+        for name in (
+            getattr(module, "_repeated_blocks", None) or getattr(module, "_no_split_modules", None) or ()
+        )
+    }
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, is_last: bool) -> Iterator[None]:
+    """Exchange gradients between processes in the last micro-batch of a step only."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_last)
+    if isinstance(model, DistributedDataParallel) and not is_last:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def whole_weights(model: nn.Module) -> Iterator[None]:
+    """Inside this block, parts of a sharded model can be called outside its `forward`, as validation does."""
+    if not isinstance(model, FSDPModule):
+        yield
+        return
+    model.unshard()
+    try:
+        yield
+    finally:
+        model.reshard()
+
+
+def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+    """Total gradient norm before clipping, the same on every process; max_norm 0 only measures."""
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm or float("inf"))
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """A batch on another device: anything with `.to`, or tuples, lists and dicts of tensors."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    return send_to_device(batch, device)
+
+
+def agreed(problem: str | None, accelerator: Accelerator) -> str | None:
+    """The main process's problem, known to every process, so that all of them raise or none."""
+    if accelerator.num_processes == 1:
+        return problem
+    return broadcast_object_list([problem])[0]

@@ -1,0 +1,99 @@
+"""Everything that a resumed run needs: trained weights, optimiser, moving average and counters."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from training.checkpointing import Checkpoint
+from training.optim import (
+    ExponentialMovingAverage,
+    OptimConfig,
+    full_tensor,
+    load_full,
+    make_optimizer,
+    trainable_parameters,
+)
+
+
+class RunState:
+    """The state of a run; tensors are written whole, so a run may resume on another number of processes."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+        self.parameters = trainable_parameters(model)
+        self._buffers = _persistent_buffers(model)
+        self.optimizer = make_optimizer(model, config)
+        self.ema = ExponentialMovingAverage(model, config) if config.ema_decay else None
+        self.step = 0  # optimiser steps done
+        self.num_skipped = 0  # steps without a finite loss and gradient
+        self.num_nonfinite = 0  # of those, the ones in a row just now
+        self.best: float | None = None  # lowest validation number so far
+
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        """File name -> whole tensors on the CPU; under fsdp2 every process must call it."""
+        return {
+            "weights": {
+                name: full_tensor(tensor) for name, tensor in {**self.parameters, **self._buffers}.items()
+            },
+            "optimizer": {
+                f"{name}/{key}": full_tensor(value)
+                for name, parameter in self.parameters.items()
+                for key, value in self.optimizer.state[parameter].items()
+            },
+            "ema": {} if self.ema is None else {name: full_tensor(t) for name, t in self.ema.average.items()},
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """The JSON part."""
+        return {
+            "num_skipped": self.num_skipped,
+            "num_nonfinite": self.num_nonfinite,
+            "best": self.best,
+            "num_ema_updates": 0 if self.ema is None else self.ema.num_updates,
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint; ValueError when it belongs to another model."""
+        _copy_all(checkpoint, "weights", {**self.parameters, **self._buffers})
+        self._restore_optimizer(checkpoint.tensors("optimizer"))
+        if self.ema is not None:
+            _copy_all(checkpoint, "ema", self.ema.average)
+            self.ema.num_updates = checkpoint.state["num_ema_updates"]
+        self.step = checkpoint.state["step"]
+        self.num_skipped = checkpoint.state["num_skipped"]
+        self.num_nonfinite = checkpoint.state["num_nonfinite"]
+        self.best = checkpoint.state["best"]
+
+    def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
+        for full_name, value in saved.items():
+            name, _, key = full_name.rpartition("/")
+            parameter = self.parameters[name]
+            if key == "step":
+                target = torch.zeros((), dtype=value.dtype, device=parameter.device)
+            else:
+                target = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            load_full(target, value)
+            self.optimizer.state[parameter][key] = target
+
+
+def _copy_all(checkpoint: Checkpoint, file: str, targets: Mapping[str, Tensor]) -> None:
+    saved = checkpoint.tensors(file)
+    if wrong := sorted(set(saved) ^ set(targets)):
+        where = "checkpoint" if wrong[0] in saved else "model"
+        raise ValueError(
+            f"{checkpoint.path}/{file}.safetensors does not fit this model: {len(wrong)} names differ, "
+            f"e.g. {wrong[0]} is in the {where} only. Was the config changed?"
+        )
+    for name, target in targets.items():
+        if saved[name].shape != target.shape:
+            raise ValueError(
+                f"{checkpoint.path}/{file}.safetensors: {name} has shape {tuple(saved[name].shape)}, "
+                f"this model expects {tuple(target.shape)}"
+            )
+        load_full(target, saved[name])
+
+
+def _persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
+    saved = set(model.state_dict(keep_vars=True))
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}
