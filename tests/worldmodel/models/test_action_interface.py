@@ -1,0 +1,164 @@
+import pytest
+import torch
+from diffusers import WanTransformer3DModel
+
+from worldmodel.models.action_interface import ActionEmbedding, ActionInterface
+from worldmodel.models.fdm import ForwardDynamics, SceneEmbedding
+from worldmodel.models.wan import build_wan, tiny_wan
+
+FRAMES, PATCHES = 3, 16
+WIDTH = 48
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def make_interface(has_tokens: bool = False) -> ActionInterface:
+    return ActionInterface(5, WIDTH, hidden=32, token_gates=(2, 2) if has_tokens else None)
+
+
+def randomise(module: torch.nn.Module) -> None:
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+
+
+def base_velocity(
+    backbone: WanTransformer3DModel, noisy: torch.Tensor, sigma: torch.Tensor, text: torch.Tensor
+) -> torch.Tensor:
+    return backbone(noisy, (1000 * sigma).repeat_interleave(PATCHES, 1), text, return_dict=False)[0]
+
+
+@pytest.fixture
+def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    sigma = torch.tensor([[0.0, 0.7, 0.7], [0.0, 0.0, 0.2]])
+    return torch.randn(2, 16, FRAMES, 8, 8), sigma, torch.randn(2, 7, 32), torch.randn(2, 8, 5)
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+@pytest.mark.parametrize("has_scene", [False, True])
+@torch.no_grad()
+def test_untrained_interface_leaves_wan_bit_for_bit(inputs, has_tokens, has_scene):
+    noisy, sigma, text, actions = inputs
+    scene = SceneEmbedding((FRAMES, 8, 8), (1, 2, 2), 16, WIDTH) if has_scene else None
+    fdm = ForwardDynamics(build_wan(tiny_wan()), scene=scene)
+    expected = base_velocity(build_wan(tiny_wan()), noisy, sigma, text)
+    got = fdm(noisy, sigma, make_interface(has_tokens)(actions), fdm.embed_text(text)).velocity
+    assert expected.std() > 0.1
+    assert torch.equal(got, expected)
+
+
+@torch.no_grad()
+def test_wrapped_backbone_keeps_wan_parameter_names_and_its_own_call(inputs):
+    noisy, sigma, text, _ = inputs
+    base, wrapped = build_wan(tiny_wan()), build_wan(tiny_wan())
+    expected = base_velocity(base, noisy, sigma, text)
+    ForwardDynamics(wrapped)
+    assert base.state_dict().keys() == wrapped.state_dict().keys()
+    assert torch.equal(base_velocity(wrapped, noisy, sigma, text), expected)
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_latent_frame_answers_only_to_its_own_transitions(has_tokens):
+    interface = make_interface(has_tokens)
+    randomise(interface)
+    actions = torch.randn(1, 8, 5)
+    reference = interface(actions)
+    for transition in range(8):
+        changed = actions.clone()
+        changed[0, transition] += 1
+        embedding = interface(changed)
+        moved = (embedding.frames - reference.frames).abs().amax((0, 2)) > 0
+        assert moved.tolist() == [frame == 1 + transition // 4 for frame in range(3)]
+        if has_tokens:
+            moved = (embedding.tokens - reference.tokens).abs().amax((0, 3)) > 0
+            where = [divmod(int(i), 4) for i in moved.flatten().nonzero()]
+            assert where == [(1 + transition // 4, transition % 4)]
+
+
+@torch.no_grad()
+def test_frame_zero_and_missing_actions_get_the_null_embedding():
+    interface = make_interface()
+    randomise(interface)
+    missing = torch.tensor([[False, True, False]])
+    frames = interface(torch.randn(1, 8, 5), missing).frames
+    assert torch.equal(frames[0, 0], interface.null)
+    assert torch.equal(frames[0, 1], interface.null)
+    assert not torch.equal(frames[0, 2], interface.null)
+    assert interface(torch.randn(1, 0, 5)).frames.shape == (1, 1, WIDTH)
+
+
+@torch.no_grad()
+def test_action_reaches_every_block_and_the_head(inputs):
+    # With all attention and feed-forward outputs at zero, only the output head is left to modulate.
+    noisy, sigma, text, actions = inputs
+    interface = make_interface()
+    randomise(interface)
+    fdm = ForwardDynamics(build_wan(tiny_wan()))
+    other = interface(actions + 1)
+    seen = []
+    for block in fdm.backbone.blocks:
+        block.register_forward_pre_hook(lambda _, args: seen.append(args[2].clone()))
+    fdm(noisy, sigma, interface(actions), fdm.embed_text(text))
+    fdm(noisy, sigma, other, fdm.embed_text(text))
+    for layer in range(2):
+        changed = (seen[layer] - seen[2 + layer]).abs().amax((0, 2, 3)).view(FRAMES, PATCHES)
+        assert changed[0].max() == 0
+        assert changed[1:].min() > 0
+    for block in fdm.backbone.blocks:
+        for part in (block.attn1.to_out[0], block.attn2.to_out[0], block.ffn.net[2]):
+            torch.nn.init.zeros_(part.weight)
+            torch.nn.init.zeros_(part.bias)
+    answers = [fdm(noisy, sigma, e, fdm.embed_text(text)).velocity for e in (interface(actions), other)]
+    changed = (answers[0] - answers[1]).abs().amax((0, 1, 3, 4))
+    assert changed[0] == 0
+    assert changed[1:].min() > 0
+
+
+@torch.no_grad()
+def test_action_tokens_reach_only_their_own_latent_frame(inputs):
+    noisy, sigma, text, actions = inputs
+    interface = make_interface(has_tokens=True)
+    randomise(interface)
+    fdm = ForwardDynamics(build_wan(tiny_wan().__class__(**{**tiny_wan().__dict__, "num_layers": 1})))
+    # One block whose self-attention is silent: only the tokens could carry an action across frames.
+    torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)
+    changed_actions = actions.clone()
+    changed_actions[:, 4:] += 1
+    first, second = interface(actions), interface(changed_actions)
+    shared = ActionEmbedding(first.frames, second.tokens, second.gates)
+    one_layer = ActionEmbedding(first.frames, first.tokens, first.gates[:1])
+    other = ActionEmbedding(shared.frames, shared.tokens, shared.gates[:1])
+    answers = [fdm(noisy, sigma, e, fdm.embed_text(text)).velocity for e in (one_layer, other)]
+    changed = (answers[0] - answers[1]).abs().amax((0, 1, 3, 4))
+    assert changed[:2].max() == 0
+    assert changed[2] > 0
+
+
+@torch.no_grad()
+def test_prepared_keys_give_the_same_answer(inputs):
+    noisy, sigma, text, actions = inputs
+    interface = make_interface(has_tokens=True)
+    randomise(interface)
+    fdm = ForwardDynamics(build_wan(tiny_wan()))
+    plain = fdm(noisy, sigma, interface(actions), fdm.embed_text(text[:1].expand(2, -1, -1))).velocity
+    prepared = fdm(noisy, sigma, interface(actions), fdm.embed_text(text[:1], with_keys=True)).velocity
+    assert torch.allclose(plain, prepared, atol=1e-6)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(inputs):
+    noisy, sigma, text, actions = inputs
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(1)
+        interface = make_interface(has_tokens=True)
+        randomise(interface)
+        fdm = ForwardDynamics(build_wan(tiny_wan()))
+        if checkpointing:
+            fdm.backbone.enable_gradient_checkpointing()
+        fdm(noisy, sigma, interface(actions), fdm.embed_text(text)).velocity.square().mean().backward()
+        gradients.append([p.grad for p in interface.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        assert plain.abs().max() > 0
+        assert torch.allclose(plain, checkpointed, rtol=1e-4, atol=1e-7)

@@ -1,0 +1,134 @@
+"""How actions reach Wan: four transitions make one embedding per latent frame, added to the time embedding.
+
+    transition     0   1   2   3 | 4   5   6   7
+    latent frame 0 |----- 1 -----|----- 2 -----|     frame 0 has none behind it and gets the null embedding
+
+Wan turns its time embedding into the modulation of every block and of the output head, so the sum reaches all
+of them. Everything new starts at zero: an untrained interface leaves Wan bit for bit as it was.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from diffusers.models.transformers.transformer_wan import WanTimeTextImageEmbedding
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from worldmodel.types import FRAMES_PER_LATENT
+
+
+@dataclass(frozen=True)
+class ActionEmbedding:
+    """The actions of a clip as the backbone hears them."""
+
+    frames: Float[Tensor, "b f d"]  # added to the time embedding of each latent frame
+    tokens: Float[Tensor, "b f 4 d"] | None = None  # one per transition, for cross-attention
+    gates: Float[Tensor, "layers heads"] | None = None  # weight of the tokens in each head, zero at first
+
+
+class ActionInterface(nn.Module):
+    """Lifts one action vector per transition to one embedding per latent frame, and optionally to tokens.
+
+    With `action_dim` 0 there is nothing to lift: every latent frame gets the null embedding.
+    """
+
+    def __init__(
+        self, action_dim: int, width: int, *, hidden: int, token_gates: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__()
+        self.null = nn.Parameter(torch.zeros(width))
+        self.frame_embedder = _mlp(FRAMES_PER_LATENT * action_dim, hidden, width) if action_dim else None
+        if self.frame_embedder is not None:
+            for parameter in self.frame_embedder[-1].parameters():
+                nn.init.zeros_(parameter)
+        self.token_embedder = _mlp(action_dim, hidden, width) if token_gates and action_dim else None
+        if self.token_embedder is not None:
+            assert token_gates is not None
+            self.gates = nn.Parameter(torch.zeros(token_gates))
+            # The null row serves missing actions; the others tell the four transitions of a latent frame
+            # apart.
+            self.null_token = nn.Parameter(0.02 * torch.randn(width))
+            self.token_position = nn.Parameter(0.02 * torch.randn(FRAMES_PER_LATENT, width))
+
+    def forward(
+        self, actions: Float[Tensor, "b n a"], missing: Bool[Tensor, "b f"] | None = None
+    ) -> ActionEmbedding:
+        """`missing` marks the latent frames whose actions are unknown; frame 0 is always one of them."""
+        groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)
+        if self.frame_embedder is None:
+            return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
+        frames = _fill_null(self.frame_embedder(groups.flatten(2)), self.null, missing)
+        if self.token_embedder is None:
+            return ActionEmbedding(frames)
+        tokens = _fill_null(self.token_embedder(groups), self.null_token, missing)
+        return ActionEmbedding(frames, tokens + self.token_position, self.gates)
+
+
+def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Linear(inputs, hidden), nn.SiLU()),
+        *(nn.Linear(hidden, hidden), nn.SiLU()),
+        nn.Linear(hidden, outputs),
+    )
+
+
+def _fill_null(
+    embedded: Float[Tensor, "b n *rest d"], null: Float[Tensor, " d"], missing: Bool[Tensor, "b f"] | None
+) -> Float[Tensor, "b f *rest d"]:
+    """Put the null embedding in front (latent frame 0) and wherever the actions are missing."""
+    first = null.to(embedded.dtype).expand(embedded.shape[0], 1, *embedded.shape[2:])
+    frames = torch.cat([first, embedded], 1)
+    if missing is None:
+        return frames
+    mask = missing.reshape(*missing.shape, *(1,) * (frames.ndim - 2))
+    return torch.where(mask, null.to(frames.dtype), frames)
+
+
+@dataclass(frozen=True)
+class TextContext:
+    """A prompt after Wan's text projection; for sampling also its keys and values in every block."""
+
+    tokens: Float[Tensor, "b s d"]  # b may be 1: the same prompt for the whole batch
+    keys: tuple[Float[Tensor, "b s heads e"], ...] = ()
+    values: tuple[Float[Tensor, "b s heads e"], ...] = ()
+
+
+@dataclass(frozen=True)
+class FrameCondition:
+    """All conditions of one network call, as handed to the wrapped `condition_embedder`."""
+
+    actions: ActionEmbedding
+    text: TextContext
+    patches_per_frame: int
+
+
+class FrameConditionEmbedder(WanTimeTextImageEmbedding):
+    """Wan's `condition_embedder` (the same parameters under the same names) computed once per latent frame.
+
+    Wan hands its image condition to this module untouched; a text-to-video backbone has none, so that
+    argument carries the `FrameCondition`: no state is kept between calls. Without one this is Wan's own
+    embedder.
+    """
+
+    def __init__(self, base: WanTimeTextImageEmbedding) -> None:
+        nn.Module.__init__(self)
+        self.image_embedder = None
+        for name, module in base.named_children():
+            self.add_module(name, module)
+
+    def forward(
+        self, timestep, encoder_hidden_states, encoder_hidden_states_image=None, timestep_seq_len=None
+    ):
+        """See WanTimeTextImageEmbedding; `timestep` is [b * f] with `timestep_seq_len` f."""
+        condition = encoder_hidden_states_image
+        if condition is None:
+            return super().forward(timestep, encoder_hidden_states, None, timestep_seq_len)
+        features = self.timesteps_proj(timestep).unflatten(0, (-1, timestep_seq_len))
+        features = features.to(next(self.time_embedder.parameters()).dtype)
+        embedding = self.time_embedder(features).type_as(condition.text.tokens)
+        embedding = embedding + condition.actions.frames.to(embedding.dtype)
+        modulation = self.time_proj(self.act_fn(embedding))
+        expand = partial(torch.repeat_interleave, repeats=condition.patches_per_frame, dim=1)
+        return expand(embedding), expand(modulation), condition, None

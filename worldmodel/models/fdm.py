@@ -1,0 +1,123 @@
+"""Forward dynamics: Wan turns noisy latents, noise levels and action embeddings into a velocity."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformer3DModel
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from worldmodel.models.action_interface import (
+    ActionEmbedding,
+    FrameCondition,
+    FrameConditionEmbedder,
+    TextContext,
+)
+from worldmodel.models.cross_attention import ConditionAttnProcessor, project_context
+from worldmodel.objectives.flow_matching import TIMESTEPS, clean_from_velocity, velocity_from_clean
+
+Prediction = Literal["velocity", "clean"]
+
+
+@dataclass(frozen=True)
+class FdmOutput:
+    """One network answer in both forms; see `objectives/flow_matching.py` for how they relate."""
+
+    velocity: Float[Tensor, "b c f h w"]
+    clean: Float[Tensor, "b c f h w"]
+
+
+class SceneEmbedding(nn.Module):
+    """A learned absolute position and the projected first latent frame, added to every token.
+
+    For small backbones trained from scratch, which otherwise spend long on finding out what stands still
+    where. Starts at zero and is tied to one latent grid.
+    """
+
+    def __init__(
+        self, grid: tuple[int, int, int], patch_size: tuple[int, int, int], channels: int, width: int
+    ) -> None:
+        super().__init__()
+        frames, height, wide = grid
+        self.time = nn.Parameter(torch.zeros(width, frames, 1, 1))
+        self.space = nn.Parameter(torch.zeros(width, 1, height // patch_size[1], wide // patch_size[2]))
+        self.first = nn.Conv3d(channels, width, kernel_size=patch_size, stride=patch_size, bias=False)
+        nn.init.zeros_(self.first.weight)
+
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b d f p q"]:
+        """What to add to the embedded patches of these latents."""
+        return self.first(latents[:, :, :1]) + self.space + self.time[:, : latents.shape[2]]
+
+
+class ForwardDynamics(nn.Module):
+    """A Wan backbone with conditions per latent frame, at `condition_embedder` and in cross-attention."""
+
+    def __init__(
+        self,
+        backbone: WanTransformer3DModel,
+        *,
+        prediction: Prediction = "velocity",
+        scene: SceneEmbedding | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.prediction = prediction
+        self.scene = scene
+        backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
+        for layer, attention in enumerate(self.cross_attentions()):
+            attention.set_processor(ConditionAttnProcessor(layer))
+        if scene is not None:
+            backbone.patch_embedding.register_forward_hook(partial(_add_scene, scene))
+
+    @property
+    def width(self) -> int:
+        """Channels of a token, d."""
+        shape = self.backbone.config
+        return int(shape["num_attention_heads"] * shape["attention_head_dim"])
+
+    def cross_attentions(self) -> Iterator[WanAttention]:
+        """The attention to prompt and action tokens, block by block."""
+        for block in self.backbone.blocks:
+            assert isinstance(block.attn2, WanAttention), type(block.attn2)
+            yield block.attn2
+
+    def forward(
+        self,
+        noisy: Float[Tensor, "b c f h w"],
+        sigma: Float[Tensor, "b f"],
+        actions: ActionEmbedding,
+        text: TextContext,
+    ) -> FdmOutput:
+        """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given."""
+        _, patch_height, patch_width = self.backbone.config["patch_size"]
+        patches = (noisy.shape[3] // patch_height) * (noisy.shape[4] // patch_width)
+        (answer,) = self.backbone(
+            hidden_states=noisy.to(self.backbone.dtype),
+            timestep=TIMESTEPS * sigma,
+            encoder_hidden_states=text.tokens,
+            encoder_hidden_states_image=FrameCondition(actions, text, patches),
+            return_dict=False,
+        )
+        answer = answer.to(noisy.dtype)
+        if self.prediction == "velocity":
+            return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
+        # The network adds to the first latent frame what moves: its answer is zero in a still scene.
+        clean = noisy[:, :, :1] + answer
+        return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
+
+    def embed_text(self, text: Float[Tensor, "b s e"], *, with_keys: bool = False) -> TextContext:
+        """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""
+        embedder = self.backbone.condition_embedder.text_embedder
+        tokens = embedder(text.to(next(embedder.parameters()).dtype))
+        if not with_keys:
+            return TextContext(tokens)
+        pairs = [project_context(attention, tokens) for attention in self.cross_attentions()]
+        keys, values = zip(*pairs, strict=True)
+        return TextContext(tokens, keys, values)
+
+
+def _add_scene(scene: SceneEmbedding, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    return output + scene(inputs[0].to(scene.space.dtype)).to(output.dtype)

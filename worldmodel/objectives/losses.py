@@ -1,0 +1,15 @@
+"""What every training step returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The scalar to minimise, and its unweighted parts (detached) for the log."""
+
+    total: Float[Tensor, ""]
+    parts: Mapping[str, Float[Tensor, ""]]
