@@ -62,7 +62,7 @@ class LatentTable:
 
     def read(
         self, record: EpisodeRecord, clip: int
-    ) -> tuple[Float[Tensor, "c f h w"], Float[np.ndarray, "t-1 a"]]:
+    ) -> tuple[Float[Tensor, "c f h w"], Float[np.ndarray, "n a"]]:
         """Latents (a view of the mapped file) and raw robot actions of one clip."""
         path = self.paths[record.source, record.episode]
         opened: OrderedDict[str, tuple[Tensor, np.ndarray]] = self.__dict__["_open"]
