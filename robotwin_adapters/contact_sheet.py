@@ -138,7 +138,7 @@ def _action_frames(
     reader = _camera(episode, camera)
     strip, left, right = _strip(episode, picture[0], num_traces)
     last = max(len(reader) - 1, 1)
-    resample = Image.Resampling.NEAREST if reader.size[1] * 2 <= picture[0] else Image.Resampling.BICUBIC
+    resample = Image.Resampling.NEAREST if reader.size[1] * 2 <= picture[0] else Image.Resampling.BILINEAR
     for start in range(0, len(reader), 32):
         indices = range(start, min(start + 32, len(reader)))
         for index, frame in zip(indices, reader.read(indices), strict=True):
@@ -163,13 +163,16 @@ def _strip(episode: Episode, width: int, num_traces: int) -> tuple[Image.Image, 
         top = LINE + row * TRACE_HEIGHT
         values = actions[:, dim]
         low, high = float(values.min()), float(values.max())
+        digits = 2 if high - low >= 0.1 else 4
         # Action i is drawn over the interval it acts in, from frame i to frame i + 1.
         x = np.repeat(np.linspace(left, right, len(values) + 1), 2)[1:-1]
         y = np.repeat(top + (TRACE_HEIGHT - 5) * (1 - (values - low) / (high - low)) + 2, 2)
         draw.line((left, top + TRACE_HEIGHT - 1, right, top + TRACE_HEIGHT - 1), fill=GRID)
         draw.line(np.stack([x, y], axis=1).ravel().tolist(), fill=TRACES[row % len(TRACES)], width=2)
         _text(draw, (4, top + 4), episode.action_names[dim], INK, LABEL_WIDTH - 8)
-        draw.text((width - 4, top + 4), f"{low:.3g} .. {high:.3g}", FAINT, font=_font(11), anchor="ra")
+        draw.text(
+            (width - 4, top + 4), f"{low:.{digits}f} .. {high:.{digits}f}", FAINT, font=_font(11), anchor="ra"
+        )
     return strip, left, right
 
 

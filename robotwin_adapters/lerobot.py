@@ -164,10 +164,8 @@ def _align(
     if same <= scale:
         return actions[1:], "action[t] equals state[t]: shifted by one, so that action i leads to frame i+1"
     closer = "state[t+1]" if following < same else "state[t]"
-    return actions[:-1], (
-        f"action[t] is a command of its own, closer to {closer} (mean distance {following:.4g} to "
-        f"state[t+1], {same:.4g} to state[t]); taken to lead from frame t to t+1"
-    )
+    note = f"action[t] is a command of its own, closer to {closer}; taken to lead from frame t to t+1"
+    return actions[:-1], note
 
 
 def _instructions(table: pa.Table, meta: LerobotMeta, row: EpisodeRow) -> tuple[str, ...]:

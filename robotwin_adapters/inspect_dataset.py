@@ -1,0 +1,198 @@
+"""What is in a dataset: counts, sizes and ranges as a text table, and pictures to look at."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_action_video
+from robotwin_adapters.open_dataset import describe_format
+from worldmodel.types import Episode, EpisodeSource
+
+MAX_LISTED = 12  # tasks, notes and skipped files shown in full
+SHEET_EPISODES = 8  # rows of the contact sheet
+VIDEO_FRAMES = 600  # the action video takes whole episodes until it is this long
+
+
+@dataclass
+class ActionRange:
+    """Running extremes and moments of the actions of one embodiment."""
+
+    names: tuple[str, ...]
+    count: int = 0
+    low: Float[np.ndarray, " a"] = field(default_factory=lambda: np.array(np.inf))
+    high: Float[np.ndarray, " a"] = field(default_factory=lambda: np.array(-np.inf))
+    total: Float[np.ndarray, " a"] = field(default_factory=lambda: np.array(0.0))
+    largest_step: Float[np.ndarray, " a"] = field(default_factory=lambda: np.array(0.0))
+
+    def add(self, actions: Float[np.ndarray, "n a"]) -> None:
+        """Take in the actions of one more episode."""
+        self.count += len(actions)
+        self.low = np.minimum(self.low, actions.min(axis=0))
+        self.high = np.maximum(self.high, actions.max(axis=0))
+        self.total = self.total + actions.sum(axis=0, dtype=np.float64)
+        if len(actions) > 1:
+            self.largest_step = np.maximum(self.largest_step, np.abs(np.diff(actions, axis=0)).max(axis=0))
+
+
+@dataclass
+class DatasetSummary:
+    """Counts over the episodes that could be opened, and what was skipped."""
+
+    name: str
+    format: str
+    num_listed: int  # episodes in the dataset
+    num_frames: int = 0
+    seconds: float = 0.0
+    lengths: list[int] = field(default_factory=list)
+    fps: Counter[float] = field(default_factory=Counter)
+    cameras: Counter[str] = field(default_factory=Counter)
+    embodiments: Counter[str] = field(default_factory=Counter)
+    tasks: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    actions: dict[str, ActionRange] = field(default_factory=dict)  # by embodiment
+    good: list[int] = field(default_factory=list)  # positions of the episodes that were opened
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, episode: Episode) -> None:
+        """Count one more episode."""
+        self.num_frames += episode.num_frames
+        self.seconds += episode.num_frames / episode.fps
+        self.lengths.append(episode.num_frames)
+        self.fps[episode.fps] += 1
+        for camera, reader in episode.frames.items():
+            self.cameras[f"{camera} {reader.size[1]}x{reader.size[0]}"] += 1
+        self.embodiments[episode.embodiment] += 1
+        self.tasks[episode.task or "(none)"] += 1
+        self.notes.update(episode.notes)
+        key = f"{episode.embodiment}, {len(episode.action_names)} dimensions"
+        self.actions.setdefault(key, ActionRange(episode.action_names)).add(episode.robot_actions)
+
+
+def parse_positions(text: str, count: int) -> list[int]:
+    """Episode positions from "0,3,5-9"."""
+    positions: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if not match:
+            raise ValueError(f"episodes are given as 0,3,5-9, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < count:
+            raise ValueError(f"episodes {part.strip()} asked for, the dataset has 0..{count - 1}")
+        positions.extend(range(first, last + 1))
+    return positions
+
+
+def summarise(source: EpisodeSource, positions: Iterable[int], on_bad: str = "stop") -> DatasetSummary:
+    """Open these episodes and count; with on_bad="skip" those that cannot be read are listed instead."""
+    summary = DatasetSummary(source.name, describe_format(source), len(source))
+    for position in positions:
+        try:
+            summary.add(_opened(source, position))
+            summary.good.append(position)
+        except (ValueError, OSError) as error:
+            if on_bad != "skip":
+                raise
+            summary.skipped.append(str(error))
+    if not summary.good:
+        raise ValueError(f"{source.name}: none of its {len(source)} episodes can be read")
+    return summary
+
+
+def write_pictures(
+    source: EpisodeSource, summary: DatasetSummary, out: Path, on_bad: str = "stop"
+) -> list[Path]:
+    """contact_sheet.png and actions.mp4 of evenly chosen episodes; returns what was written."""
+    chosen = np.unique(np.linspace(0, len(summary.good) - 1, SHEET_EPISODES).round().astype(int))
+    episodes = []
+    for position in (summary.good[index] for index in chosen):
+        episode = _opened(source, position)
+        try:
+            reader = next(iter(episode.frames.values()))
+            for start in range(0, len(reader), 64):
+                reader.read(range(start, min(start + 64, len(reader))))
+            episodes.append(episode)
+        except (ValueError, OSError) as error:
+            if on_bad != "skip":
+                raise
+            summary.skipped.append(str(error))
+    if not episodes:
+        raise ValueError(f"{source.name}: no episode has frames that can be read")
+    sheet, video = out / "contact_sheet.png", out / "actions.mp4"
+    save_png(contact_sheet(episodes), sheet)
+    write_action_video(video, _first_episodes(episodes))
+    return [sheet, video]
+
+
+def format_summary(summary: DatasetSummary) -> str:
+    """The table that `worldmodel inspect` prints."""
+    lengths = np.array(summary.lengths)
+    opened = (
+        f"{len(lengths)}" if len(lengths) == summary.num_listed else f"{len(lengths)} of {summary.num_listed}"
+    )
+    minutes, seconds = divmod(summary.seconds, 60)
+    rows = [
+        ("dataset", [summary.name]),
+        ("format", [summary.format]),
+        ("episodes", [opened]),
+        ("frames", [f"{summary.num_frames} ({lengths.min()} to {lengths.max()} an episode)"]),
+        ("duration", [f"{minutes:.0f} min {seconds:.1f} s"]),
+        ("fps", [", ".join(f"{fps:.4g}" for fps in sorted(summary.fps))]),
+        ("cameras", _counted(summary.cameras, len(lengths))),
+        ("embodiments", _counted(summary.embodiments, len(lengths))),
+        ("tasks", _counted(summary.tasks, len(lengths))),
+    ]
+    for embodiment, actions in summary.actions.items():
+        rows.append(("actions", [embodiment, *_action_table(actions)]))
+    if summary.notes:
+        rows.append(("notes", _counted(summary.notes, len(lengths))))
+    if summary.skipped:
+        rows.append((f"skipped {len(summary.skipped)}", _shortened(summary.skipped)))
+    return "\n".join(
+        f"{title if first else '':<12} {line}" for title, lines in rows for first, line in _flagged(lines)
+    )
+
+
+def _opened(source: EpisodeSource, position: int) -> Episode:
+    episode = source[position]
+    if not episode.frames:
+        raise ValueError(f"{episode.source}: no camera in the episode")
+    for name, reader in episode.frames.items():
+        if len(reader) != episode.num_frames:
+            raise ValueError(
+                f"{episode.source}: camera {name} has {len(reader)} frames, not {episode.num_frames}"
+            )
+    if not np.isfinite(episode.robot_actions).all():
+        raise ValueError(f"{episode.source}: actions hold NaN or infinity")
+    return episode
+
+
+def _first_episodes(episodes: list[Episode]) -> list[Episode]:
+    ends = np.cumsum([episode.num_frames for episode in episodes])
+    return episodes[: max(1, int(np.searchsorted(ends, VIDEO_FRAMES, side="right")))]
+
+
+def _flagged(lines: Sequence[str]) -> list[tuple[bool, str]]:
+    return [(index == 0, line) for index, line in enumerate(lines)]
+
+
+def _counted(counter: Counter[str], total: int) -> list[str]:
+    """Entries, with their count where not all episodes share them."""
+    return _shortened([key if count == total else f"{key} ({count})" for key, count in counter.most_common()])
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    more = len(lines) - MAX_LISTED
+    return lines if more <= 0 else [*lines[:MAX_LISTED], f"... and {more} more"]
+
+
+def _action_table(actions: ActionRange) -> list[str]:
+    width = max(4, *(len(name) for name in actions.names))
+    head = f"{'name':<{width}} {'min':>10} {'max':>10} {'mean':>10} {'max step':>10}"
+    mean = actions.total / max(actions.count, 1)
+    columns = zip(actions.names, actions.low, actions.high, mean, actions.largest_step, strict=True)
+    return [head, *(f"{name:<{width}} " + " ".join(f"{v:>10.4g}" for v in row) for name, *row in columns)]
