@@ -69,7 +69,8 @@ def _field_comments(schema: type) -> dict[str, str]:
     comments = {}
     for node in fields:
         assert isinstance(node.target, ast.Name)
-        _, mark, comment = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")
-        if mark:
-            comments[node.target.id] = comment.strip()
+        for line in lines[node.lineno - 1 : node.end_lineno]:  # the formatter may have wrapped the field
+            _, mark, comment = line.partition("  # ")
+            if mark:
+                comments[node.target.id] = comment.strip()
     return comments

@@ -1,0 +1,150 @@
+"""Config files and overrides, and the promise that every config field has a comment and a reader."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from worldmodel.config import config_to_yaml, describe_config, load_config, save_config
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
+
+
+@dataclass(frozen=True)
+class InnerConfig:
+    rate: float = 1e-3  # per step
+    kind: Literal["a", "b"] = "a"  # which one
+    sizes: tuple[int, ...] = (1, 2)  # pixels
+    factors: dict[str, float] = field(default_factory=dict)  # name -> factor
+
+
+@dataclass(frozen=True)
+class OuterConfig:
+    steps: int = 10  # optimiser steps
+    inner: InnerConfig = field(default_factory=InnerConfig)
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"steps must be >= 0, got {self.steps}")
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, "steps: 20\ninner: {rate: 3e-4, sizes: [4, 5, 6]}\n")
+    config = load_config(OuterConfig, path, ["inner.rate=0.5", "inner.factors={x_*: 2}"])
+    assert config == OuterConfig(20, InnerConfig(0.5, "a", (4, 5, 6), {"x_*": 2.0}))
+    assert isinstance(config.inner, InnerConfig)
+    assert load_config(OuterConfig, path).inner.rate == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stpes: 3", "stpes"),
+        ("inner: {rate: fast}", "fast"),
+        ("inner: {kind: c}", "kind"),
+        ("steps: -1", "steps must be >= 0, got -1"),
+    ],
+)
+def test_typos_and_wrong_values_are_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_config(OuterConfig, write(tmp_path, text))
+
+
+def test_a_missing_file_and_a_bare_word_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no config file at"):
+        load_config(OuterConfig, str(tmp_path / "none.yaml"))
+    with pytest.raises(ValueError, match="an override is key=value, got 'fast'"):
+        load_config(OuterConfig, None, ["fast"])
+
+
+def test_a_saved_config_reads_back_equal(tmp_path: Path) -> None:
+    config = OuterConfig(3, InnerConfig(2.5e-5, "b", (), {"a.*": 5.0}))
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(OuterConfig, str(tmp_path / "saved.yaml")) == config
+    assert load_config(OuterConfig, write(tmp_path, config_to_yaml(config))) == config
+
+
+def test_help_lists_every_field_with_its_comment() -> None:
+    lines = list(describe_config(OuterConfig))
+    assert lines[0] == "  steps=10    optimiser steps"
+    assert "  inner.rate=0.001    per step" in lines
+    assert len(lines) == 5
+
+
+@dataclass(frozen=True)
+class ConfigClass:
+    path: Path
+    node: ast.ClassDef
+
+    def fields(self) -> list[str]:
+        return [
+            n.target.id
+            for n in self.node.body
+            if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.node.name}"
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path, ast.parse(path.read_text())
+
+
+def config_classes() -> list[ConfigClass]:
+    return [
+        ConfigClass(path, node)
+        for path, tree in sources()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Config") and node.decorator_list
+    ]
+
+
+def names_read() -> set[str]:
+    """Attribute names and string constants outside the bodies of config classes."""
+    found: set[str] = set()
+    for _, tree in sources():
+        own = {
+            id(n)
+            for c in tree.body
+            if isinstance(c, ast.ClassDef) and c.name.endswith("Config")
+            for n in ast.walk(c)
+        }
+        for node in ast.walk(tree):
+            if id(node) in own:
+                continue
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                found.add(node.value)
+    return found
+
+
+def test_every_config_field_is_read_somewhere() -> None:
+    read = names_read()
+    unread = [
+        f"{config} {name}" for config in config_classes() for name in config.fields() if name not in read
+    ]
+    assert not unread, unread
+
+
+def test_every_config_class_is_frozen_and_every_plain_field_has_a_comment() -> None:
+    for config in config_classes():
+        module = importlib.import_module(".".join(config.path.relative_to(ROOT).with_suffix("").parts))
+        schema = getattr(module, config.node.name)
+        assert schema.__dataclass_params__.frozen, config
+        bare = [line for line in describe_config(schema) if "    " not in line.strip()]
+        assert not bare, f"{config}: no comment beside {bare}"
