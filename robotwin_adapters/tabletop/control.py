@@ -11,8 +11,9 @@ import mujoco
 import numpy as np
 from jaxtyping import Float
 
+from robotwin_adapters.tabletop.arms import SIDES
 from robotwin_adapters.tabletop.kinematics import JointPath
-from robotwin_adapters.tabletop.scene import SIDES, Scene
+from robotwin_adapters.tabletop.scene import Scene
 
 SAVE_EVERY = 15  # physics steps
 SETTLE_STEPS = 500  # objects start 1 mm above the table and are at rest long before this

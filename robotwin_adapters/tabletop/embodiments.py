@@ -11,6 +11,8 @@ from dataclasses import dataclass
 Rgba = tuple[float, float, float, float]
 
 TCP_OFFSET = 0.12  # m from the wrist frame to the fingertip centre, along the approach direction (local x)
+FINGER_TIP = 0.016  # m that the pads reach beyond the fingertip centre
+FINGER_THICKNESS, FINGER_WIDTH = 0.020, 0.034  # m, along and across the closing direction
 AXES = {6: "zyyxyx", 7: "zyxyxyx"}
 
 
@@ -82,7 +84,7 @@ EMBODIMENTS: dict[str, Embodiment] = {
         upper_arm=0.40,
         forearm=0.38,
         link_radius=0.030,
-        home=(0.0, -1.15, 2.05, 0.0, 0.67, 0.0),
+        home=(0.0, -1.21, 2.10, 0.0, 0.68, 0.0),
         gripper_opening=0.10,
         joint_speed=1.4,
         tool_speed=0.24,
@@ -101,7 +103,7 @@ EMBODIMENTS: dict[str, Embodiment] = {
         upper_arm=0.46,
         forearm=0.44,
         link_radius=0.040,
-        home=(0.0, -1.20, 2.20, 0.0, 0.57, 0.0),
+        home=(0.0, -1.16, 2.16, 0.0, 0.57, 0.0),
         gripper_opening=0.12,
         joint_speed=1.2,
         tool_speed=0.30,
@@ -120,7 +122,7 @@ EMBODIMENTS: dict[str, Embodiment] = {
         upper_arm=0.36,
         forearm=0.36,
         link_radius=0.036,
-        home=(0.0, -1.05, 2.00, 0.0, 0.62, 0.0),
+        home=(0.0, -1.31, 1.96, 0.0, 0.92, 0.0),
         gripper_opening=0.10,
         joint_speed=1.8,
         tool_speed=0.32,
@@ -139,7 +141,7 @@ EMBODIMENTS: dict[str, Embodiment] = {
         upper_arm=0.44,
         forearm=0.42,
         link_radius=0.034,
-        home=(0.0, -1.20, 0.0, 2.15, 0.0, 0.62, 0.0),
+        home=(0.0, -1.19, 0.0, 2.16, 0.0, 0.60, 0.0),
         gripper_opening=0.11,
         joint_speed=1.5,
         tool_speed=0.27,

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from robotwin_adapters.tabletop.control import Controller
-from robotwin_adapters.tabletop.kinematics import ArmKinematics, ToolPose, top_down
-from robotwin_adapters.tabletop.scene import FINGER_THICKNESS, FINGER_WIDTH, Scene
+from robotwin_adapters.tabletop.embodiments import FINGER_THICKNESS, FINGER_WIDTH
+from robotwin_adapters.tabletop.kinematics import ArmKinematics, ToolPose, half_turn, top_down
+from robotwin_adapters.tabletop.scene import Scene
 from robotwin_adapters.tabletop.tasks import arm_side, goal_shift
 
 PRE_GRASP, RETREAT, ABOVE_GOAL, RELEASE = 0.10, 0.10, 0.10, 0.02  # m
@@ -42,23 +43,21 @@ def place_a_beside_b(task: str, scene: Scene, controller: Controller) -> bool:
 
 
 def choose_grasp(task: str, scene: Scene, arm: ArmKinematics) -> ToolPose:
-    """A top-down grasp of A whose open fingers stay clear of B, here and at the goal, turning the wrist least."""
+    """A top-down grasp of A whose open fingers clear B, here and at the goal, with the least wrist roll."""
     thing = scene.spec.object_a
     position, b_position = scene.data.xpos[scene.body_a], scene.data.xpos[scene.body_b]
     goal = b_position + np.array([goal_shift(task), 0.0, 0.0])
     heading = _yaw_of(scene, scene.body_a)
-    easy = arm.aimed_home(position)[0]  # the closing direction at no wrist roll is across the arm
+    easy = arm.easy_yaw(position)
 
     def cost(yaw: float) -> tuple[float, float]:
         room = min(
             _finger_room(scene, yaw, b_position - position), _finger_room(scene, yaw, b_position - goal)
         )
-        return (max(0.0, _CLEAR - room), abs(_half_turn(yaw - easy)))
+        return (max(0.0, _CLEAR - room), abs(half_turn(yaw - easy)))
 
     yaw = min((heading + yaw for yaw in thing.grasp_yaws), key=cost)
-    # Of the two opposite hand orientations with this closing line, the one nearer to no wrist roll.
-    yaw = easy + math.pi + _half_turn(yaw - easy)
-    return top_down(position + np.array([0.0, 0.0, thing.grasp_height]), yaw)
+    return top_down(position + np.array([0.0, 0.0, thing.grasp_height]), arm.nearest_yaw(position, yaw))
 
 
 def _straight(controller: Controller, arm: ArmKinematics, target: ToolPose) -> bool:
@@ -89,8 +88,3 @@ def _finger_room(scene: Scene, yaw: float, to_b: Float[np.ndarray, " 3"]) -> flo
 def _yaw_of(scene: Scene, body: int) -> float:
     rotation = scene.data.xmat[body]
     return math.atan2(rotation[3], rotation[0])
-
-
-def _half_turn(angle: float) -> float:
-    """The angle modulo pi, between -pi/2 and pi/2: a closing line has no sense."""
-    return (angle + math.pi / 2) % math.pi - math.pi / 2

@@ -1,12 +1,14 @@
 """Inverse kinematics of one arm and the joint paths made with it."""
 
+import math
 from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 from jaxtyping import Float
 
-from robotwin_adapters.tabletop.scene import TIMESTEP, Arm, Scene
+from robotwin_adapters.tabletop.arms import TIMESTEP, Arm
+from robotwin_adapters.tabletop.scene import Scene
 
 _DAMPING = 0.02  # of the least squares; keeps steps small near stretched-out poses
 _MAX_STEP = 0.3  # rad per iteration and joint
@@ -65,6 +67,15 @@ class ArmKinematics:
         start[0] = np.arctan2(-x, y)
         return start
 
+    def easy_yaw(self, position: Float[np.ndarray, " 3"]) -> float:
+        """Closing direction of a hand pointing down at this place without any wrist roll (rad)."""
+        return float(self.aimed_home(position)[0]) + math.pi
+
+    def nearest_yaw(self, position: Float[np.ndarray, " 3"], line: float) -> float:
+        """Of the two opposite closing directions along `line`, the one that rolls the wrist less (rad)."""
+        easy = self.easy_yaw(position)
+        return easy + half_turn(line - easy)
+
     def solve(
         self, target: ToolPose, start: Float[np.ndarray, " n"], iterations: int = 80
     ) -> Float[np.ndarray, " n"] | None:
@@ -100,14 +111,16 @@ class ArmKinematics:
             knots.append(solution)
         return self._timed(np.array(knots), distance)
 
-    def direct_path(self, start: Float[np.ndarray, " n"], goal: Float[np.ndarray, " n"]) -> JointPath:
-        """Joint targets per physics step along the straight line in joint space."""
-        return self._timed(np.array([start, goal]), 0.0)
+    def direct_path(
+        self, start: Float[np.ndarray, " n"], goal: Float[np.ndarray, " n"], pace: float = 1.0
+    ) -> JointPath:
+        """Joint targets per physics step along a line in joint space; `pace` 2 takes twice as long."""
+        return self._timed(np.array([start, goal]), 0.0, pace)
 
-    def _timed(self, knots: Float[np.ndarray, "k n"], distance: float) -> JointPath:
+    def _timed(self, knots: Float[np.ndarray, "k n"], distance: float, pace: float = 1.0) -> JointPath:
         """Run through evenly spaced knots with a minimum-jerk profile inside the speed limits."""
         turn = float(np.abs(np.diff(knots, axis=0)).max()) * (len(knots) - 1)
-        seconds = _PEAK_SPEED * max(turn / self.robot.joint_speed, distance / self.robot.tool_speed)
+        seconds = pace * _PEAK_SPEED * max(turn / self.robot.joint_speed, distance / self.robot.tool_speed)
         steps = max(1, round(seconds / TIMESTEP))
         time = np.arange(1, steps + 1) / steps
         share = minimum_jerk(time) * (len(knots) - 1)
@@ -117,6 +130,11 @@ class ArmKinematics:
 def minimum_jerk(time: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """From 0 to 1 over time 0..1, with no speed and no acceleration at either end."""
     return time**3 * (10 - 15 * time + 6 * time**2)
+
+
+def half_turn(angle: float) -> float:
+    """The angle modulo pi, between -pi/2 and pi/2: a closing line has no sense."""
+    return (angle + math.pi / 2) % math.pi - math.pi / 2
 
 
 def _rotation_between(

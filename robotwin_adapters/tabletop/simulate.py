@@ -11,7 +11,7 @@ from robotwin_adapters.tabletop.control import Controller, Frame, OnFrame
 from robotwin_adapters.tabletop.embodiments import Embodiment
 from robotwin_adapters.tabletop.expert import place_a_beside_b
 from robotwin_adapters.tabletop.scene import Scene, SceneSpec, build_scene
-from robotwin_adapters.tabletop.tasks import TASKS, arm_side, is_success, sample_setup
+from robotwin_adapters.tabletop.tasks import TASKS, arm_side, check_task, is_success, sample_setup
 
 __all__ = ["EpisodeOutcome", "Frame", "OnFrame", "run_episode"]
 
@@ -32,8 +32,12 @@ class EpisodeOutcome:
 def run_episode(
     task: str, embodiment: Embodiment, seed: int, on_frame: OnFrame, *, clutter: int = 0
 ) -> EpisodeOutcome:
-    """Simulate an episode that the seed fully determines, calling `on_frame` at each recording instant."""
-    rng = np.random.default_rng([seed, TASKS.index(task) if task in TASKS else 0])
+    """Simulate an episode that the seed fully determines, calling `on_frame` at each recording instant.
+
+    One seed sets the same table for every embodiment; `on_frame` may read the scene but must not change it.
+    """
+    check_task(task)
+    rng = np.random.default_rng([seed, TASKS.index(task)])
     setup = sample_setup(task, embodiment, rng, clutter)
     scene = build_scene(setup)
     controller = Controller(scene, on_frame)
