@@ -1,7 +1,7 @@
 """Joint and end-effector conventions of two-armed robots, both directions.
 
-A joint vector is [left joints, left gripper, right joints, right gripper]; arm sizes come from the data: 6 + 6
-gives 14 columns, 7 + 7 gives 16. An end-effector vector is [x y z, quaternion, gripper] per arm: 16 columns.
+A joint vector is [left joints, left gripper, right joints, right gripper]. Arm sizes come from the data:
+6 + 6 gives 14 columns, 7 + 7 gives 16. An end-effector vector is [x y z, quaternion, gripper] per arm: 16.
 Quaternions are w x y z here; SciPy and some LeRobot sets use x y z w. Grippers are 1 = open, 0 = closed.
 """
 
@@ -147,7 +147,7 @@ def absolute_to_delta(
 def delta_to_absolute(
     first_state: Float[ndarray, " a"], deltas: Float[ndarray, "t a"], layout: ArmLayout
 ) -> Float[ndarray, "t a"]:
-    """Joint targets from steps that follow each other; inverts `absolute_to_delta` where target = next state."""
+    """Joint targets from steps in a row; inverts `absolute_to_delta` where target = next state."""
     targets = first_state + np.cumsum(deltas, axis=0)
     columns = list(layout.gripper_columns)
     targets[:, columns] = deltas[:, columns]

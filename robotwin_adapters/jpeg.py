@@ -1,7 +1,7 @@
 """JPEG buffers as RoboTwin stores them: red and blue exchanged, unless a comment says otherwise.
 
 RoboTwin hands RGB arrays to an encoder that expects BGR, so a standard decoder returns swapped colours. Newer
-files hold standard JPEGs that carry the comment `XPL-RGB1`; the two kinds may be mixed, so every buffer is asked.
+files hold standard JPEGs that carry the comment `XPL-RGB1`. A file may mix both, so every buffer is asked.
 """
 
 import io

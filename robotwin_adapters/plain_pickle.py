@@ -1,0 +1,144 @@
+"""Pickles read without running what they may ask for.
+
+A pickle is a program. Here it may build plain containers, and describe numpy arrays by the words numpy uses;
+those words lead to the small classes below, so numpy never sees a state that was not checked.
+"""
+
+import io
+import pickle
+import pickletools
+from collections.abc import Callable
+
+import numpy as np
+from numpy import ndarray
+
+NUMBER_CODES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
+# Enough for containers, numbers, strings and arrays in protocols 2 to 5; no extensions, no persistent ids.
+ALLOWED_OPCODES = {
+    *(
+        "PROTO",
+        "FRAME",
+        "STOP",
+        "MARK",
+        "MEMOIZE",
+        "PUT",
+        "BINPUT",
+        "LONG_BINPUT",
+        "GET",
+        "BINGET",
+        "LONG_BINGET",
+    ),
+    *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+    *(
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+    ),
+    *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "DICT", "LIST"),
+    *("SETITEM", "SETITEMS", "APPEND", "APPENDS", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
+}
+
+
+class PickledDtype:
+    """A number type as numpy pickles it: a code like "f8", then a state that holds the byte order."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.code, self.order = code, "|"
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
+            raise ValueError("a numpy type with an unknown state")
+        self.order = state[1]
+
+    def to_numpy(self) -> np.dtype:
+        if not isinstance(self.code, str) or self.code not in NUMBER_CODES:
+            raise ValueError(f"expected arrays of plain numbers, got numpy type {self.code!r}")
+        return np.dtype(self.order.replace("|", "") + self.code)
+
+
+class PickledArray:
+    """An array as numpy pickles it; it becomes numbers only if shape, type and length agree."""
+
+    def __init__(self, *state: object) -> None:
+        self.state = state  # shape, dtype, is Fortran order, raw bytes
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise ValueError("a numpy array with an unknown state")
+        self.state = state[1:]
+
+    def to_numpy(self) -> ndarray:
+        if len(self.state) != 4:
+            raise ValueError("a numpy array without contents")
+        shape, dtype, is_fortran, raw = self.state
+        if not isinstance(dtype, PickledDtype) or not isinstance(raw, bytes | bytearray):
+            raise ValueError("expected an array of plain numbers")
+        if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"an array of shape {shape!r}")
+        return np.frombuffer(raw, dtype.to_numpy()).reshape(shape, order="F" if is_fortran else "C")
+
+
+class _Word:
+    """What a pickle may name and call; it takes no state, so that one pickle leaves nothing to the next."""
+
+    def __init__(self, make: Callable[..., object]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: object) -> object:
+        return self._make(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("the pickle changes what it may only name")
+
+
+def _encode_latin1(text: object, encoding: object) -> bytes:
+    # How protocol 2 spells bytes.
+    if not isinstance(text, str) or encoding != "latin1":
+        raise ValueError("expected text in latin1")
+    return text.encode("latin1")
+
+
+ALLOWED_GLOBALS = {
+    ("numpy", "ndarray"): _Word(PickledArray),
+    ("numpy", "dtype"): _Word(PickledDtype),
+    ("_codecs", "encode"): _Word(_encode_latin1),
+    **{
+        (f"numpy.{core}.{module}", name): _Word(make)
+        for core in ("core", "_core")  # numpy 1 and 2
+        for module, name, make in (
+            ("multiarray", "_reconstruct", lambda *_: PickledArray()),
+            ("multiarray", "scalar", lambda dtype, raw: PickledArray((), dtype, False, raw)),
+            (
+                "numeric",
+                "_frombuffer",
+                lambda raw, dtype, shape, order: PickledArray(shape, dtype, order == "F", raw),
+            ),
+        )
+    },
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> _Word:
+        if (module, name) not in ALLOWED_GLOBALS:
+            raise ValueError(f"the pickle asks for {module}.{name}, which is not allowed")
+        return ALLOWED_GLOBALS[module, name]
+
+
+def load_plain_pickle(data: bytes) -> object:
+    """Containers, numbers, strings and described arrays; anything else in the pickle is refused by name."""
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if opcode.name not in ALLOWED_OPCODES:
+                raise ValueError(f"the pickle uses {opcode.name}, which is not allowed")
+            # An unpickler makes room for what is announced, so announcements must be true.
+            limit = {"PUT": count, "BINPUT": count, "LONG_BINPUT": count, "FRAME": len(data)}.get(opcode.name)
+            if limit is not None and not 0 <= (argument or 0) <= limit:
+                raise ValueError(f"the pickle announces {argument} where at most {limit} is possible")
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, RecursionError) as error:
+        raise ValueError(f"not a readable pickle: {error}") from error

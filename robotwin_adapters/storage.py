@@ -1,0 +1,244 @@
+"""Read-only files of a dataset, in a folder or inside a zip archive, behind one interface.
+
+Archives are never unpacked: a member is read into memory when asked for. Names that could leave a folder,
+links, encryption, unusual compressors and sizes that make no sense are refused before anything is read.
+"""
+
+import io
+import os
+import stat
+import struct
+import threading
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import h5py
+
+MAX_MEMBERS = 500_000
+MAX_EPISODE_BYTES = 4 << 30  # files of a folder stay on disk, so this only stops nonsense
+MAX_MEMBER_BYTES = 1 << 30  # a member of an archive is held in memory
+MAX_RATIO = 200  # raw to compressed; episodes reach about 2, flat JSON about 30, deflate bombs 1000
+RATIO_FREE_BYTES = 1 << 20  # small members may compress as well as they like
+CACHE_BYTES = 256 << 20  # unpacked members kept per process
+
+Stamp = tuple[int, int]  # size and modification time of the file on disk
+
+
+class FileStore(Protocol):
+    """Where the files of a dataset are; cheap to pickle, safe to use in forked and spawned workers."""
+
+    def __hash__(self) -> int: ...
+
+    def folders(self) -> tuple[str, ...]:
+        """Names of the folders above the files, outermost first; an archive counts as one."""
+        ...
+
+    def names(self) -> Iterator[str]:
+        """Every visible file, as a relative path with forward slashes."""
+        ...
+
+    def label(self, name: str) -> str:
+        """How messages call this file."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        ...
+
+    def stamp(self, name: str) -> Stamp:
+        """Changes when the file changes."""
+        ...
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """The whole file."""
+        ...
+
+    def read_spans(self, name: str, spans: Sequence[tuple[int, int]], stamp: Stamp) -> list[bytes]:
+        """The bytes at each (offset, length); refused if the file changed since `stamp`."""
+        ...
+
+    def open_hdf5(self, name: str) -> h5py.File:
+        """The file as HDF5, to be closed by the caller."""
+        ...
+
+
+@contextmanager
+def errors_name(source: str) -> Iterator[None]:
+    """Whatever goes wrong while a file is read becomes one ValueError that names it."""
+    try:
+        yield
+    except (
+        *(ValueError, OSError, KeyError, IndexError, RuntimeError, TypeError, AttributeError),
+        *(OverflowError, MemoryError, EOFError, SyntaxError),
+        *(zlib.error, zipfile.BadZipFile, struct.error),
+    ) as error:
+        message = str(error) or type(error).__name__
+        raise ValueError(message if source in message else f"{source}: {message}") from error
+
+
+@dataclass(frozen=True)
+class FolderFiles:
+    """Files under a folder; hidden ones are passed over."""
+
+    root: Path
+
+    def folders(self) -> tuple[str, ...]:
+        return self.root.resolve().parts[1:]
+
+    def names(self) -> Iterator[str]:
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            relative = Path(folder).relative_to(self.root)
+            yield from ((relative / name).as_posix() for name in sorted(files) if not name.startswith("."))
+
+    def label(self, name: str) -> str:
+        return str(self.root / name)
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).is_file()
+
+    def stamp(self, name: str) -> Stamp:
+        return _stamp(os.stat(self.root / name))
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        with (self.root / name).open("rb") as file:
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise ValueError(f"larger than {max_bytes} bytes")
+        return data
+
+    def read_spans(self, name: str, spans: Sequence[tuple[int, int]], stamp: Stamp) -> list[bytes]:
+        descriptor = os.open(self.root / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        with open(descriptor, "rb", buffering=0) as file:
+            if _stamp(os.fstat(descriptor)) != stamp:
+                raise ValueError("the file changed since the episode was opened")
+            buffers = []
+            for offset, length in spans:
+                file.seek(offset)
+                buffers.append(file.read(length))
+        return buffers
+
+    def open_hdf5(self, name: str) -> h5py.File:
+        if self.stamp(name)[0] > MAX_EPISODE_BYTES:
+            raise ValueError(f"larger than {MAX_EPISODE_BYTES} bytes")
+        # Readers never write, and file locks fail on many network file systems.
+        return h5py.File(self.root / name, "r", locking=False)
+
+
+@dataclass(frozen=True)
+class ZipFiles:
+    """Members of one zip archive."""
+
+    path: Path
+
+    def folders(self) -> tuple[str, ...]:
+        return self.path.resolve().with_suffix("").parts[1:]
+
+    def names(self) -> Iterator[str]:
+        archive = _open_archive(self.path, self.stamp(""), os.getpid())
+        visible = (
+            info.filename
+            for info in archive.infolist()
+            if not info.is_dir() and not any(part.startswith(".") for part in info.filename.split("/"))
+        )
+        yield from sorted(visible)
+
+    def label(self, name: str) -> str:
+        return f"{self.path}:{name}"
+
+    def exists(self, name: str) -> bool:
+        return name in _open_archive(self.path, self.stamp(name), os.getpid()).NameToInfo
+
+    def stamp(self, name: str) -> Stamp:
+        return _stamp(os.stat(self.path))
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        return _member(self.path, self.stamp(name), name, max_bytes)
+
+    def read_spans(self, name: str, spans: Sequence[tuple[int, int]], stamp: Stamp) -> list[bytes]:
+        if self.stamp(name) != stamp:
+            raise ValueError("the archive changed since the episode was opened")
+        data = _member(self.path, stamp, name, MAX_MEMBER_BYTES)
+        return [data[offset : offset + length] for offset, length in spans]
+
+    def open_hdf5(self, name: str) -> h5py.File:
+        return h5py.File(io.BytesIO(self.read(name, MAX_MEMBER_BYTES)), "r")
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_size, status.st_mtime_ns
+
+
+# The process id is part of the key: a forked worker must not share a file position with its parent.
+@lru_cache(maxsize=4)
+def _open_archive(path: Path, stamp: Stamp, pid: int) -> zipfile.ZipFile:
+    with errors_name(str(path)):
+        archive = zipfile.ZipFile(path)
+        members = archive.infolist()
+        if len(members) > MAX_MEMBERS:
+            raise ValueError(f"the archive has {len(members)} members, expected at most {MAX_MEMBERS}")
+        if len({info.filename for info in members}) != len(members):
+            raise ValueError("the archive holds two members of the same name")
+        for info in members:
+            _check_member(info)
+        return archive
+
+
+def _check_member(info: zipfile.ZipInfo) -> None:
+    name = info.orig_filename
+    if name.startswith("/") or "\\" in name or ":" in name or "\0" in name or ".." in name.split("/"):
+        raise ValueError(f"member {name!r} has a name that could leave the folder")
+    if stat.S_ISLNK(info.external_attr >> 16):
+        raise ValueError(f"member {name!r} is a symbolic link")
+    if info.flag_bits & 0x1:
+        raise ValueError(f"member {name!r} is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"member {name!r}: expected stored or deflated, got method {info.compress_type}")
+    if info.file_size > max(RATIO_FREE_BYTES, MAX_RATIO * info.compress_size):
+        raise ValueError(f"member {name!r} claims {info.file_size} bytes from {info.compress_size}")
+
+
+class _MemberCache:
+    """The members read last, up to CACHE_BYTES, so that clips of one episode unpack it once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Path, Stamp, str], bytes] = OrderedDict()
+
+    def get(self, key: tuple[Path, Stamp, str]) -> bytes | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[Path, Stamp, str], data: bytes) -> None:
+        with self._lock:
+            self._kept[key] = data
+            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > CACHE_BYTES:
+                self._kept.popitem(last=False)
+
+
+_CACHE = _MemberCache()
+
+
+def _member(path: Path, stamp: Stamp, name: str, max_bytes: int) -> bytes:
+    key = (path, stamp, name)
+    if (data := _CACHE.get(key)) is None:
+        archive = _open_archive(path, stamp, os.getpid())
+        info = archive.getinfo(name)
+        if info.file_size > max_bytes:
+            raise ValueError(f"claims {info.file_size} bytes, expected at most {max_bytes}")
+        with archive.open(info) as stream:
+            # zipfile stops at the declared size and compares the CRC there, whatever the stream holds.
+            data = stream.read(info.file_size)
+        if len(data) != info.file_size:
+            raise ValueError(f"holds {len(data)} bytes, its header says {info.file_size}")
+        _CACHE.put(key, data)
+    return data
