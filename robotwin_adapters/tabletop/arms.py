@@ -42,7 +42,7 @@ _PAD_SOLREF, _PAD_SOLIMP = (2 * TIMESTEP, 1.0), (0.95, 0.99, 0.001, 0.5, 2.0)
 _JOINT_LIMITS = {"z": (-2.6, 2.6), "y": (-2.7, 2.7), "x": (-3.0, 3.0)}  # rad
 _AXIS = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
 # Beside the hand, on the side away from the forearm, looking past the fingertips.
-_CAMERA_POSITION, _CAMERA_PITCH = (-0.06, 0.0, 0.11), 0.50  # m, rad
+_CAMERA_POSITION, _CAMERA_PITCH = (-0.05, 0.0, 0.11), 0.36  # m, rad
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,12 @@ def _add_link(body: mujoco.MjsBody, robot: Embodiment, side: str, number: int, l
         ball = body.add_geom(type=_SPHERE, size=(1.25 * radius, 0, 0), rgba=robot.joint_rgba)
         _set_contact(ball, side, 0.0 if length else _LINK_MASS)
     if length:
-        past_elbow = number >= robot.joints_per_arm - 3
+        elbow, neck = robot.joints_per_arm - 3, robot.joints_per_arm
         tube = body.add_geom(type=_CAPSULE, fromto=(0, 0, 0, length, 0, 0))
-        tube.size = ((0.85 if past_elbow else 1.0) * radius, 0, 0)
-        tube.rgba = robot.forearm_rgba if past_elbow else robot.upper_rgba
+        tube.size = ((0.85 if number >= elbow else 1.0) * radius, 0, 0)
+        tube.rgba = robot.upper_rgba if number < elbow else robot.forearm_rgba
+        if number == neck:
+            tube.rgba = robot.hand_rgba
         _set_contact(tube, side, _LINK_MASS)
 
 
