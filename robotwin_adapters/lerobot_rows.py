@@ -94,7 +94,6 @@ def episode_rows(path: Path, meta: LerobotMeta, row: EpisodeRow, cameras: Mappin
     if row.length < 2:
         raise ValueError(f"{path}: episode {row.index} has {row.length} frame, at least 2 are needed")
     _check_counters(path, table, meta.fps, row)
-    _check_statistics(path, table)
     return table
 
 
@@ -129,24 +128,21 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
     return values
 
 
-def _check_statistics(path: Path, table: pa.Table) -> None:
-    """The footer keeps the smallest and largest value of each column: damaged pages often fall outside."""
+@lru_cache(maxsize=64)
+def _recorded_range(path: str, stamp: int, key: str) -> tuple[float, float] | None:
+    """Smallest and largest value of a column as the footer of the file keeps them."""
     metadata = pq.read_metadata(path)
-    for name in (ACTION, STATE):
-        if name not in table.column_names:
-            continue
-        bounds = [
-            column.statistics
-            for group in range(metadata.num_row_groups)
-            for column in (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
-            if column.path_in_schema.split(".list.")[0] == name and column.statistics is not None
-        ]
-        values = np.asarray(table[name].combine_chunks().flatten())
-        if not bounds or not all(bound.has_min_max for bound in bounds) or not len(values):
-            continue
-        low, high = min(bound.min for bound in bounds), max(bound.max for bound in bounds)
-        if np.nanmin(values) < low or np.nanmax(values) > high:
-            raise ValueError(f"{path}: column {name!r} leaves its recorded range {low:.6g}..{high:.6g}")
+    columns = [i for i in range(metadata.num_columns) if _top_name(metadata.schema.column(i).path) == key]
+    groups = range(metadata.num_row_groups)
+    bounds = [metadata.row_group(group).column(column).statistics for group in groups for column in columns]
+    if not bounds or not all(bound is not None and bound.has_min_max for bound in bounds):
+        return None
+    return min(bound.min for bound in bounds), max(bound.max for bound in bounds)
+
+
+def _top_name(path: str) -> str:
+    """The column of a parquet leaf: lists end in .list.element or .list.item."""
+    return path.split(".list.")[0]
 
 
 def vectors(
@@ -173,6 +169,10 @@ def vectors(
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ValueError(f"{path}: column {key!r} has NaN or infinity in row {bad[0]}")
+    # Damaged pages often leave the range that was noted when the file was written.
+    limits = _recorded_range(str(path), os.stat(path).st_mtime_ns, key)
+    if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
+        raise ValueError(f"{path}: column {key!r} leaves its recorded range {limits[0]:.6g}..{limits[1]:.6g}")
     return array
 
 

@@ -84,6 +84,16 @@ def test_what_decord_cannot_decode_goes_to_pyav(tmp_path: Path, codec: str, pix_
     assert np.abs(reader.read([0, 19]).astype(int) - frames[[0, 19]]).mean() < 8
 
 
+@pytest.mark.parametrize("width", [16, 24, 32, 48, 72, 100])
+def test_every_width_is_read(tmp_path: Path, width: int) -> None:
+    # decord alone refuses widths 16, 24, 48 and 72.
+    frames = moving_frames(5, 32, width)
+    write_video(tmp_path / "a.mp4", frames, fps=10)
+    read = open_video(tmp_path / "a.mp4").read([4, 1])
+    assert np.array_equal(read, open_video(tmp_path / "a.mp4", backend="pyav").read([4, 1]))
+    assert np.abs(read.astype(int) - frames[[4, 1]]).mean() < 8
+
+
 @pytest.mark.parametrize("backend", ["auto", "pyav"])
 def test_sub_range_is_the_slice(clip: tuple[Path, np.ndarray], backend: str) -> None:
     whole = open_video(clip[0], backend=backend).read(range(30))
