@@ -39,9 +39,18 @@ class CameraPose:
     rotation: Float64[np.ndarray, "3 3"]  # camera to world; columns are image right, image down, forward
 
 
-# The D435 of RoboTwin's aloha-agilex scene: head above the robot, front low and to the side.
+# RoboTwin's D435s on the aloha-agilex: head above the robot, front low and to the side, one on each wrist.
 HEAD = Camera("head_camera", (-0.032, -0.45, 1.35), (0.0, 0.6, -0.8), (-1.0, 0.0, 0.0))
 FRONT = Camera("front_camera", (0.20, -0.45, 0.85), (0.0, 1.0, -0.1), (-1.0, 0.0, 0.0))
+LEFT_WRIST, RIGHT_WRIST = (
+    Camera(name, (0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), site=name)
+    for name in ("left_camera", "right_camera")
+)
+# For small square pictures: it stands across the table and looks at the robot, so that no arm hides its own
+# gripper, and 64 pixels span just the workspace. Image right is the robot's left, as for a person facing it.
+DESK = Camera("desk_camera", (0.0, 0.36, 1.45), (0.0, -0.48, -0.65), (1.0, 0.0, 0.0), fovy=38.0)
+
+CAMERAS = {"desk": DESK, "head": HEAD, "front": FRONT, "left_wrist": LEFT_WRIST, "right_wrist": RIGHT_WRIST}
 
 
 def camera_pose(camera: Camera, model: mujoco.MjModel, data: mujoco.MjData) -> CameraPose:
@@ -91,7 +100,7 @@ def cam2world_gl(pose: CameraPose) -> Float32[np.ndarray, "4 4"]:
 def jittered(
     camera: Camera, rng: np.random.Generator, *, metres: float = 0.01, degrees: float = 1.0
 ) -> Camera:
-    """The camera knocked a little: normal noise on its position, rotation about a random axis."""
+    """The camera knocked a little: moved by normal noise (at most 3 sigma), turned about a random axis."""
     pose = _local_pose(camera)
     axis_angle = rng.normal(0.0, np.radians(degrees), 3)
     angle = float(np.linalg.norm(axis_angle))
@@ -99,7 +108,7 @@ def jittered(
     mujoco.mju_axisAngle2Quat(quaternion, axis_angle / max(angle, 1e-12), angle)
     mujoco.mju_quat2Mat(turn, quaternion)
     rotation = turn.reshape(3, 3) @ pose.rotation
-    position = pose.position + rng.normal(0.0, metres, 3)
+    position = pose.position + np.clip(rng.normal(0.0, metres, 3), -3 * metres, 3 * metres)
     return replace(
         camera, position=_vector(position), forward=_vector(rotation[:, 2]), left=_vector(-rotation[:, 0])
     )

@@ -1,5 +1,6 @@
 """How the scene looks: light, table and colours; one fixed clean look, or one drawn from a seed."""
 
+import colorsys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,21 +12,42 @@ from robotwin_adapters.tabletop.cameras import Vector
 
 Colour = tuple[float, float, float]  # RGB in 0..1
 
+TABLE, WALL, FLOOR = "table", "wall", "floor"  # names of the static geoms
+MAX_CLUTTER = 4  # objects beside those of the task, in a randomised episode
+
 
 @dataclass(frozen=True)
 class Look:
-    """Everything the renderer needs beside the scene itself; the defaults are the clean look."""
+    """What the renderer needs beside the scene itself; the defaults are the clean look."""
 
-    light: Vector = (-0.35, -0.45, 1.0)  # direction towards the light, any length
-    ambient: float = 0.55  # light that reaches every surface
-    diffuse: float = 0.55  # light of the directional lamp on a surface that faces it
-    underside: float = 0.35  # share of the ambient light that a surface facing down loses
+    light: Vector = (0.3, 0.1, 1.0)  # direction towards the light, any length
+    ambient: float = 0.68  # light that reaches every surface
+    diffuse: float = 0.4  # light of the directional lamp on a surface that faces it
+    underside: float = 0.25  # share of the ambient light that a surface facing down loses
     shadow: float = 0.35  # how much darker the table is in a cast shadow; 0 turns shadows off
     sky: Colour = (0.80, 0.87, 0.94)
-    colours: Mapping[str, Colour] = field(default_factory=dict)  # geom name -> colour instead of the model's
-    table: tuple[Colour, Colour] | None = None  # two checker colours (equal: plain) instead of the model's
-    checker_m: float = 0.1  # edge of one checker square
-    table_geom: str = "table"
+    table: tuple[Colour, Colour] = ((0.80, 0.79, 0.77),) * 2  # checker squares; two equal ones are plain
+    checker: float = 0.1  # m, edge of a checker square
+    colours: Mapping[int, Colour] = field(default_factory=dict)  # geom id -> colour instead of the model's
+
+
+def random_look(model: mujoco.MjModel, rng: np.random.Generator) -> Look:
+    """Other colours, light and table texture; each robot keeps its own colours up to a tint."""
+    azimuth, height = rng.uniform(-np.pi, np.pi), rng.uniform(0.8, 2.5)
+    table = _pastel(rng)
+    colours = {
+        geom: _pastel(rng) for name in (WALL, FLOOR) if (geom := _geom_id(model, name)) >= 0
+    } | _random_tints(model, rng)
+    return Look(
+        light=(float(np.cos(azimuth)), float(np.sin(azimuth)), float(height)),
+        ambient=float(rng.uniform(0.55, 0.72)),
+        diffuse=float(rng.uniform(0.3, 0.5)),
+        shadow=float(rng.uniform(0.2, 0.45)),
+        sky=_pastel(rng),
+        table=(table, _pastel(rng) if rng.random() < 0.5 else table),
+        checker=float(rng.uniform(0.05, 0.15)),
+        colours=colours,
+    )
 
 
 def geom_colours(model: mujoco.MjModel, look: Look) -> Float32[np.ndarray, "geom 3"]:
@@ -33,9 +55,41 @@ def geom_colours(model: mujoco.MjModel, look: Look) -> Float32[np.ndarray, "geom
     colours = 255 * model.geom_rgba[:, :3].astype(np.float32)
     has_material = model.geom_matid >= 0
     colours[has_material] = 255 * model.mat_rgba[model.geom_matid[has_material], :3]
-    for name, colour in look.colours.items():
-        geom = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, name)
-        if geom < 0:
-            raise ValueError(f"the look colours geom {name!r}, which the scene does not have")
+    for geom, colour in look.colours.items():
+        if not 0 <= geom < model.ngeom:
+            raise ValueError(f"the look colours geom {geom}, but the scene has {model.ngeom} geoms")
         colours[geom] = 255 * np.asarray(colour, np.float32)
     return colours
+
+
+def _random_tints(model: mujoco.MjModel, rng: np.random.Generator) -> dict[int, Colour]:
+    """One hue turn per free object, and a slight one for all else but table, wall and floor."""
+    still = {_geom_id(model, name) for name in (TABLE, WALL, FLOOR)}
+    robot_turn, robot_gain = rng.uniform(-0.04, 0.04), rng.uniform(0.85, 1.1)
+    object_turns = rng.uniform(0.0, 1.0, model.nbody)
+    tints = {}
+    for geom in range(model.ngeom):
+        body = model.geom_bodyid[geom]
+        turn, gain = (object_turns[body], 1.0) if _is_free(model, body) else (robot_turn, robot_gain)
+        if geom not in still:
+            tints[geom] = _turned(model.geom_rgba[geom, :3], turn, gain)
+    return tints
+
+
+def _is_free(model: mujoco.MjModel, body: int) -> bool:
+    joint = model.body_jntadr[body]
+    return joint >= 0 and model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE
+
+
+def _turned(rgb: np.ndarray, hue_turn: float, gain: float) -> Colour:
+    hue, saturation, value = colorsys.rgb_to_hsv(*rgb.tolist())
+    return colorsys.hsv_to_rgb((hue + float(hue_turn)) % 1.0, saturation, min(1.0, value * float(gain)))
+
+
+def _pastel(rng: np.random.Generator) -> Colour:
+    """Light and pale, so that robots and objects stand out on it."""
+    return colorsys.hsv_to_rgb(rng.uniform(), rng.uniform(0.0, 0.3), rng.uniform(0.7, 0.98))
+
+
+def _geom_id(model: mujoco.MjModel, name: str) -> int:
+    return mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, name)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, UInt8
 
 from robotwin_adapters.tabletop.cameras import Camera, CameraPose, camera_pose, focal_length
-from robotwin_adapters.tabletop.look import Look, geom_colours
+from robotwin_adapters.tabletop.look import TABLE, Look, geom_colours
 
 MIN_SIZE = 16  # pixels; below this nothing can be recognised
 VISIBLE_GROUPS = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # MuJoCo's habit: 3-5 are collision shapes
@@ -71,7 +71,7 @@ class Renderer:
         self._centre_rays = _pixel_rays(camera.fovy, width, height, 1)
         self._static_model = _without_moving_geoms(model)
         self._moving = np.flatnonzero(~_is_static(model) & (VISIBLE_GROUPS[model.geom_group] == 1))
-        self._table = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, self.look.table_geom)
+        self._table = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, TABLE)
         self._background: _Background | None = None
 
     def render(self, data: mujoco.MjData) -> UInt8[np.ndarray, "H W 3"]:
@@ -127,12 +127,11 @@ class Renderer:
         lit = self._shade(hits.geom, hits.normal)
         sky = hits.geom < 0
         lit[sky] = 255 * np.asarray(self.look.sky, np.float32)
-        if self.look.table is not None:
-            on_table = np.flatnonzero((hits.geom == self._table) & (hits.normal[:, 2] > 0.9))
-            points = pose.position[:2] + rays[on_table, :2] * hits.distance[on_table, None]
-            odd = np.floor(points / self.look.checker_m).astype(np.int64).sum(1) % 2
-            squares = 255 * np.asarray(self.look.table, np.float32)
-            lit[on_table] = squares[odd] * self._brightness(hits.normal[on_table])[:, None]
+        on_table = np.flatnonzero((hits.geom == self._table) & (hits.normal[:, 2] > 0.9))
+        points = pose.position[:2] + rays[on_table, :2] * hits.distance[on_table, None]
+        odd = np.floor(points / self.look.checker).astype(np.int64).sum(1) % 2
+        squares = 255 * np.asarray(self.look.table, np.float32)
+        lit[on_table] = squares[odd] * self._brightness(hits.normal[on_table])[:, None]
         return lit
 
     def _darken(self, picture: np.ndarray, background: _Background, data: mujoco.MjData) -> None:

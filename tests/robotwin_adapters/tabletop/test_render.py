@@ -1,10 +1,16 @@
+import time
+from dataclasses import replace
+
 import mujoco
 import numpy as np
 import pytest
 
-from robotwin_adapters.tabletop.cameras import HEAD, Camera, camera_pose, extrinsic_cv, intrinsic_cv
+from robotwin_adapters.tabletop.cameras import DESK, HEAD, Camera, camera_pose, extrinsic_cv, intrinsic_cv
+from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.look import Look
 from robotwin_adapters.tabletop.render import Renderer
+from robotwin_adapters.tabletop.scene import build_scene
+from robotwin_adapters.tabletop.tasks import sample_setup
 
 SCENE = """
 <mujoco>
@@ -29,7 +35,8 @@ SCENE = """
   </worldbody>
 </mujoco>
 """
-FLAT = Look(ambient=1.0, diffuse=0.0, underside=0.0, shadow=0.0)  # each geom in its own pure colour
+WHITE = (1.0, 1.0, 1.0)
+FLAT = Look(ambient=1.0, diffuse=0.0, underside=0.0, shadow=0.0, table=(WHITE, WHITE))  # pure colours only
 WRIST = Camera("wrist", (0.0, 0.0, 0.0), (0, 0, 1), (-1, 0, 0), fovy=60, site="hand")
 
 
@@ -132,21 +139,39 @@ def test_table_can_be_checkered_or_plain(model: mujoco.MjModel) -> None:
     red, blue = (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)
     data = state(model)
     for table, colours in (((red, blue), 2), ((red, red), 1)):
-        look = Look(ambient=1.0, diffuse=0.0, underside=0.0, shadow=0.0, table=table)
+        look = replace(FLAT, table=table)
         picture = Renderer(model, HEAD, 320, 240, look=look, supersample=False).render(data)
         top = picture[:60].reshape(-1, 3)
         assert len(np.unique(top[(top[:, 1] == 0)], axis=0)) == colours
 
 
 def test_colours_of_the_look_replace_those_of_the_model(model: mujoco.MjModel) -> None:
-    look = Look(ambient=1.0, diffuse=0.0, underside=0.0, shadow=0.0, colours={"ball": (1.0, 1.0, 0.0)})
+    look = replace(FLAT, colours={model.geom("ball").id: (1.0, 1.0, 0.0)})
     picture = Renderer(model, HEAD, 64, 64, look=look, supersample=False).render(state(model))
     assert (picture == (255, 255, 0)).all(-1).sum() > 20
     assert not (picture == (255, 0, 0)).all(-1).any()
-    with pytest.raises(ValueError, match="'bal'"):
-        Renderer(model, HEAD, 64, 64, look=Look(colours={"bal": (1.0, 1.0, 0.0)}))
+    with pytest.raises(ValueError, match="geom 99"):
+        Renderer(model, HEAD, 64, 64, look=Look(colours={99: (1.0, 1.0, 0.0)}))
 
 
 def test_tiny_pictures_are_refused(model: mujoco.MjModel) -> None:
     with pytest.raises(ValueError, match="at least 16x16 pixels, got 64x8"):
         Renderer(model, HEAD, 64, 8)
+
+
+@pytest.mark.slow
+def test_frame_times_on_one_core() -> None:
+    # CPU time of a frame of the real scene, with cast shadows. The best of several keeps other load out.
+    spec = sample_setup("place_a2b_left", EMBODIMENTS["crane"], np.random.default_rng(0))
+    scene = build_scene(spec)
+    for supersample, limit_ms in ((True, 8.0), (False, 2.0)):
+        renderer = Renderer(scene.model, DESK, 64, 64, supersample=supersample)
+        renderer.render(scene.data)
+        assert min(_cpu_ms(renderer, scene.data) for _ in range(10)) < limit_ms
+
+
+def _cpu_ms(renderer: Renderer, data: mujoco.MjData) -> float:
+    start = time.process_time()
+    for _ in range(10):
+        renderer.render(data)
+    return 100 * (time.process_time() - start)
