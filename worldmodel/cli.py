@@ -4,6 +4,7 @@ This is the one file of the library that may import the other packages, inside e
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,62 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_collect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    raise NotImplementedError
+    command = commands.add_parser(
+        "collect",
+        help="simulate robot episodes on the embedded tabletop and write them as a RoboTwin 2.0 dataset",
+        description="The same command again goes on where it stopped. Several tasks or embodiments go to "
+        "OUT/<task>/<embodiment>. The files do not depend on the number of workers.",
+    )
+    command.add_argument("--task", nargs="+", required=True, help="place_a2b_left, place_a2b_right, babble")
+    command.add_argument(
+        "--embodiment", nargs="+", required=True, help="finch, heron, wren, crane (7 joints)"
+    )
+    command.add_argument("--episodes", type=int, default=50, help="how many to keep (default: 50)")
+    command.add_argument("--out", type=Path, required=True, help="folder of the dataset")
+    command.add_argument(
+        "--size", type=int, nargs=2, default=(64, 64), metavar=("WIDTH", "HEIGHT"), help="pixels"
+    )
+    command.add_argument(
+        "--camera", nargs="+", default=["desk"], help="desk (default), head, front, left_wrist, right_wrist"
+    )
+    command.add_argument("--seed", type=int, default=0, help="first seed to try; they count up (default: 0)")
+    command.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
+    command.add_argument(
+        "--randomize", action="store_true", help="vary colours, light, table, camera and clutter by the seed"
+    )
+    command.add_argument(
+        "--keep-failures", action="store_true", help='keep failed episodes, marked "success": false'
+    )
+    command.add_argument("--no-supersample", action="store_true", help="one ray a pixel instead of four")
+    command.set_defaults(run=_collect)
+
+
+def _collect(arguments: argparse.Namespace) -> None:
+    from robotwin_adapters.tabletop.collect import collect_all
+    from robotwin_adapters.tabletop.record import RecordingConfig
+
+    width, height = arguments.size
+    configs = [
+        RecordingConfig(
+            task,
+            embodiment,
+            cameras=tuple(arguments.camera),
+            width=width,
+            height=height,
+            supersample=not arguments.no_supersample,
+            randomize=arguments.randomize,
+            keep_failures=arguments.keep_failures,
+        )
+        for task in dict.fromkeys(arguments.task)
+        for embodiment in dict.fromkeys(arguments.embodiment)
+    ]
+    summaries = collect_all(
+        arguments.out, configs, episodes=arguments.episodes, seed=arguments.seed, workers=arguments.workers
+    )
+    for summary in summaries:
+        print(f"{summary.folder}: {summary.episodes} episodes, {summary.tried} seeds tried")
 
 
 def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
