@@ -68,7 +68,7 @@ class ForwardDynamics(nn.Module):
         self.scene = scene
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
         for layer, attention in enumerate(self.cross_attentions()):
-            attention.set_processor(ConditionAttnProcessor(layer))
+            attention.set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
         if scene is not None:
             backbone.patch_embedding.register_forward_hook(partial(_add_scene, scene))
 

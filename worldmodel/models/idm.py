@@ -1,0 +1,160 @@
+"""Inverse dynamics: q(z_t | x_t, x_{t+1}), a latent action per transition, and a judge of recorded actions.
+
+Every frame is encoded once; pairs are formed on its tokens. The mean of z is made from token differences by
+layers without biases, so two identical frames give exactly z = 0: no motion, no action.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from transformers import Dinov2Config, Dinov2Model
+
+IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the encoder's pretraining
+LOGVAR_RANGE = (-10.0, 4.0)
+INITIAL_LOGVAR = -3.0  # start nearly deterministic: the forward model needs z before the KL term shapes it
+
+
+@dataclass(frozen=True)
+class IdmConfig:
+    """Image encoder and fusion of the inverse dynamics model."""
+
+    pretrained: str = ""  # Dinov2 folder or hub id; empty: random weights of the shape below
+    freeze_encoder: bool = False  # keep the image encoder as it was loaded
+    image_height: int = 64  # pixels; frames are resized to this before encoding
+    image_width: int = 64  # pixels
+    patch_size: int = 16  # pixels per token and side
+    encoder_width: int = 96  # channels of the encoder
+    encoder_layers: int = 3  # blocks of the encoder
+    encoder_heads: int = 3  # attention heads of the encoder
+    hidden: int = 128  # channels of fusion and heads
+    num_queries: int = 4  # places that are looked at per pair
+
+    def __post_init__(self) -> None:
+        if not self.pretrained and (
+            self.image_height % self.patch_size or self.image_width % self.patch_size
+        ):
+            raise ValueError(
+                f"idm image size {self.image_height}x{self.image_width} is not a multiple of patch_size "
+                f"{self.patch_size}"
+            )
+
+
+@dataclass(frozen=True)
+class LatentActions:
+    """Diagonal Gaussian posterior over the latent action of each transition."""
+
+    mean: Float[Tensor, "b n k"]
+    logvar: Float[Tensor, "b n k"]
+
+    def sample(self, generator: torch.Generator) -> Float[Tensor, "b n k"]:
+        """One draw, differentiable in mean and variance."""
+        noise = torch.randn(self.mean.shape, generator=generator, device=generator.device)
+        return self.mean + torch.exp(0.5 * self.logvar) * noise.to(self.mean)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL divergence to the standard normal in nats, summed over k, mean over transitions."""
+        terms = self.mean.square() + self.logvar.exp() - 1 - self.logvar
+        return 0.5 * terms.sum(-1).mean()
+
+
+@dataclass(frozen=True)
+class PairFeatures:
+    """What the frames say about each transition and each frame."""
+
+    motion: Float[Tensor, "b n e"]  # zero where the two frames are the same
+    scene: Float[Tensor, "b t e"]
+
+    def detach(self) -> "PairFeatures":
+        """The same features without their history."""
+        return PairFeatures(self.motion.detach(), self.scene.detach())
+
+
+class InverseDynamicsModel(nn.Module):
+    """Looks at consecutive frames and says what happened between them."""
+
+    def __init__(self, config: IdmConfig, *, latent_action_dim: int | None, robot_action_dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = _image_encoder(config)
+        width, hidden = self.encoder.config.hidden_size, config.hidden
+        self.pair_query = nn.Linear(2 * width, config.num_queries)
+        self.motion = nn.Linear(width, hidden, bias=False)
+        self.motion_gain = nn.Linear(width, hidden)
+        self.motion_out = nn.Linear(config.num_queries * hidden, hidden, bias=False)
+        self.scene_query = nn.Linear(width, config.num_queries)
+        self.scene = nn.Linear(width, hidden)
+        self.scene_out = nn.Linear(config.num_queries * hidden, hidden)
+        self.robot_action = nn.Sequential(
+            nn.Linear(3 * hidden, hidden), nn.GELU(), nn.Linear(hidden, robot_action_dim)
+        )
+        self.latent_mean = self.latent_logvar = None
+        if latent_action_dim is not None:
+            self.latent_mean = nn.Sequential(
+                nn.GELU(),
+                nn.Linear(hidden, hidden, bias=False),
+                nn.GELU(),
+                nn.Linear(hidden, latent_action_dim, bias=False),
+            )
+            self.latent_logvar = nn.Linear(2 * hidden, latent_action_dim)
+            nn.init.zeros_(self.latent_logvar.weight)
+            nn.init.constant_(self.latent_logvar.bias, INITIAL_LOGVAR)
+
+    def forward(self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]) -> PairFeatures:
+        """Features of every transition and frame; frames are uint8, or float in [0, 1]."""
+        tokens = self._encode(frames)
+        before, after = tokens[:, :-1], tokens[:, 1:]
+        gaze = self.pair_query(torch.cat([before, after], -1)).softmax(-2)
+        moved = self.motion(after - before) * (1 + self.motion_gain(before))
+        motion = self.motion_out(einsum(gaze, moved, "b n s q, b n s e -> b n q e").flatten(2))
+        scene_gaze = self.scene_query(tokens).softmax(-2)
+        scene = self.scene_out(
+            einsum(scene_gaze, self.scene(tokens), "b t s q, b t s e -> b t q e").flatten(2)
+        )
+        return PairFeatures(motion, scene)
+
+    def latent_actions(self, features: PairFeatures) -> LatentActions:
+        """The posterior over z, one per transition."""
+        assert self.latent_mean is not None, "built without latent actions"
+        assert self.latent_logvar is not None
+        mean = self.latent_mean(features.motion)
+        logvar = self.latent_logvar(torch.cat([features.motion, features.scene[:, :-1]], -1))
+        return LatentActions(mean, logvar.clamp(*LOGVAR_RANGE))
+
+    def robot_actions(self, features: PairFeatures) -> Float[Tensor, "b n a"]:
+        """The normalised robot action that these frames look like."""
+        pair = [features.motion, features.scene[:, :-1], features.scene[:, 1:]]
+        return self.robot_action(torch.cat(pair, -1))
+
+    def _encode(self, frames: Tensor) -> Float[Tensor, "b t s e"]:
+        images = frames.flatten(0, 1)
+        images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+        size = (self.config.image_height, self.config.image_width)
+        if tuple(images.shape[-2:]) != size:
+            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+        mean, std = (images.new_tensor(values).view(3, 1, 1) for values in (IMAGE_MEAN, IMAGE_STD))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_encoder):
+            hidden = self.encoder(pixel_values=(images - mean) / std).last_hidden_state
+        return rearrange(hidden[:, 1:], "(b t) s e -> b t s e", b=frames.shape[0])
+
+
+def _image_encoder(config: IdmConfig) -> Dinov2Model:
+    if config.pretrained:
+        encoder = Dinov2Model.from_pretrained(config.pretrained)
+    else:
+        encoder = Dinov2Model(
+            Dinov2Config(
+                image_size=(config.image_height, config.image_width),
+                patch_size=config.patch_size,
+                hidden_size=config.encoder_width,
+                num_hidden_layers=config.encoder_layers,
+                num_attention_heads=config.encoder_heads,
+            )
+        )
+    # Only masked pretraining uses this token; an optimiser must not wait for its gradient.
+    assert encoder.embeddings.mask_token is not None
+    encoder.embeddings.mask_token.requires_grad_(False)
+    return encoder.requires_grad_(False) if config.freeze_encoder else encoder
