@@ -1,0 +1,63 @@
+"""`worldmodel inspect`: the table is right, pictures are written, bad episodes stop or are listed."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarise, write_pictures
+from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.video import open_video
+from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", [0]), ("0,3", [0, 3]), ("2-4, 0", [2, 3, 4, 0])])
+def test_positions(text: str, expected: list[int]) -> None:
+    assert parse_positions(text, 5) == expected
+
+
+@pytest.mark.parametrize("text", ["5", "3-1", "a", "", "-1", "0-9"])
+def test_wrong_positions_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="episodes"):
+        parse_positions(text, 5)
+
+
+def test_numbers_in_the_table() -> None:
+    source = Episodes(tuple(smooth_episode(seed, 20 + 10 * seed, fps=10.0) for seed in range(3)))
+    summary = summarise(source, range(3))
+    actions = np.concatenate([episode.robot_actions for episode in source.episodes])
+    assert (summary.num_frames, summary.seconds) == (90, pytest.approx(9))
+    (ranges,) = summary.actions.values()
+    assert np.array_equal(ranges.low, actions.min(axis=0))
+    assert np.array_equal(ranges.high, actions.max(axis=0))
+    assert np.allclose(ranges.total / ranges.count, actions.mean(axis=0))
+    text = format_summary(summary)
+    for piece in ("90 (20 to 40 an episode)", "head_camera 48x32", "bot, 3 dimensions", "0 min 9.0 s"):
+        assert piece in text
+
+
+def test_pictures_of_a_dataset(tmp_path: Path) -> None:
+    source = open_dataset(DATA / "lerobot_v30")
+    summary = summarise(source, range(2))
+    written = write_pictures(source, summary, tmp_path / "out")
+    assert [path.name for path in written] == ["contact_sheet.png", "actions.mp4"]
+    assert len(open_video(written[1])) == 16
+
+
+def test_bad_episodes_stop_or_are_listed(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "v21"))
+    (root / "data/chunk-000/episode_000000.parquet").write_bytes(b"broken")
+    source = open_dataset(root)
+    with pytest.raises(ValueError, match=r"episode_000000\.parquet"):
+        summarise(source, range(2))
+    summary = summarise(source, range(2), on_bad="skip")
+    assert (summary.good, len(summary.skipped)) == ([1], 1)
+    text = format_summary(summary)
+    assert "1 of 2" in text
+    assert "skipped 1" in text
+    (root / "data/chunk-000/episode_000001.parquet").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="none of its 2 episodes can be read"):
+        summarise(source, range(2), on_bad="skip")

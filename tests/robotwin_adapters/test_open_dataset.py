@@ -1,0 +1,110 @@
+"""One door to every format: what is found, in which order, and what is said when nothing is."""
+
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robotwin_adapters.lerobot_write import write_lerobot
+from robotwin_adapters.open_dataset import JoinedDatasets, describe_format, open_dataset
+from robotwin_adapters.robotwin_write import CameraRecord, RobotwinEpisode, write_robotwin_episode
+from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
+from tests.robotwin_adapters.test_video_folder import write_ctrl_world
+
+DATA = Path(__file__).parent / "data"
+ROBOTS = Path(__file__).parents[2] / "../shared/data/robots"
+
+
+def write_robotwin(folder: Path, count: int = 2) -> None:
+    frames = np.full((5, 32, 32, 3), 90, np.uint8)
+    for index in range(count):
+        arm = np.full((5, 6), 0.1 * index)
+        episode = RobotwinEpisode(arm, np.ones(5), arm, np.ones(5), {"head_camera": CameraRecord(frames)})
+        write_robotwin_episode(folder, index, episode)
+
+
+WRITERS: dict[str, tuple[Callable[[Path], object], str, int]] = {
+    "lerobot_v21": (lambda p: shutil.copytree(DATA / "lerobot_v21", p), "LeRobot v2.1", 2),
+    "lerobot_v30": (lambda p: shutil.copytree(DATA / "lerobot_v30", p), "LeRobot v3.0", 2),
+    "videos": (lambda p: write_ctrl_world(p), "videos + json annotations", 1),
+    "robotwin": (lambda p: write_robotwin(p), "RoboTwin", 2),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_format_is_seen_from_the_folder(tmp_path: Path, kind: str) -> None:
+    write, name, count = WRITERS[kind]
+    write(tmp_path / "set")
+    source = pickle.loads(pickle.dumps(open_dataset(tmp_path / "set")))
+    assert (describe_format(source), len(source)) == (name, count)
+    episode = source[count - 1]
+    reader = next(iter(episode.frames.values()))
+    assert reader.read([0]).shape == (1, *reader.size, 3)
+    assert len(reader) == episode.num_frames
+
+
+def test_a_tree_of_datasets_is_one_source(tmp_path: Path) -> None:
+    WRITERS["lerobot_v21"][0](tmp_path / "b/lerobot")
+    write_ctrl_world(tmp_path / "a/videos_set")
+    write_robotwin(tmp_path / "c/place_a2b_left/bot")
+    source = open_dataset(tmp_path)
+    assert isinstance(source, JoinedDatasets)
+    uids = [source[index].uid for index in range(len(source))]
+    assert len(set(uids)) == len(uids) == 5
+    assert "a/videos_set/train/2" in uids
+    assert "b/lerobot/episode_000001" in uids
+    assert source[-1].uid == uids[-1]
+    with pytest.raises(IndexError):
+        source[5]
+    assert describe_format(source) == "RoboTwin, videos + json annotations, LeRobot v2.1"
+
+
+def test_uids_do_not_depend_on_what_stands_beside(tmp_path: Path) -> None:
+    WRITERS["lerobot_v21"][0](tmp_path / "b")
+    alone = {open_dataset(tmp_path)[index].uid for index in range(2)}
+    WRITERS["lerobot_v30"][0](tmp_path / "a")
+    together = open_dataset(tmp_path)
+    assert alone <= {together[index].uid for index in range(len(together))}
+
+
+def test_a_mapping_reaches_into_a_tree(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_ctrl_world(tmp_path / name)
+    mapping = tmp_path / "mapping.yaml"
+    mapping.write_text("embodiment: arm\n")
+    source = open_dataset(tmp_path, mapping=mapping)
+    assert [source[i].embodiment for i in range(len(source))] == ["arm", "arm"]
+
+
+def test_camera_is_passed_on(tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "set")
+    assert list(open_dataset(tmp_path / "set", camera="head_camera")[0].frames) == ["head_camera"]
+    assert list(open_dataset(DATA / "lerobot_v30", camera="cam_high")[0].frames) == ["cam_high"]
+
+
+def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(
+        ValueError, match=r"(?s)no supported dataset. Looked for.*RoboTwin.*LeRobot.*annotation/"
+    ):
+        open_dataset(tmp_path)
+    with pytest.raises(ValueError, match="no such file or folder"):
+        open_dataset(tmp_path / "gone")
+    with pytest.raises(ValueError, match="no supported dataset"):
+        open_dataset(tmp_path / "notes.txt")
+
+
+def test_written_datasets_open_again(tmp_path: Path) -> None:
+    write_lerobot(Episodes((smooth_episode(0, 6),)), tmp_path / "set")
+    assert describe_format(open_dataset(tmp_path / "set")) == "LeRobot v3.0"
+
+
+def test_both_real_sets_are_one_tree() -> None:
+    if not ROBOTS.is_dir():
+        pytest.skip("no shared robot data here")
+    source = open_dataset(ROBOTS, verify=False)
+    assert len(source) == 29
+    assert {source[0].embodiment, source[28].embodiment} == {"droid_new_setup", "GR1ArmsOnly"}
