@@ -1,0 +1,144 @@
+"""Generating-mechanism diversity (GMD): does the condition reshape a generator in enough independent ways?
+
+For x = g(z, u) with Jacobian J, the mechanism vector is
+
+    V(z, u) = (d log|J| / dz_i, d^2 log|J| / dz_i^2)_{i = 1..d},    log|J| = 1/2 log det(J^T J)
+
+and Assumption 2 asks for 2d + 1 conditions whose contrasts V(z, u_n) - V(z, u_0) are linearly independent at
+every z. log|J| of an affine or piecewise linear generator does not change with z: V is 0 there, whatever the
+conditions do. Axes: n latent points, k conditions, d latents, a size of a condition.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.func import grad, jacfwd, vmap
+
+Generator = Callable[
+    [Tensor, Tensor], Tensor
+]  # (z[m d], u[m a]) -> x[m ...], differentiable, in double precision
+Limit = Literal["affine generator", "piecewise linear generator", "too few conditions", "dependent contrasts"]
+MAX_LATENT_DIM = 64  # third derivatives: the cost grows with the cube of d
+
+
+@dataclass(frozen=True)
+class MechanismDiversity:
+    """Rank and conditioning of the contrasts, point by point, and the verdict on Assumption 2."""
+
+    latent_dim: int
+    num_conditions: int
+    rank: Int[Tensor, " n"]  # of the contrasts at each z; Assumption 2 asks for 2 d
+    singular_values: Float[
+        Tensor, "n r"
+    ]  # of the contrasts, each coordinate of V scaled to unit root mean square
+    largest_contrast: float  # largest |V(z, u_n) - V(z, u_0)| before scaling
+    limits: tuple[Limit, ...]  # what stands in the way; empty when nothing does
+
+    @property
+    def full_rank(self) -> Bool[Tensor, " n"]:
+        """Where Assumption 2 holds."""
+        return self.rank == 2 * self.latent_dim
+
+    @property
+    def condition_number(self) -> Float[Tensor, " n"]:
+        """Largest over smallest singular value where the rank is full, infinite elsewhere."""
+        largest, smallest = self.singular_values[:, 0], self.singular_values[:, -1]
+        return torch.where(self.full_rank, largest / smallest, torch.inf)
+
+    def verdict(self) -> str:
+        """One sentence for a report."""
+        share, points = self.full_rank.double().mean().item(), len(self.rank)
+        head = f"Assumption 2 holds at {share:.0%} of {points} points"
+        needed = f"rank {self.rank.min().item()} to {self.rank.max().item()} of {2 * self.latent_dim}"
+        why = f"; limited by: {', '.join(self.limits)}" if self.limits else ""
+        return f"{head} ({needed}, {self.num_conditions} conditions){why}"
+
+
+def mechanism_vectors(
+    generator: Generator, z: Float[Tensor, "n d"], conditions: Float[Tensor, "k a"], *, chunk_size: int = 256
+) -> Float[Tensor, "n k twice_d"]:
+    """V(z, u) at every point and condition, by automatic differentiation in double precision."""
+    if z.shape[1] > MAX_LATENT_DIM:
+        raise ValueError(
+            f"V needs third derivatives: at most {MAX_LATENT_DIM} latents, got {z.shape[1]}; fix the others"
+        )
+
+    def output(point: Tensor, condition: Tensor) -> Tensor:
+        return generator(point.unsqueeze(0), condition.unsqueeze(0)).flatten()
+
+    def log_volume(point: Tensor, condition: Tensor) -> Tensor:
+        jacobian = jacfwd(output)(point, condition)
+        # Not slogdet: its second derivative under vmap comes out wrong (torch 2.13).
+        return torch.linalg.cholesky_ex(jacobian.T @ jacobian)[0].diagonal().log().sum()
+
+    def vector(point: Tensor, condition: Tensor) -> Tensor:
+        slope = grad(log_volume)
+        curvature = torch.diagonal(jacfwd(slope)(point, condition))
+        return torch.cat([slope(point, condition), curvature])
+
+    num_points, num_conditions = len(z), len(conditions)
+    pairs = z.double().repeat_interleave(num_conditions, 0), conditions.double().repeat(num_points, 1)
+    stretch = torch.linalg.svdvals(vmap(jacfwd(output), chunk_size=chunk_size)(*pairs))
+    if (stretch[:, -1] < 1e-7 * stretch[:, 0]).any():
+        raise ValueError(
+            "the Jacobian of the generator loses rank: it is not invertible in z and V has no meaning"
+        )
+    return vmap(vector, chunk_size=chunk_size)(*pairs).unflatten(0, (num_points, num_conditions))
+
+
+def mechanism_diversity(
+    generator: Generator,
+    z: Float[Tensor, "n d"],
+    conditions: Float[Tensor, "k a"],
+    *,
+    relative_tolerance: float = 1e-7,
+    chunk_size: int = 256,
+) -> MechanismDiversity:
+    """Rank, singular values and limits of the contrasts at the points z; warns where V vanishes by form."""
+    if len(conditions) < 2:
+        raise ValueError(f"contrasts need at least 2 conditions, got {len(conditions)}")
+    shape = generator_shape(generator, z, conditions)
+    vectors = mechanism_vectors(generator, z, conditions, chunk_size=chunk_size)
+    contrasts = vectors[:, 1:] - vectors[:, :1]
+    scale = contrasts.square().mean((0, 1)).sqrt()
+    # Rounding in third derivatives is far below this; a coordinate that small carries no diversity.
+    carries = scale > 1e-10
+    scaled = torch.where(carries, contrasts / scale.where(carries, torch.ones_like(scale)), 0)
+    singular = torch.linalg.svdvals(scaled)
+    rank = (singular > relative_tolerance * singular[:, :1].clamp(min=1e-300)).sum(1)
+    needed, available = 2 * z.shape[1], len(conditions) - 1
+    limits: list[Limit] = [] if shape == "curved" else [shape]
+    if available < needed:
+        limits.append("too few conditions")
+    if shape == "curved" and (rank < min(needed, available)).any():
+        limits.append("dependent contrasts")
+    if shape == "piecewise linear generator":
+        warnings.warn("piecewise linear generator (ReLU or the like): V is 0 almost everywhere", stacklevel=2)
+    largest = contrasts.abs().max().item()
+    return MechanismDiversity(z.shape[1], len(conditions), rank, singular, largest, tuple(limits))
+
+
+def generator_shape(
+    generator: Generator, z: Float[Tensor, "n d"], conditions: Float[Tensor, "k a"]
+) -> Literal["curved", "affine generator", "piecewise linear generator"]:
+    """Whether g bends as a function of z: smoothly, at corners only, or not at all."""
+    z = z.double()
+    u = conditions.double()[torch.arange(len(z)) % len(conditions)]
+
+    def directional(latent: Tensor) -> Tensor:
+        return torch.func.jvp(lambda inner: generator(inner, u), (latent,), (step,))[1]
+
+    # Steps as long as the points themselves cross corners, which the derivative at a point cannot see.
+    step = z.roll(1, 0) - z + z.std() / z.shape[1] ** 0.5
+    curvature = torch.func.jvp(directional, (z,), (step,))[1]
+    outputs = generator(z + step, u), generator(z, u), generator(z - step, u)
+    size = max(output.abs().max().item() for output in outputs) + 1e-300
+    if curvature.abs().max().item() > 1e-9 * size:
+        return "curved"
+    bend = (outputs[0] - 2 * outputs[1] + outputs[2]).abs().max().item()
+    return "piecewise linear generator" if bend > 1e-9 * size else "affine generator"
