@@ -334,4 +334,6 @@ def reach_statement(config: MclConfig, reach: Mapping[str, GradientReach]) -> st
 
 def mcl_metrics(output: MclOutput) -> dict[str, float]:
     """The output as floats for a log, mean over independent batches."""
-    return {field.name: float(getattr(output, field.name).mean()) for field in dataclasses.fields(output)}
+    return {
+        field.name: float(getattr(output, field.name).detach().mean()) for field in dataclasses.fields(output)
+    }
