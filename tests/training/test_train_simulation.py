@@ -1,0 +1,163 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from training.seed_stack import OptimisationConfig, SeedStack, split_seeds
+from training.train_simulation import CellConfig, run_study, train_cell
+from worldmodel.data.simulation import SimulationConfig
+from worldmodel.models.md_vae import VaeConfig
+from worldmodel.objectives.mcl import MclConfig
+
+DATA = SimulationConfig(latent_dim=3, num_conditions=4, num_samples=1600)
+
+
+def cell(folder, **options) -> CellConfig:
+    settings = {
+        "optimisation": OptimisationConfig(epochs=4),
+        "num_seeds": 3,
+        "save_every": 2,
+        "report_epochs": (2, 4),
+    }
+    return CellConfig(data=DATA, out=str(folder), **(settings | options))
+
+
+def stack(seeds, family="concat", mode=None, **options) -> SeedStack:
+    optimisation = OptimisationConfig(mcl_weight=0.1 if mode else 0.0, **options)
+    return SeedStack(DATA, VaeConfig(family=family), MclConfig(mode=mode or "exact"), optimisation, seeds)
+
+
+@pytest.mark.parametrize(
+    ("family", "mode"),
+    [
+        ("ivae", None),
+        ("concat", None),
+        ("modulated", "exact"),
+        ("concat", "finite_difference"),
+        ("concat", "jvp"),
+    ],
+)
+def test_seeds_trained_together_equal_seeds_trained_alone(family: str, mode: str | None) -> None:
+    together, alone = stack([3, 4, 5], family, mode), stack([4], family, mode)
+    for epoch in (1, 2):
+        losses, loss = together.train_epoch(epoch), alone.train_epoch(epoch)
+    for name in loss:
+        assert losses[name][1] == pytest.approx(loss[name][0], rel=1e-4)
+    for both, one in zip(together.model.parameters(), alone.model.parameters(), strict=True):
+        torch.testing.assert_close(both[1], one[0], rtol=1e-3, atol=1e-4)
+    assert together.evaluate()["mcc"][1] == pytest.approx(alone.evaluate()["mcc"][0], abs=1e-3)
+
+
+def test_a_stack_trains_like_plain_modules_with_adam() -> None:
+    # The same initial weights, batches and noise through nn.Linear and torch.optim.Adam, one seed.
+    ours = stack([7], "concat")
+    encoder, decoder = (
+        torch.nn.Sequential(*(plain(layer) for layer in net))
+        for net in (ours.model.encoder, ours.model.decoder)
+    )
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
+    order, noise = ours._order(1)[0], ours._noise(103, ours.steps_per_epoch * 256, 1)[0]
+    for step in range(ours.steps_per_epoch):
+        part = slice(step * 256, (step + 1) * 256)
+        rows = ours.train_rows[order[part]]
+        x, u = rows[:, :64], rows[:, 64:]
+        mean, log_std = encoder(rows).chunk(2, dim=-1)
+        z = mean + log_std.exp() * noise[part]
+        kl = 0.5 * (mean.square() + torch.exp(2 * log_std) - 1 - 2 * log_std).sum(-1).mean()
+        error = (decoder(torch.cat([z, u], -1)) - x).square().sum(-1).mean() / (2 * 0.01)
+        optimizer.zero_grad()
+        (error + kl).backward()
+        optimizer.step()
+    ours.train_epoch(1)
+    torch.testing.assert_close(ours.model.encoder[0].weight[0].T, encoder[0].weight, rtol=1e-3, atol=2e-5)
+    torch.testing.assert_close(ours.model.decoder[4].weight[0].T, decoder[4].weight, rtol=1e-3, atol=2e-5)
+
+
+def plain(layer: torch.nn.Module) -> torch.nn.Module:
+    if not hasattr(layer, "weight"):
+        return torch.nn.LeakyReLU(0.2)
+    linear = torch.nn.Linear(*layer.weight.shape[1:])
+    linear.weight.data, linear.bias.data = (
+        layer.weight[0].detach().T.clone(),
+        layer.bias[0, 0].detach().clone(),
+    )
+    return linear
+
+
+def test_training_raises_the_bound_and_recovers_information() -> None:
+    model = stack([0, 1], "ivae", lr=3e-3)
+    before = model.evaluate()
+    for epoch in range(1, 41):
+        model.train_epoch(epoch)
+    after = model.evaluate()
+    for seed in range(2):
+        assert after["elbo"][seed] > before["elbo"][seed] + 50
+        assert after["r2_by_condition"][seed] > 0.9
+
+
+def test_a_cell_resumes_to_the_same_numbers(tmp_path) -> None:
+    whole = train_cell(cell(tmp_path / "whole"), quiet=True)
+    interrupted = cell(tmp_path / "cut")
+    original = SeedStack.train_epoch
+
+    def stop_at_three(self, epoch):
+        if epoch == 3:
+            raise KeyboardInterrupt
+        return original(self, epoch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SeedStack, "train_epoch", stop_at_three)
+        with pytest.raises(KeyboardInterrupt):
+            train_cell(interrupted, quiet=True)
+    assert not (tmp_path / "cut" / "result.json").exists()
+    resumed = train_cell(interrupted, quiet=True)
+    assert resumed["scores"] == whole["scores"]
+    assert resumed["losses"] == whole["losses"]
+    assert set(resumed["scores"]) == {"2", "4"}
+    assert len(resumed["scores"]["4"]["mcc"]) == 3
+
+
+def test_the_number_of_threads_does_not_change_the_result(tmp_path) -> None:
+    one = train_cell(cell(tmp_path / "one", num_threads=1), quiet=True)
+    two = train_cell(cell(tmp_path / "two", num_threads=2), quiet=True)
+    for first, second in zip(one["scores"]["4"]["mcc"], two["scores"]["4"]["mcc"], strict=True):
+        assert first == pytest.approx(second, abs=2e-3)
+
+
+def test_a_finished_or_foreign_cell_is_not_trained_over(tmp_path) -> None:
+    config = cell(tmp_path / "cell", optimisation=OptimisationConfig(epochs=1))
+    train_cell(config, quiet=True)
+    written = (tmp_path / "cell" / "result.json").stat().st_mtime_ns
+    again = train_cell(config, quiet=True)
+    assert again["cell"] == "orthogonal_d3_u4_md_vae_concat"
+    assert (tmp_path / "cell" / "result.json").stat().st_mtime_ns == written
+    with pytest.raises(ValueError, match="another config: first_seed changed"):
+        train_cell(dataclasses.replace(config, first_seed=9), quiet=True)
+
+
+def test_a_study_runs_its_lines_in_order_and_skips_what_is_done(tmp_path, capsys) -> None:
+    settings = "data.latent_dim=2 data.num_samples=1600 optimisation.epochs=1 num_seeds=2"
+    config = tmp_path / "beta.yaml"
+    config.write_text("name: beta_vae\nmodel:\n  family: beta_vae\n  beta: 4.0\n")
+    study = tmp_path / "study.txt"
+    study.write_text(f"# comment\n{config} {settings}\n{config} {settings} data.num_conditions=4\n")
+    run_study(study, tmp_path / "out", [])
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["orthogonal_d2_u4_beta_vae", "orthogonal_d2_u8_beta_vae"]
+    result = json.loads((tmp_path / "out" / names[0] / "result.json").read_text())
+    assert result["identity"]["model"]["beta"] == 4
+    run_study(study, tmp_path / "out", [])
+    assert capsys.readouterr().out.count("median MCC") == 4
+
+
+def test_the_cosine_schedule_ends_near_zero() -> None:
+    schedule = OptimisationConfig(epochs=100, lr=1e-3, schedule="cosine")
+    assert schedule.lr_at(1) == pytest.approx(1e-3)
+    assert schedule.lr_at(51) == pytest.approx(5e-4)
+    assert schedule.lr_at(100) < 1e-6
+
+
+def test_seeds_are_split_evenly() -> None:
+    assert split_seeds(range(5), 2) == [[0, 1, 2], [3, 4]]
+    assert split_seeds([9], 4) == [[9]]
