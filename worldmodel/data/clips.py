@@ -129,7 +129,9 @@ def resize_frames(
     aspect: Literal["stretch", "crop"] = "stretch",
 ) -> UInt8[Tensor, "t 3 H W"]:
     """Antialiased bilinear resize to exactly height x width; "crop" first cuts the centre to that aspect."""
-    frames = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
+    # Torch takes no reversed and no read-only memory; planar memory behind "t H W 3" passes without a copy.
+    is_usable = images.flags.writeable and min(images.strides) >= 0
+    frames = torch.from_numpy(images if is_usable else images.copy()).permute(0, 3, 1, 2)
     if aspect == "crop":
         frames = _crop_to_aspect(frames, height / width)
     if frames.shape[-2:] != (height, width):
