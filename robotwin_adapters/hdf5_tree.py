@@ -5,6 +5,8 @@ import numpy as np
 from numpy import ndarray
 
 MAX_NUMBER_BYTES = 256 << 20
+HEAP_MARK = b"GCOL\x01"  # begins a heap of variable-length strings
+HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
 
 
 def group_at(parent: h5py.Group, path: str) -> h5py.Group:
@@ -48,6 +50,23 @@ def text_at(parent: h5py.Group, path: str) -> str:
     if not isinstance(value, bytes):
         raise ValueError(f"{item.name}: expected one string, got {item.dtype} {item.shape}")
     return value.decode("utf-8")
+
+
+def check_string_heaps(data: bytes) -> None:
+    """Refuse a file whose string heaps cannot be walked: HDF5 2.0 circles for ever on an entry of no size."""
+    at = data.find(HEAP_MARK)
+    while at >= 0:
+        end = at + int.from_bytes(data[at + 8 : at + 16], "little")
+        entry = at + HEAP_HEADER_BYTES
+        while entry + HEAP_HEADER_BYTES <= end:
+            is_free = data[entry : entry + 2] == b"\0\0"
+            size = int.from_bytes(data[entry + 8 : entry + 16], "little")
+            # Free space counts its own header, a string does not and is padded to 8 bytes.
+            step = size if is_free else HEAP_HEADER_BYTES + (size + 7) // 8 * 8
+            if step < HEAP_HEADER_BYTES or entry + step > min(end, len(data)):
+                raise ValueError(f"the heap of strings at byte {at} is broken")
+            entry += step
+        at = data.find(HEAP_MARK, at + 1)
 
 
 def _item_at(parent: h5py.Group, path: str) -> h5py.Group | h5py.Dataset:

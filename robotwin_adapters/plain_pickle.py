@@ -96,7 +96,6 @@ class _Word:
 
 
 def _encode_latin1(text: object, encoding: object) -> bytes:
-    # How protocol 2 spells bytes.
     if not isinstance(text, str) or encoding != "latin1":
         raise ValueError("expected text in latin1")
     return text.encode("latin1")
@@ -105,7 +104,9 @@ def _encode_latin1(text: object, encoding: object) -> bytes:
 ALLOWED_GLOBALS = {
     ("numpy", "ndarray"): _Word(PickledArray),
     ("numpy", "dtype"): _Word(PickledDtype),
+    # How protocol 2 spells bytes, and no bytes.
     ("_codecs", "encode"): _Word(_encode_latin1),
+    ("__builtin__", "bytes"): _Word(lambda: b""),
     **{
         (f"numpy.{core}.{module}", name): _Word(make)
         for core in ("core", "_core")  # numpy 1 and 2
