@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="worldmodel", description="Robotics world models: data, estimates, diagnostics."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add_command in (_add_collect, _add_inspect):
+    for add_command in (_add_collect, _add_inspect, _add_convert):
         add_command(commands)
     arguments = parser.parse_args(argv)
     try:
@@ -118,3 +118,21 @@ def _inspect(arguments: argparse.Namespace) -> None:
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     print("\n".join(f"wrote        {path}" for path in written))
+
+
+def _add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser("convert", help="write any dataset as LeRobot v3.0 or RoboTwin 2.0 HDF5")
+    command.add_argument("dataset", help="folder, tree of folders, .zip or .hdf5")
+    command.add_argument("out", help="new folder")
+    command.add_argument("--to", choices=("lerobot", "robotwin"), required=True)
+    command.add_argument("--camera", help="keep this camera only (default: all)")
+    command.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    command.set_defaults(run=_convert)
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    from robotwin_adapters.convert import convert_dataset
+    from robotwin_adapters.open_dataset import open_dataset
+
+    source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
+    print(f"wrote {convert_dataset(source, arguments.out, arguments.to)} episodes to {arguments.out}")

@@ -1,0 +1,87 @@
+"""Conversion between formats, and the commands `inspect` and `convert` as a person runs them."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robotwin_adapters.convert import convert_dataset
+from robotwin_adapters.open_dataset import describe_format, open_dataset
+from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
+from tests.robotwin_adapters.test_open_dataset import write_robotwin
+from worldmodel.cli import main
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_robotwin_to_lerobot_and_back_keeps_every_number(tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "a", count=3)
+    first = open_dataset(tmp_path / "a")
+    convert_dataset(first, tmp_path / "b", "lerobot")
+    second = open_dataset(tmp_path / "b")
+    convert_dataset(second, tmp_path / "c", "robotwin")
+    third = open_dataset(tmp_path / "c")
+    assert [describe_format(source) for source in (first, second, third)] == [
+        "RoboTwin",
+        "LeRobot v3.0",
+        "RoboTwin",
+    ]
+    for index in range(3):
+        a, b, c = (source[index] for source in (first, second, third))
+        for other in (b, c):
+            assert np.array_equal(other.robot_actions, a.robot_actions)
+            assert np.array_equal(other.robot_states[:1], a.robot_states[:1])
+            assert (other.fps, other.embodiment) == (a.fps, a.embodiment)
+            assert other.action_names == a.action_names
+        pictures = [episode.frames["head_camera"].read([0, 4]).astype(int) for episode in (a, b, c)]
+        assert np.abs(pictures[2] - pictures[0]).mean() < 4
+
+
+def test_what_is_no_two_arm_robot_cannot_become_robotwin(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"episode0\.hdf5: cannot become a RoboTwin episode"):
+        convert_dataset(Episodes((replace(smooth_episode(0, 6)),)), tmp_path / "out", "robotwin")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ValueError, match="exists already"):
+        convert_dataset(Episodes((smooth_episode(0, 6),)), tmp_path / "there", "robotwin")
+
+
+def test_inspect_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["inspect", str(DATA / "lerobot_v30"), "--out", str(tmp_path / "out"), "--episodes", "1"]) == 0
+    )
+    printed = capsys.readouterr().out
+    for piece in ("LeRobot v3.0", "1 of 2", "cam_high 64x48", "testbot", "task 1", "grip"):
+        assert piece in printed
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"contact_sheet.png", "actions.mp4"}
+
+
+def test_convert_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new"
+    assert (
+        main(["convert", str(DATA / "lerobot_v21"), str(out), "--to", "lerobot", "--camera", "cam_high"]) == 0
+    )
+    assert "wrote 2 episodes" in capsys.readouterr().out
+    assert list(open_dataset(out)[1].frames) == ["cam_high"]
+
+
+@pytest.mark.parametrize("arguments", [["--camera", "nose"], ["--episodes", "7"], []])
+def test_bad_input_is_one_message_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    root = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "v21"))
+    (root / "data/chunk-000/episode_000000.parquet").write_bytes(b"broken")
+    assert main(["inspect", str(root), "--out", str(tmp_path / "out"), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("worldmodel inspect: ")
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_skipping_bad_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "v21"))
+    (root / "data/chunk-000/episode_000000.parquet").write_bytes(b"broken")
+    assert main(["inspect", str(root), "--out", str(tmp_path / "out"), "--on-bad", "skip"]) == 0
+    assert "skipped 1" in capsys.readouterr().out
