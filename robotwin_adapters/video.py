@@ -2,9 +2,11 @@
 
 decord hides broken bitstreams (it shows a neighbouring picture and says nothing), so the frames of an
 episode are decoded once per process by PyAV with errors on, before decord gives random access to them.
+Videos we write end in a box with the SHA-256 of all before it: players skip it, we need not decode then.
 """
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +31,8 @@ else:
 DECORD_CODECS = ("h264", "hevc", "mpeg4")
 DECORD_PIXELS = ("yuv420p", "yuvj420p")
 MAX_PIXELS = 1 << 26  # of one frame; a broken header can ask for far more
+# size (4 bytes), type, our id (16 bytes), digest (32 bytes): a user box of the MP4 format
+SEAL_HEAD = (56).to_bytes(4, "big") + b"uuid" + b"worldmodelsha256"
 STRICT = {"err_detect": "explode"}  # the decoder stops at errors it would otherwise paint over
 
 
@@ -87,7 +91,7 @@ def open_video(
         raise ValueError(f"{path}: frames {offset}..{offset + length - 1} expected, the file has {total}")
     if backend not in ("auto", "decord", "pyav"):
         raise ValueError(f"a video backend is auto, decord or pyav, got {backend!r}")
-    if verify:
+    if verify and not _is_sealed(str(path), _stamp(path)):
         _verify(str(path), _stamp(path), offset, length)
     by_decord = table.by_decord if backend == "auto" else backend == "decord"
     return VideoFrames(str(path), offset, length, table.size, by_decord)
@@ -110,6 +114,7 @@ def write_video(
         count = _encode(
             temporary, path, iter(frames), Fraction(fps).limit_denominator(1001), keyframe_interval
         )
+        _seal(Path(temporary))
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
@@ -167,6 +172,8 @@ def _open_stream(path: str) -> Iterator[tuple[Any, Any]]:
             if not container.streams.video:
                 raise ValueError(f"{path}: no video stream in the file")
             stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise ValueError(f"{path}: the video stream has no known codec")
             stream.codec_context.thread_count = 1  # workers are the parallelism
             stream.codec_context.options = STRICT
             yield container, stream
@@ -204,6 +211,32 @@ def _frame_step(path: str, pts: Int64[np.ndarray, " t"]) -> Fraction:
         worst = int(drift.argmax())
         raise ValueError(f"{path}: frames are not evenly spaced in time (frame {worst} is out of its place)")
     return step
+
+
+def _seal(path: Path) -> None:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    with path.open("ab") as file:
+        file.write(SEAL_HEAD + digest)
+
+
+@lru_cache(maxsize=4096)
+def _is_sealed(path: str, stamp: tuple[int, int]) -> bool:
+    """Whether the file carries our digest; a ValueError if it does and the bytes are not those written."""
+    length = len(SEAL_HEAD) + hashlib.sha256().digest_size
+    with open(path, "rb") as file:
+        file.seek(max(0, stamp[0] - length))
+        tail = file.read(length)
+        if not tail.startswith(SEAL_HEAD) or len(tail) != length:
+            return False
+        file.seek(0)
+        digest, left = hashlib.sha256(), stamp[0] - length
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    if digest.digest() != tail[len(SEAL_HEAD) :]:
+        raise ValueError(f"{path}: the file has changed since it was written (checksum differs)")
+    return True
 
 
 @lru_cache(maxsize=4096)

@@ -163,14 +163,28 @@ def test_truncated_and_uneven_files_are_refused(clip: tuple[Path, np.ndarray], t
         open_video(tmp_path / "gap.mp4")
 
 
-def test_flipped_picture_bits_are_found_although_decord_hides_them(clip: tuple[Path, np.ndarray]) -> None:
-    path, _ = clip
+def test_our_own_videos_carry_a_checksum(clip: tuple[Path, np.ndarray]) -> None:
+    content = clip[0].read_bytes()
+    for position in range(0, len(content) - 56, 97):
+        broken = bytearray(content)
+        broken[position] ^= 16
+        clip[0].write_bytes(broken)
+        with pytest.raises(ValueError, match=r"clip\.mp4"):
+            open_video(clip[0])
+    # Without the last box the file is an ordinary video.
+    clip[0].write_bytes(content[:-56])
+    assert len(open_video(clip[0])) == 30
+
+
+def test_flipped_picture_bits_are_found_although_decord_hides_them(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    encode(path, moving_frames(30), "libx264", "yuv420p")
     content, generator = path.read_bytes(), random.Random(0)
     start = content.index(b"mdat") + 700  # behind the parameter sets and the encoder's own comment
     found = 0
     for _ in range(20):
         broken = bytearray(content)
-        broken[generator.randrange(start, len(content))] ^= 1 << generator.randrange(8)
+        broken[generator.randrange(start, content.index(b"moov"))] ^= 1 << generator.randrange(8)
         path.write_bytes(broken)
         try:
             open_video(path)
