@@ -39,6 +39,9 @@ from worldmodel.types import Episode, num_latent_frames
 
 EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
 MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a time
+CUT_VERSION = (
+    1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
+)
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
 BROKEN = (
     SafetensorError,
@@ -124,6 +127,7 @@ class LatentCache:
     def shard_path(self, episode: Episode, record: EpisodeRecord, config: ClipConfig) -> Path:
         """The file that holds, or will hold, this episode's latents."""
         described = {
+            "version": CUT_VERSION,
             "content": content_hash(episode, config.camera),
             "uid": episode.uid,
             "vae": self.vae_id,
@@ -200,10 +204,12 @@ def content_hash(episode: Episode, camera: str | None = None) -> str:
     digest = hashlib.sha256(f"{episode.fps!r} {episode.robot_actions.shape}".encode())
     digest.update(episode.robot_actions.tobytes())
     reader, indices = find_camera(episode, camera), np.arange(episode.num_frames)
-    file = Path(episode.source)
-    if file.is_file():
+    # Videos lie beside the table that the episode names; their readers tell where.
+    candidates = (Path(episode.source), Path(getattr(reader, "path", episode.source)))
+    files = sorted({file for file in candidates if file.is_file()})
+    for file in files:
         digest.update(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns))
-        # The pictures may lie in another file (videos beside a table), which these few frames stand for.
+    if files:  # a few frames stand for pictures that lie in yet another file
         indices = np.unique(np.linspace(0, episode.num_frames - 1, SAMPLED_FRAMES).astype(int))
     for part in np.array_split(indices, -(-len(indices) // 64)):
         digest.update(reader.read(part.tolist()).tobytes())

@@ -2,7 +2,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from worldmodel.data.index import EpisodeIndex, index_episodes
 from worldmodel.data.latents import LatentCache, content_hash, module_identity
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.types import FrameReader
 
 CLIP = ClipConfig(num_frames=9, height=16, width=16)
 ALL_TRAIN = SplitConfig(val=0.0, test=0.0)
@@ -28,6 +30,24 @@ def encode(frames: torch.Tensor) -> torch.Tensor:
 
 def make_index(episodes: int = 3, config: ClipConfig = CLIP) -> EpisodeIndex:
     return index_episodes([synthetic_source(episodes, 17, size=(16, 16))], config, ALL_TRAIN)
+
+
+@dataclass(frozen=True)
+class VideoLike:
+    """Frames that come from the file at `path`."""
+
+    frames: FrameReader
+    path: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.frames.size
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def read(self, indices: Sequence[int]) -> np.ndarray:
+        return self.frames.read(indices)
 
 
 def shards(root: Path) -> list[Path]:
@@ -108,6 +128,18 @@ def test_content_follows_the_bytes_of_the_file(tmp_path) -> None:
     os.utime(file, ns=(1, 1))
     assert content_hash(episode) == before  # a copy with another date is the same content
     file.write_bytes(b"other")
+    assert content_hash(episode) != before
+
+
+def test_content_follows_a_video_beside_the_table(tmp_path) -> None:
+    table, video = tmp_path / "episode0.json", tmp_path / "0.mp4"
+    table.write_text("{}")
+    video.write_bytes(b"first")
+    episode = synthetic_source()[0]
+    reader = VideoLike(episode.frames["head"], str(video))
+    episode = replace(episode, source=str(table), frames={"head": reader})
+    before = content_hash(episode)
+    video.write_bytes(b"other")
     assert content_hash(episode) != before
 
 
@@ -194,6 +226,7 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.index import index_episodes
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.types import FrameReader
 
 root, me, mode = sys.argv[1:]
 clip = ClipConfig(num_frames=9, height=16, width=16)
