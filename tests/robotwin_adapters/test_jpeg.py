@@ -58,7 +58,7 @@ def test_broken_buffers_are_refused(robotwin_files) -> None:
         "cut off": buffer[:-2],
         "expected 48x65": buffer,
         "no usable size": buffer[:30],
-        "L pixels": grey.getvalue(),
+        "1 colour components": grey.getvalue(),
     }
     for message, data in cases.items():
         with pytest.raises(ValueError, match=message):
