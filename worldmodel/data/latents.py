@@ -21,7 +21,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -43,12 +43,8 @@ CUT_VERSION = (
     1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
 )
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
-BROKEN = (
-    SafetensorError,
-    OSError,
-    KeyError,
-    RuntimeError,
-)  # what reading a missing or damaged shard may raise
+# What reading a missing or damaged shard may raise.
+BROKEN = (SafetensorError, OSError, KeyError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -59,33 +55,27 @@ class LatentTable:
     built: int = 0  # shards this process encoded, corrupt ones included
     repaired: int = 0  # of those, shards that existed but were corrupt
     skipped: tuple[BadEpisode, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_open", OrderedDict())
+    _open: OrderedDict[str, tuple[Tensor, np.ndarray]] = field(default_factory=OrderedDict, repr=False)
 
     def read(
         self, record: EpisodeRecord, clip: int
     ) -> tuple[Float[Tensor, "c f h w"], Float[np.ndarray, "n a"]]:
         """Latents (a view of the mapped file) and raw robot actions of one clip."""
         path = self.paths[record.source, record.episode]
-        opened: OrderedDict[str, tuple[Tensor, np.ndarray]] = self.__dict__["_open"]
-        if path not in opened:
+        if path not in self._open:
             try:
                 tensors, _ = _read_shard(Path(path))
-                opened[path] = tensors["latents"], tensors["robot_actions"].numpy()
+                self._open[path] = tensors["latents"], tensors["robot_actions"].numpy()
             except BROKEN as error:
                 raise ValueError(f"{path}: broken latents of {record.file}, build the cache again") from error
-            if len(opened) > MAX_OPEN_SHARDS:
-                opened.popitem(last=False)
-        opened.move_to_end(path)
-        latents, robot_actions = opened[path]
+            if len(self._open) > MAX_OPEN_SHARDS:
+                self._open.popitem(last=False)
+        self._open.move_to_end(path)
+        latents, robot_actions = self._open[path]
         return latents[clip], robot_actions[clip]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
 
 class LatentCache:

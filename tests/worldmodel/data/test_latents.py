@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -204,6 +205,16 @@ def test_encoders_that_break_the_contract_are_refused(tmp_path) -> None:
     assert not shards(tmp_path)
     skipped = cache.build(make_index(), lambda frames: encode(frames) * 1e6, on_bad="skip").skipped
     assert [bad.where for bad in skipped] == [f"synthetic/episode{i}" for i in range(3)]
+
+
+def test_the_table_travels_without_its_open_files(tmp_path) -> None:
+    index = make_index()
+    table = LatentCache(str(tmp_path), "vae").build(index, encode)
+    latents, _ = table.read(index.records[2], 1)
+    travelled = pickle.loads(pickle.dumps(table))
+    assert len(pickle.dumps(table)) < 2000
+    assert travelled.paths == table.paths
+    assert torch.equal(travelled.read(index.records[2], 1)[0], latents)
 
 
 def test_reading_maps_the_file(tmp_path) -> None:
