@@ -6,7 +6,11 @@ from functools import partial
 from typing import Literal
 
 import torch
-from diffusers.models.transformers.transformer_wan import WanAttention, WanTransformer3DModel
+from diffusers.models.transformers.transformer_wan import (
+    WanAttention,
+    WanRotaryPosEmbed,
+    WanTransformer3DModel,
+)
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -52,6 +56,22 @@ class SceneEmbedding(nn.Module):
         return self.first(latents[:, :, :1]) + self.space + self.time[:, : latents.shape[2]]
 
 
+class CachedRotary(nn.Module):
+    """Wan's rotary tables, which depend on the latent grid alone, made once per grid and device."""
+
+    def __init__(self, base: WanRotaryPosEmbed) -> None:
+        super().__init__()
+        self.base = base
+        self._tables: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of every token."""
+        key = (latents.shape[2:], self.base.freqs_cos.device)
+        if key not in self._tables:
+            self._tables = {key: self.base(latents)}
+        return self._tables[key]
+
+
 class ForwardDynamics(nn.Module):
     """A Wan backbone with conditions per latent frame, at `condition_embedder` and in cross-attention."""
 
@@ -66,6 +86,7 @@ class ForwardDynamics(nn.Module):
         self.backbone = backbone
         self.prediction = prediction
         self.scene = scene
+        backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
         for layer, attention in enumerate(self.cross_attentions()):
             attention.set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]

@@ -76,10 +76,17 @@ class PairFeatures:
 class InverseDynamicsModel(nn.Module):
     """Looks at consecutive frames and says what happened between them."""
 
-    def __init__(self, config: IdmConfig, *, latent_action_dim: int | None, robot_action_dim: int) -> None:
+    def __init__(
+        self,
+        config: IdmConfig,
+        *,
+        latent_action_dim: int | None,
+        robot_action_dim: int,
+        encoder: Dinov2Model | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
-        self.encoder = _image_encoder(config)
+        self.encoder = _prepared(encoder or _image_encoder(config), config)
         width, hidden = self.encoder.config.hidden_size, config.hidden
         self.pair_query = nn.Linear(2 * width, config.num_queries)
         self.motion = nn.Linear(width, hidden, bias=False)
@@ -143,17 +150,19 @@ class InverseDynamicsModel(nn.Module):
 
 def _image_encoder(config: IdmConfig) -> Dinov2Model:
     if config.pretrained:
-        encoder = Dinov2Model.from_pretrained(config.pretrained)
-    else:
-        encoder = Dinov2Model(
-            Dinov2Config(
-                image_size=(config.image_height, config.image_width),
-                patch_size=config.patch_size,
-                hidden_size=config.encoder_width,
-                num_hidden_layers=config.encoder_layers,
-                num_attention_heads=config.encoder_heads,
-            )
+        return Dinov2Model.from_pretrained(config.pretrained)
+    return Dinov2Model(
+        Dinov2Config(
+            image_size=(config.image_height, config.image_width),
+            patch_size=config.patch_size,
+            hidden_size=config.encoder_width,
+            num_hidden_layers=config.encoder_layers,
+            num_attention_heads=config.encoder_heads,
         )
+    )
+
+
+def _prepared(encoder: Dinov2Model, config: IdmConfig) -> Dinov2Model:
     # Only masked pretraining uses this token; an optimiser must not wait for its gradient.
     assert encoder.embeddings.mask_token is not None
     encoder.embeddings.mask_token.requires_grad_(False)

@@ -58,6 +58,12 @@ def load_lora_state(backbone: WanTransformer3DModel, state: dict[str, Tensor]) -
     set_peft_model_state_dict(backbone, state, adapter_name=ADAPTER)
 
 
+def without_lora(backbone: WanTransformer3DModel) -> dict[str, Tensor]:
+    """The weights under the adapters, under the names they have in a backbone that never had any."""
+    state = backbone.state_dict()
+    return {name.replace(".base_layer", ""): value for name, value in state.items() if ".lora_" not in name}
+
+
 def merge_lora(backbone: WanTransformer3DModel) -> None:
     """Add the adapters to the weights and remove them: a plain backbone again."""
     backbone.fuse_lora(adapter_names=[ADAPTER])

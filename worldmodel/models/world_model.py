@@ -1,25 +1,41 @@
 """The world model as one object: backbone, autoencoder, action interface, IDM, controller and scales."""
 
+import dataclasses
+import tempfile
+from pathlib import Path
+
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from huggingface_hub import HfApi
 from jaxtyping import Float, UInt8
-from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers import Dinov2Config, Dinov2Model
 
+from worldmodel import checkpoint
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.models.action_interface import ActionInterface, TextContext
+from worldmodel.models.action_interface import TextContext
+from worldmodel.models.autoencoder import CausalAutoencoder
 from worldmodel.models.controller import Controller
-from worldmodel.models.fdm import ForwardDynamics, SceneEmbedding
+from worldmodel.models.fdm import ForwardDynamics
 from worldmodel.models.idm import InverseDynamicsModel
-from worldmodel.models.lora import add_lora
+from worldmodel.models.lora import add_lora, load_lora_state, lora_state, merge_lora
+from worldmodel.models.model_card import model_card
 from worldmodel.models.wan import VideoAutoencoder, decode_latents, encode_frames, freeze, load_vae, load_wan
 from worldmodel.models.world_model_config import FrameContract, WorldModelConfig
-from worldmodel.objectives.critics import LatentVideoCritic, ProjectionHead
-from worldmodel.objectives.gradient_reversal import EmbodimentClassifier
-from worldmodel.objectives.mcl import MechanisticContrast
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch
+from worldmodel.models.world_model_parts import (
+    build_controller,
+    build_embodiment_classifier,
+    build_idm,
+    build_interface,
+    build_mcl,
+    build_scene,
+    check_fit,
+    condition_dim,
+)
+from worldmodel.types import ClipBatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PROMPT_FILE, PROMPT_KEY, IMAGE_ENCODER_FILE = "prompt.safetensors", "text", "image_encoder.json"
 
 
 class WorldModel(nn.Module):
@@ -35,25 +51,20 @@ class WorldModel(nn.Module):
         backbone: WanTransformer3DModel,
         vae: VideoAutoencoder | None = None,
         text: Float[Tensor, "1 s e"] | None = None,
+        image_encoder: Dinov2Model | None = None,
     ) -> None:
         super().__init__()
+        check_fit(contract, backbone, vae)
         self.config, self.contract, self.normalizer = config, contract, normalizer
-        _check_parts(contract, backbone, vae)
         if config.lora.rank:
             add_lora(backbone, config.lora)
-        self.fdm = ForwardDynamics(
-            backbone, prediction=config.prediction, scene=_scene(config, contract, backbone)
-        )
-        self.interface = ActionInterface(
-            self.condition_dim,
-            self.fdm.width,
-            hidden=config.interface_hidden,
-            token_gates=_token_gates(config, backbone),
-        )
-        self.idm = _idm(config, normalizer)
-        self.controller = _controller(config, normalizer)
-        self.embodiment_classifier = _embodiment_classifier(config, normalizer)
-        self.mcl = _mcl(config, contract, self.condition_dim)
+        scene = build_scene(config, contract, backbone)
+        self.fdm = ForwardDynamics(backbone, prediction=config.prediction, scene=scene)
+        self.interface = build_interface(config, normalizer, backbone)
+        self.idm = build_idm(config, normalizer, image_encoder)
+        self.controller = build_controller(config, normalizer)
+        self.embodiment_classifier = build_embodiment_classifier(config, normalizer)
+        self.mcl = build_mcl(config, contract, normalizer)
         self.vae = None if vae is None else freeze(vae)
         if text is None:
             text = torch.zeros(1, 1, backbone.config["text_dim"])
@@ -71,17 +82,91 @@ class WorldModel(nn.Module):
         """A new model on the backbone, autoencoder and prompt that the config names."""
         if vae is None and config.vae:
             vae = load_vae(config.vae)
-        text = load_file(config.prompt)["text"] if config.prompt else None
+        text = checkpoint.read_tensors(Path(config.prompt))[PROMPT_KEY] if config.prompt else None
         backbone = load_wan(config.pretrained or config.backbone, DTYPES[config.dtype])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             return cls(config, contract, normalizer, backbone, vae, text)
 
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, *, pretrained: str | None = None, vae: str | None = None
+    ) -> "WorldModel":
+        """A saved model, from a folder or hub id.
+
+        Args:
+            source: what `save_pretrained` or `push_to_hub` wrote.
+            pretrained: where the backbone under saved adapters is, if not where the config says.
+            vae: where a published autoencoder is, if not where the config says.
+        """
+        folder = checkpoint.locate(str(source))
+        known = checkpoint.read_description(folder)
+        config = dataclasses.replace(
+            known.config, pretrained=pretrained or known.config.pretrained, vae=vae or known.config.vae
+        )
+        has_backbone = (folder / "transformer").is_dir()
+        backbone = load_wan(
+            str(folder / "transformer") if has_backbone else config.pretrained, DTYPES[config.dtype]
+        )
+        autoencoder = str(folder / "vae") if (folder / "vae").is_dir() else config.vae
+        prompt = folder / PROMPT_FILE
+        model = cls(
+            config,
+            known.contract,
+            known.normalizer,
+            backbone,
+            load_vae(autoencoder) if autoencoder else None,
+            checkpoint.read_tensors(prompt)[PROMPT_KEY] if prompt.exists() else None,
+            _image_encoder(folder / IMAGE_ENCODER_FILE),
+        )
+        for name, module in model.parts().items():
+            checkpoint.read_into(module, folder / f"{name}.safetensors")
+        if config.lora.rank:
+            load_lora_state(backbone, checkpoint.read_tensors(folder / checkpoint.LORA_FILE))
+        return model.eval()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model as one folder (see `checkpoint.py`); an older one there is replaced at the end."""
+        with checkpoint.replaced_folder(Path(folder)) as new:
+            checkpoint.write_description(
+                new, checkpoint.Description(self.config, self.contract, self.normalizer)
+            )
+            (new / "README.md").write_text(model_card(self.config, self.contract, self.normalizer))
+            if not (self.config.lora.rank and self.config.pretrained):
+                checkpoint.write_backbone(new / "transformer", self.fdm.backbone)
+            if self.config.lora.rank:
+                checkpoint.write_tensors(new / checkpoint.LORA_FILE, lora_state(self.fdm.backbone))
+            for name, module in self.parts().items():
+                checkpoint.write_tensors(new / f"{name}.safetensors", module.state_dict())
+            if self.config.prompt:
+                checkpoint.write_tensors(new / PROMPT_FILE, {PROMPT_KEY: self.text})
+            if self.idm is not None:
+                self.idm.encoder.config.to_json_file(new / IMAGE_ENCODER_FILE)
+            if isinstance(self.vae, CausalAutoencoder) or (self.vae is not None and not self.config.vae):
+                self.vae.save_pretrained(new / "vae")
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False) -> None:
+        """Upload what `save_pretrained` writes."""
+        api = HfApi()
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "model"
+            self.save_pretrained(folder)
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo_id, folder_path=folder)
+
+    def merge_adapters(self) -> None:
+        """Fold LoRA adapters into the backbone: the same model without them, saved in full from now on."""
+        if not self.config.lora.rank:
+            raise ValueError("this model has no adapters to merge")
+        merge_lora(self.fdm.backbone)
+        self.config = dataclasses.replace(
+            self.config, lora=dataclasses.replace(self.config.lora, rank=0), pretrained=""
+        )
+
     @property
     def condition_dim(self) -> int:
         """Size of the action vector that drives one transition: robot (acg), latent (lacg) or none."""
-        sizes = {"no_action": 0, "acg": self.normalizer.width, "lacg": self.config.latent_action_dim}
-        return sizes[self.config.regime]
+        return condition_dim(self.config, self.normalizer)
 
     def train(self, mode: bool = True) -> "WorldModel":
         """As in torch, but the frozen autoencoder stays in evaluation mode."""
@@ -127,7 +212,7 @@ class WorldModel(nn.Module):
         robot_actions: Float[Tensor, "b n a"],
         frame: UInt8[Tensor, "b 3 H W"] | Float[Tensor, "b 3 H W"],
     ) -> Float[Tensor, "b n k"]:
-        """Latent actions for normalised robot commands that start at `frame` (lacg)."""
+        """Latent actions for normalised robot actions that start at `frame` (lacg)."""
         idm, controller = self._latent_parts()
         return controller(robot_actions, idm(frame[:, None]).scene[:, 0])
 
@@ -154,93 +239,5 @@ class WorldModel(nn.Module):
         return self.idm, self.controller
 
 
-def _check_parts(
-    contract: FrameContract, backbone: WanTransformer3DModel, vae: VideoAutoencoder | None
-) -> None:
-    channels = backbone.config["in_channels"]
-    if channels != contract.latent_channels:
-        raise ValueError(
-            f"the backbone takes {channels} latent channels, the data has {contract.latent_channels}"
-        )
-    _, patch_height, patch_width = backbone.config["patch_size"]
-    _, height, width = contract.latent_grid
-    if height % patch_height or width % patch_width:
-        raise ValueError(
-            f"latents of {height}x{width} do not divide into patches of {patch_height}x{patch_width}"
-        )
-    if vae is not None:
-        expected = (contract.latent_channels, contract.latent_scale)
-        got = (vae.config["z_dim"], vae.config["scale_factor_spatial"])
-        if got != expected:
-            raise ValueError(f"the autoencoder must have (channels, pixels per latent) {expected}, got {got}")
-
-
-def _scene(
-    config: WorldModelConfig, contract: FrameContract, backbone: WanTransformer3DModel
-) -> SceneEmbedding | None:
-    if not config.scene:
-        return None
-    shape = backbone.config
-    width = shape["num_attention_heads"] * shape["attention_head_dim"]
-    return SceneEmbedding(contract.latent_grid, tuple(shape["patch_size"]), shape["in_channels"], width)
-
-
-def _token_gates(config: WorldModelConfig, backbone: WanTransformer3DModel) -> tuple[int, int] | None:
-    if config.action_path == "adaln":
-        return None
-    return backbone.config["num_layers"], backbone.config["num_attention_heads"]
-
-
-def _idm(config: WorldModelConfig, normalizer: ActionNormalizer) -> InverseDynamicsModel | None:
-    if config.regime == "no_action" or (config.regime == "acg" and not config.objective.idm_weight):
-        return None
-    latent_action_dim = config.latent_action_dim if config.regime == "lacg" else None
-    return InverseDynamicsModel(
-        config.idm, latent_action_dim=latent_action_dim, robot_action_dim=normalizer.width
-    )
-
-
-def _controller(config: WorldModelConfig, normalizer: ActionNormalizer) -> Controller | None:
-    if config.regime != "lacg":
-        return None
-    return Controller(normalizer.width, config.idm.hidden, config.latent_action_dim)
-
-
-def _embodiment_classifier(
-    config: WorldModelConfig, normalizer: ActionNormalizer
-) -> EmbodimentClassifier | None:
-    num_embodiments = len(normalizer.embodiments)
-    if config.regime != "lacg" or num_embodiments < 2 or not config.objective.adversarial_weight:
-        return None
-    return EmbodimentClassifier(config.latent_action_dim, num_embodiments)
-
-
-def _mcl(config: WorldModelConfig, contract: FrameContract, condition_dim: int) -> MechanisticContrast | None:
-    if config.mcl is None:
-        return None
-    _, height, width = contract.latent_grid
-    frame_dim = contract.latent_channels * height * width
-    group_dim = FRAMES_PER_LATENT * condition_dim
-    contrast = MechanisticContrast(
-        config.mcl,
-        LatentVideoCritic(contract.latent_channels, group_dim),
-        ProjectionHead(config.mcl.feature_dim(frame_dim, frame_dim)),
-        ProjectionHead(group_dim),
-    )
-    _freeze_unreached(contrast)
-    return contrast
-
-
-def _freeze_unreached(contrast: MechanisticContrast) -> None:
-    """What this mode cannot train must not ask for a gradient: distributed training would wait for it."""
-    config, critic = contrast.config, contrast.critic
-    assert isinstance(critic, LatentVideoCritic)
-    if config.variant in ("nce", "fisher", "denoising"):
-        contrast.gradient_head.requires_grad_(False)
-        contrast.condition_head.requires_grad_(False)
-    elif config.variant == "jacobian_vjp" or config.mode not in ("exact", "hessian_diag"):
-        critic.requires_grad_(False)
-    if config.variant != "nce":
-        # A constant in the score has no derivative by z.
-        assert isinstance(critic.score[-1], nn.Linear)
-        critic.score[-1].bias.requires_grad_(False)
+def _image_encoder(path: Path) -> Dinov2Model | None:
+    return Dinov2Model(Dinov2Config.from_json_file(path)) if path.exists() else None

@@ -1,0 +1,189 @@
+"""First frames + actions -> video of any length, chunk by chunk.
+
+Action i leads from frame i to frame i + 1 of the whole video, given frames included, as in a clip. With three
+frames given, a history of one latent frame and clips of five frames:
+
+    frame      0   1   2   3   4   5   6   7   8   9  10
+    action       0   1   2   3   4   5   6   7   8   9
+    chunk 1            |-> 3   4   5   6
+    chunk 2                            |-> 7   8   9  10
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from worldmodel.models.action_interface import ActionEmbedding, TextContext
+from worldmodel.models.world_model import WorldModel
+from worldmodel.objectives.flow_matching import add_noise
+from worldmodel.pipelines.driver import Driver
+from worldmodel.pipelines.sampler import euler_sample, sigma_schedule
+from worldmodel.types import FRAMES_PER_LATENT, RolloutResult
+
+Generators = torch.Generator | Sequence[torch.Generator]
+
+
+class RolloutPipeline:
+    """`pipeline(frames, robot_actions, embodiment=...)` -> RolloutResult."""
+
+    def __init__(self, model: WorldModel) -> None:
+        self.model = model
+
+    def __call__(
+        self,
+        frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
+        robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"] | None = None,
+        *,
+        embodiment: str | Sequence[str] = (),
+        latent_actions: Float[Tensor, "b n k"] | None = None,
+        num_frames: int | None = None,
+        num_inference_steps: int = 8,
+        generator: Generators | None = None,
+        anchor: bool = False,
+        fps: float | None = None,
+        camera: str | None = None,
+        action_names: Sequence[str] | None = None,
+    ) -> RolloutResult:
+        """Continue the given frames under actions.
+
+        Args:
+            frames: what is known, uint8 or float in [0, 1]; at least the history the model was trained with.
+            robot_actions: commands in the robot's own units, from the first given frame on; none: unknown.
+            embodiment: whose commands they are, for all samples or one per sample.
+            latent_actions: instead of robot actions, for instance inferred from another episode (lacg).
+            num_frames: length of the whole video; needed when there are no actions to tell.
+            num_inference_steps: Euler steps per chunk.
+            generator: one for the batch, or one per sample, which makes a sample independent of its batch.
+            anchor: keep the first frame in the history of every chunk; needs a history of 2 or more.
+            fps: rate of frames and actions; refused when it is not the model's.
+            camera: refused when it is not the model's.
+            action_names: one per action dimension; refused when they are not the embodiment's.
+        """
+        self.model.contract.check(fps=fps, camera=camera)
+        normalized = None
+        if robot_actions is not None:
+            names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
+            normalized = self._normalize(robot_actions, names, action_names)
+        return self.rollout(
+            frames,
+            robot_actions=normalized,
+            latent_actions=latent_actions,
+            num_frames=num_frames,
+            num_inference_steps=num_inference_steps,
+            generator=generator,
+            anchor=anchor,
+        )
+
+    def rollout(
+        self,
+        frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
+        *,
+        robot_actions: Float[Tensor, "b n a"] | None = None,
+        latent_actions: Float[Tensor, "b n k"] | None = None,
+        num_frames: int | None = None,
+        num_inference_steps: int = 8,
+        generator: Generators | None = None,
+        anchor: bool = False,
+    ) -> RolloutResult:
+        """As `__call__`, for robot actions that are normalised and padded, as those of a ClipBatch are."""
+        driver = Driver(self.model, robot_actions, latent_actions, num_frames)
+        given = frames.to(self.model.text.device)
+        given = given.float() / 255 if given.dtype == torch.uint8 else given.float()
+        was_training = self.model.training
+        self.model.eval()
+        chunks = list(self.stream(given, driver, num_inference_steps, generator, anchor=anchor))
+        self.model.train(was_training)
+        return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
+
+    @torch.no_grad()
+    def stream(
+        self,
+        frames: Float[Tensor, "b t 3 H W"],
+        driver: Driver,
+        num_inference_steps: int = 8,
+        generator: Generators | None = None,
+        *,
+        anchor: bool = False,
+    ) -> Iterator[Float[Tensor, "b n 3 H W"]]:
+        """The generated frames, chunk by chunk: memory does not grow with the length of the video."""
+        model, config = self.model, self.model.config
+        num_recent = FRAMES_PER_LATENT * (config.history - 1) + 1
+        _check_start(frames.shape[1], num_recent, driver.num_frames, anchor and config.history < 2)
+        text = model.text_context(with_keys=True)
+        sigmas = sigma_schedule(num_inference_steps, config.objective.shift)
+        num_known, first, recent = frames.shape[1], frames[:, :1], frames[:, -num_recent:]
+        while num_known < driver.num_frames:
+            is_anchored = anchor and num_known > num_recent
+            past = torch.cat([first, recent[:, 1:]], 1) if is_anchored else recent
+            embedding = driver.embed(num_known, recent, has_jump=is_anchored)
+            made = self._continue(past, embedding, text, sigmas, generator)
+            recent = torch.cat([recent, made], 1)[:, -num_recent:]
+            yield made[:, : driver.num_frames - num_known]
+            num_known += made.shape[1]
+
+    def _continue(
+        self,
+        past: Float[Tensor, "b t 3 H W"],
+        embedding: ActionEmbedding,
+        text: TextContext,
+        sigmas: Float[Tensor, " n"],
+        generator: Generators | None,
+    ) -> Float[Tensor, "b n 3 H W"]:
+        """The frames of one clip behind the given ones."""
+        model, level = self.model, self.model.config.history_noise
+        history = model.encode(past)
+        num_samples, channels, num_given, *size = history.shape
+        shape = (channels, model.contract.latent_grid[0], *size)
+        noise = _noise(num_samples, shape, generator).to(history)
+        sigma = history.new_full((num_samples, num_given), level)
+        future = euler_sample(
+            lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,
+            add_noise(history, noise[:, :, :num_given], sigma),
+            noise[:, :, num_given:],
+            sigmas,
+            history_sigma=level,
+        )
+        return model.decode(torch.cat([history, future], 2))[:, past.shape[1] :]
+
+    def _normalize(
+        self,
+        robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
+        embodiments: list[str],
+        action_names: Sequence[str] | None,
+    ) -> Float[Tensor, "b n a"]:
+        if len(embodiments) != len(robot_actions):
+            raise ValueError(
+                f"expected one embodiment for all samples or {len(robot_actions)}, one for each, of "
+                f"{', '.join(self.model.normalizer.embodiments)}; got {embodiments}"
+            )
+        raw = robot_actions.cpu().double().numpy() if isinstance(robot_actions, Tensor) else robot_actions
+        normalize = self.model.normalizer.normalize
+        return torch.stack(
+            [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
+        )
+
+
+def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history: bool) -> None:
+    if num_given < num_recent:
+        raise ValueError(f"expected the {num_recent} frames of the model's history or more, got {num_given}")
+    if num_given >= num_frames:
+        raise ValueError(
+            f"nothing to generate: {num_given} frames are given of a video of {num_frames} "
+            f"(n actions make n + 1 frames)"
+        )
+    if lacks_history:
+        raise ValueError("an anchor needs a model with a history of 2 latent frames or more")
+
+
+def _noise(
+    num_samples: int, shape: tuple[int, ...], generator: Generators | None
+) -> Float[Tensor, "b c f h w"]:
+    if isinstance(generator, Sequence):
+        if len(generator) != num_samples:
+            raise ValueError(f"expected {num_samples} generators, one per sample, got {len(generator)}")
+        return torch.stack([torch.randn(shape, generator=one, device=one.device) for one in generator])
+    device = "cpu" if generator is None else generator.device
+    return torch.randn((num_samples, *shape), generator=generator, device=device)
