@@ -126,9 +126,9 @@ def _stamp(draw: ImageDraw.ImageDraw, bottom_left: tuple[int, int], text: str) -
 
 
 def _moving(actions: Float[np.ndarray, "n a"]) -> list[int]:
-    """The dimensions that change, at most MAX_TRACES of them (those with the most varied steps), in order."""
+    """The dimensions that move (not by rounding alone), at most MAX_TRACES of the widest, in their order."""
     spread = np.ptp(actions, axis=0) if len(actions) else np.zeros(actions.shape[1])
-    moving = np.flatnonzero(spread > 1e-6)
+    moving = np.flatnonzero(spread > max(1e-6, 1e-3 * spread.max()))
     return sorted(moving[np.argsort(-spread[moving], kind="stable")][:MAX_TRACES].tolist())
 
 

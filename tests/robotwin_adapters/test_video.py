@@ -171,6 +171,9 @@ def test_our_own_videos_carry_a_checksum(clip: tuple[Path, np.ndarray]) -> None:
         clip[0].write_bytes(broken)
         with pytest.raises(ValueError, match=r"clip\.mp4"):
             open_video(clip[0])
+    clip[0].write_bytes(content[:-60] + bytes(16) + content[-44:])
+    with pytest.raises(ValueError, match="checksum differs"):
+        open_video(clip[0])
     # Without the last box the file is an ordinary video.
     clip[0].write_bytes(content[:-56])
     assert len(open_video(clip[0])) == 30
