@@ -58,6 +58,7 @@ def _add_collect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument(
         "--keep-failures", action="store_true", help='keep failed episodes, marked "success": false'
     )
+    command.add_argument("--renderer", default="ray", help="ray (default), or gl where MUJOCO_GL names one")
     command.add_argument("--no-supersample", action="store_true", help="one ray a pixel instead of four")
     command.set_defaults(run=_collect)
 
@@ -75,6 +76,7 @@ def _collect(arguments: argparse.Namespace) -> None:
             width=width,
             height=height,
             supersample=not arguments.no_supersample,
+            renderer=arguments.renderer,
             randomize=arguments.randomize,
             keep_failures=arguments.keep_failures,
         )

@@ -22,6 +22,7 @@ from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.instructions import instructions_for
 from robotwin_adapters.tabletop.look import MAX_CLUTTER, Look, random_look
 from robotwin_adapters.tabletop.render import MIN_SIZE, Renderer
+from robotwin_adapters.tabletop.render_gl import GlRenderer
 from robotwin_adapters.tabletop.scene import Scene
 from robotwin_adapters.tabletop.simulate import EpisodeOutcome, Frame, run_episode
 from robotwin_adapters.tabletop.tasks import TASKS, check_task
@@ -39,6 +40,7 @@ class RecordingConfig:
     width: int = 64  # pixels
     height: int = 64  # pixels
     supersample: bool = True  # 2x2 rays a pixel
+    renderer: str = "ray"  # "ray", or "gl" where there is OpenGL
     randomize: bool = False  # colours, light, table texture, camera jitter and clutter drawn from the seed
     keep_failures: bool = False  # record episodes whose expert failed, too
 
@@ -53,6 +55,8 @@ class RecordingConfig:
             raise ValueError(
                 f"expected one or more different cameras, got {', '.join(self.cameras) or 'none'}"
             )
+        if self.renderer not in ("ray", "gl"):
+            raise ValueError(f"renderer is ray or gl; got {self.renderer!r}")
         if min(self.width, self.height) < MIN_SIZE:
             raise ValueError(
                 f"pictures are at least {MIN_SIZE}x{MIN_SIZE} pixels, got {self.width}x{self.height}"
@@ -128,8 +132,11 @@ def record_episode(config: RecordingConfig, seed: int) -> Recording | None:
 
 def _draw(tape: _Tape, scene: Scene, camera: Camera, look: Look, config: RecordingConfig) -> CameraFrames:
     """Put the scene back into each recorded position and look at it."""
-    renderer = Renderer(
-        scene.model, camera, config.width, config.height, look=look, supersample=config.supersample
+    size = config.width, config.height
+    renderer = (
+        GlRenderer(scene.model, camera, *size, look=look)
+        if config.renderer == "gl"
+        else Renderer(scene.model, camera, *size, look=look, supersample=config.supersample)
     )
     count = len(tape.positions)
     pictures = np.empty((count, config.height, config.width, 3), np.uint8)
@@ -143,6 +150,8 @@ def _draw(tape: _Tape, scene: Scene, camera: Camera, look: Look, config: Recordi
             pictures[index] = pictures[index - 1]
         else:
             pictures[index] = renderer.render(scene.data)
+    if isinstance(renderer, GlRenderer):
+        renderer.close()
     return CameraFrames(
         pictures,
         np.repeat(intrinsic_cv(camera.fovy, config.width, config.height)[None], count, axis=0),

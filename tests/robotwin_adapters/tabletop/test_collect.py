@@ -84,7 +84,10 @@ def test_the_reader_recovers_everything(three: Path) -> None:
     assert episode.instructions == tuple(truth.instructions["seen"])
     np.testing.assert_allclose(episode.robot_actions[:, :6], truth.left_arm[1:], rtol=1e-6)
     seen = episode.frames["desk_camera"].read(range(episode.num_frames)).astype(int)
-    assert np.abs(seen - truth.cameras["desk_camera"].rgb).mean() < 3  # JPEG
+    drawn = truth.cameras["desk_camera"].rgb.astype(int)
+    assert np.abs(seen - drawn).mean() < 10  # JPEG with halved colour, on very small pictures
+    warm_seen, warm_drawn = (picture[..., 0] - picture[..., 2] for picture in (seen, drawn))
+    assert np.corrcoef(warm_seen.ravel(), warm_drawn.ravel())[0, 1] > 0.7  # red and blue not exchanged
 
 
 def test_the_number_of_workers_changes_no_byte(three: Path, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_sentences_name_objects_side_and_arm() -> None:
         ({"cameras": ("desk", "moon")}, "got 'moon'"),
         ({"cameras": ("desk", "desk")}, "different cameras"),
         ({"cameras": ()}, "got none"),
+        ({"renderer": "crayon"}, "ray or gl; got 'crayon'"),
         ({"height": 8}, "at least 16x16 pixels, got 24x8"),
     ],
 )
