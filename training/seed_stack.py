@@ -4,7 +4,7 @@ All that is random depends on (seed, epoch) only: a stack, a part of it and a re
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -34,6 +34,7 @@ class OptimisationConfig:
     lr: float = 1e-3  # Adam
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: to 0 at the last epoch
     mcl_weight: float = 0.0  # lambda_MCL; 0 leaves MCL out
+    restart: int = 0  # another number, other initial weights on the same data
 
     def lr_at(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from 1."""
@@ -60,7 +61,7 @@ class SeedStack:
             latent_dim=data.latent_dim,
             output_dim=data.observed_dim,
             condition_dim=data.condition_dim,
-            streams=[random_stream(seed, MODEL) for seed in seeds],
+            streams=[random_stream(seed, MODEL, optimisation.restart) for seed in seeds],
         )
         self.mcl = self._contrast(mcl) if optimisation.mcl_weight else None
         self.parameters = [*self.model.parameters(), *(self.mcl.parameters() if self.mcl else ())]
@@ -77,18 +78,39 @@ class SeedStack:
 
     def train_epoch(self, epoch: int) -> dict[str, list[float]]:
         """One pass over the training split, epochs counted from 1; mean losses per seed."""
-        batch_size, num_steps = self.optimisation.batch_size, self.steps_per_epoch
         factor = self.optimisation.lr_at(epoch) / self.optimisation.lr
         for group, lr in zip(self.optimizer.param_groups, self.initial_lrs, strict=True):
             group["lr"] = lr * factor
-        order, noise = self._order(epoch), self._noise(POSTERIOR, num_steps * batch_size, epoch)
         sums: dict[str, Tensor] = {}
-        for step in range(num_steps):
-            part = slice(step * batch_size, (step + 1) * batch_size)
-            rows = self.train_rows.index_select(0, order[:, part].reshape(-1)).unflatten(0, (-1, batch_size))
-            for name, value in self._step(rows, noise[:, part], epoch * num_steps + step).items():
+        for count, (rows, noise) in enumerate(self.batches(epoch), epoch * self.steps_per_epoch):
+            for name, value in self.step(rows, noise, count).items():
                 sums[name] = sums[name] + value if name in sums else value
-        return {name: (value / num_steps).tolist() for name, value in sums.items()}
+        return {name: (value / self.steps_per_epoch).tolist() for name, value in sums.items()}
+
+    def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows [x, u] and posterior noise of every step of an epoch, [s b ...]."""
+        size = self.optimisation.batch_size
+        order, noise = self._order(epoch), self._noise(POSTERIOR, self.steps_per_epoch * size, epoch)
+        for start in range(0, self.steps_per_epoch * size, size):
+            part = slice(start, start + size)
+            rows = self.train_rows.index_select(0, order[:, part].reshape(-1))
+            yield rows.unflatten(0, (-1, size)), noise[:, part]
+
+    def step(self, rows: Tensor, noise: Tensor, count: int) -> dict[str, Tensor]:
+        """One optimiser step of all seeds; `count` numbers it for the random directions of MCL."""
+        x, u = rows.split([self.data.observed_dim, self.data.condition_dim], dim=-1)
+        inputs = x if self.model.config.family == "beta_vae" else rows
+        loss = self.model.loss(inputs, x, u, noise)
+        values = {"reconstruction": loss.reconstruction, "kl": loss.kl}
+        total = loss.reconstruction + self.model.config.beta * loss.kl
+        if self.mcl is not None:
+            contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, count))
+            total = total + self.optimisation.mcl_weight * contrast.loss
+            values |= {"mcl": contrast.loss, "mcl_accuracy": contrast.accuracy}
+        self.optimizer.zero_grad()
+        total.sum().backward()
+        self.optimizer.step()
+        return {name: value.detach() for name, value in values.items()}
 
     def evaluate(self) -> dict[str, list[float]]:
         """Scores and parts of the bound on the test split, one value per seed."""
@@ -128,21 +150,6 @@ class SeedStack:
             index, key = name.split("/")
             self.optimizer.state[self.parameters[int(index)]][key] = value
 
-    def _step(self, rows: Tensor, noise: Tensor, count: int) -> dict[str, Tensor]:
-        x, u = rows.split([self.data.observed_dim, self.data.condition_dim], dim=-1)
-        inputs = x if self.model.config.family == "beta_vae" else rows
-        loss = self.model.loss(inputs, x, u, noise)
-        values = {"reconstruction": loss.reconstruction, "kl": loss.kl}
-        total = loss.reconstruction + self.model.config.beta * loss.kl
-        if self.mcl is not None:
-            contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, count))
-            total = total + self.optimisation.mcl_weight * contrast.loss
-            values |= {"mcl": contrast.loss, "mcl_accuracy": contrast.accuracy}
-        self.optimizer.zero_grad()
-        total.sum().backward()
-        self.optimizer.step()
-        return {name: value.detach() for name, value in values.items()}
-
     def _load(self, simulation: Simulation) -> None:
         rows = torch.cat([simulation.x, simulation.u], dim=-1)
         cut = simulation.num_train
@@ -150,7 +157,7 @@ class SeedStack:
         self.test_rows = rows[:, cut:].clone()
         self.test_z = simulation.z[:, cut:].clone()
         self.test_condition = simulation.condition[:, cut:].clone()
-        self.truth = simulation.truth
+        self.truth, self.alphabet = simulation.truth, simulation.alphabet
 
     def _contrast(self, config: MclConfig) -> MechanisticContrast:
         linear = partial(StackedLinear, streams=[random_stream(seed, CONTRAST) for seed in self.seeds])

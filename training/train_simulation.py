@@ -91,7 +91,7 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
             if epoch % config.save_every == 0 or epoch == last:
                 _save(store, stacks, progress | {"identity": _plain(identity)})
     result = {"cell": config.cell, "seeds": list(seeds), "identity": _plain(identity)} | progress
-    write_atomically(out / "result.json", json.dumps(_rounded(result), indent=None) + "\n")
+    write_atomically(out / "result.json", json.dumps(rounded(result), indent=None) + "\n")
     return result
 
 
@@ -146,12 +146,12 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: _rounded(entry) for key, entry in value.items()}
-    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
+        return {key: rounded(entry) for key, entry in value.items()}
+    return [rounded(entry) for entry in value] if isinstance(value, list) else value
 
 
 def run_study(study: Path, out: Path, overrides: list[str]) -> None:

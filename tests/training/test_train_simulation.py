@@ -158,6 +158,12 @@ def test_the_cosine_schedule_ends_near_zero() -> None:
     assert schedule.lr_at(100) < 1e-6
 
 
+def test_a_restart_changes_the_weights_and_not_the_data() -> None:
+    first, second = stack([3]), stack([3], restart=1)
+    assert first.train_rows.equal(second.train_rows)
+    assert not first.model.encoder[0].weight.equal(second.model.encoder[0].weight)
+
+
 def test_seeds_are_split_evenly() -> None:
     assert split_seeds(range(5), 2) == [[0, 1, 2], [3, 4]]
     assert split_seeds([9], 4) == [[9]]

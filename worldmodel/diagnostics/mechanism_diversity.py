@@ -50,6 +50,13 @@ class MechanismDiversity:
         largest, smallest = self.singular_values[:, 0], self.singular_values[:, -1]
         return torch.where(self.full_rank, largest / smallest, torch.inf)
 
+    @property
+    def effective_rank(self) -> Float[Tensor, " n"]:
+        """Exponential of the entropy of the singular values: how many directions the contrasts really use."""
+        share = self.singular_values / self.singular_values.sum(1, keepdim=True).clamp(min=1e-300)
+        entropy = -torch.special.xlogy(share, share).sum(1)
+        return torch.where(self.rank > 0, entropy.exp(), 0)
+
     def verdict(self) -> str:
         """One sentence for a report."""
         share, points = self.full_rank.double().mean().item(), len(self.rank)
@@ -88,7 +95,8 @@ def mechanism_vectors(
         raise ValueError(
             "the Jacobian of the generator loses rank: it is not invertible in z and V has no meaning"
         )
-    return vmap(vector, chunk_size=chunk_size)(*pairs).unflatten(0, (num_points, num_conditions))
+    vectors = vmap(vector, chunk_size=chunk_size)(*pairs).detach()
+    return vectors.unflatten(0, (num_points, num_conditions))
 
 
 def mechanism_diversity(

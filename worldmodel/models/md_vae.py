@@ -13,6 +13,7 @@ same code; they differ only in which coordinates are called the latent. Axes: s 
 outputs, a size of a condition.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -177,6 +178,13 @@ class StackedVae(nn.Module):
         if self.config.family == "tied":
             return {"latent": standardised, "modulated": mean}
         return {"latent": mean, "standardised": standardised, "modulated": mean}
+
+    def of_seed(self, index: int) -> "StackedVae":
+        """A copy that holds one seed only, in double precision."""
+        alone = copy.deepcopy(self).double()
+        for parameter in alone.parameters():
+            parameter.data = parameter.data[index : index + 1].clone()
+        return alone
 
     def _three_layers(self, linear: Linear, in_dim: int, out_dim: int) -> nn.Sequential:
         width = self.config.width or max(64, 4 * self.latent_dim)

@@ -49,6 +49,8 @@ def test_enough_conditions_on_a_curved_generator_satisfy_assumption_two() -> Non
     assert found.full_rank.all()
     assert found.limits == ()
     assert found.condition_number.isfinite().all()
+    assert (found.effective_rank > 1).all()
+    assert (found.effective_rank <= 2 * DIM).all()
     assert "holds at 100%" in found.verdict()
 
 
@@ -67,6 +69,7 @@ def test_an_affine_generator_has_no_contrasts_at_all() -> None:
     )
     assert found.largest_contrast < 1e-12
     assert (found.rank == 0).all()
+    assert (found.effective_rank == 0).all()
     assert found.limits == ("affine generator",)
 
 

@@ -74,7 +74,7 @@ def test_the_bound_of_the_tied_model_is_the_md_vae_bound_in_z() -> None:
 
 @pytest.mark.parametrize("family", ["concat", "modulated", "hypernetwork"])
 def test_rotating_the_latent_keeps_the_bound_of_a_full_posterior(family: str) -> None:
-    # g(R^T z, u) with the rotated posterior: neither likelihood nor N(0, I) prior can tell, even for R = R(u).
+    # g(R^T z, u) with the rotated posterior: neither likelihood nor prior can tell, even for R = R(u).
     x, u, noise = batch()
     model = vae(family=family)
     posterior = model.encode(x, u)
@@ -99,6 +99,13 @@ def test_a_seed_is_the_same_alone_and_in_a_stack() -> None:
     both = loss_of(vae(3, family="modulated"), x, u, noise)
     alone = loss_of(vae(1, family="modulated"), x[:1], u[:1], noise[:1])
     torch.testing.assert_close(both.negative_elbo[:1], alone.negative_elbo)
+
+
+def test_one_seed_can_be_taken_out_of_a_stack() -> None:
+    _, u, noise = (part.double() for part in batch(3))
+    model = vae(3, family="modulated")
+    alone = model.of_seed(2)
+    torch.testing.assert_close(alone.generate(noise[2:], u[2:]), model.double().generate(noise, u)[2:])
 
 
 def test_widths_follow_the_paper() -> None:

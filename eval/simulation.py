@@ -1,0 +1,118 @@
+"""Collect the cells of the identifiability study, bound their scores, and write the tables and figures.
+
+python eval/simulation.py collect outputs/simulation        finished cells -> docs/results/simulation/cells
+python eval/simulation.py oracles                           floors and ceilings of all collected data
+python eval/simulation.py controls outputs/simulation/CELL  rotation control and mechanism diversity
+python eval/simulation.py report                            docs/results/simulation/tables.md, figures
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from eval.simulation_controls import learned_diversity, oracles, rotation_control, true_diversity
+from eval.simulation_report import write_report
+from training.checkpointing import CheckpointStore, write_atomically
+from training.seed_stack import SeedStack
+from training.train_simulation import CellConfig, rounded
+from worldmodel.config import load_config
+from worldmodel.data.simulation import SimulationConfig
+
+RESULTS = Path("docs/results/simulation")
+
+
+def collect(runs: Path, results: Path) -> None:
+    """Copy what is finished, without the loss curves of every epoch."""
+    for path in sorted(runs.glob("*/result.json")):
+        result = json.loads(path.read_text())
+        result["final_losses"] = result.pop("losses")[-1]
+        _write(results / "cells" / f"{result['cell']}.json", result)
+        print(result["cell"])
+
+
+def write_oracles(results: Path, num_seeds: int) -> None:
+    """One file per data process of the collected cells; those that exist are kept."""
+    for path in sorted((results / "cells").glob("*.json")):
+        data = SimulationConfig(**json.loads(path.read_text())["identity"]["data"])
+        target = results / "oracles" / f"{data_name(data)}.json"
+        if not target.exists():
+            _write(target, {"data": asdict(data)} | oracles(data, range(num_seeds)))
+            print(target.stem)
+
+
+def data_name(data: SimulationConfig) -> str:
+    """Names a data process among files: mixing, d_z, |U|, and the activation of h if it is not the usual."""
+    smooth = "" if data.activation == "leaky_relu" else f"_{data.activation}"
+    return f"{data.mixing}_d{data.latent_dim}_u{data.num_conditions}{smooth}"
+
+
+def write_controls(run: Path, results: Path, num_diverse: int) -> None:
+    """Load a cell's weights and put its controls beside the results."""
+    config = load_config(CellConfig, str(run / "config.yaml"))
+    checkpoint = CheckpointStore(run / "checkpoints", num_kept=1).last_good()
+    if checkpoint is None:
+        raise ValueError(f"{run} has no checkpoint")
+    found: dict[str, Any] = {"cell": config.cell, "epoch": checkpoint.state["epoch"]}
+    controls: list[dict[str, list[float]]] = []
+    diversity: list[dict[str, Any]] = []
+    for index, seeds in enumerate(checkpoint.state["parts"]):
+        stack = SeedStack(config.data, config.model, config.mcl, config.optimisation, seeds)
+        stack.restore(checkpoint.tensors(f"weights_{index}"), {})
+        if config.model.family in ("concat", "modulated", "hypernetwork"):
+            controls.append(asdict(rotation_control(stack)))
+        for seed in range(min(num_diverse - len(diversity), len(seeds))):
+            learned, true = learned_diversity(stack, seed), true_diversity(stack, seed)
+            diversity.append({"seed": seeds[seed], "learned": summary(learned), "true": summary(true)})
+    if controls:
+        found["rotation"] = {
+            name: list(chain.from_iterable(part[name] for part in controls)) for name in controls[0]
+        }
+    _write(results / "controls" / f"{config.cell}.json", found | {"diversity": diversity})
+
+
+def summary(diversity: Any) -> dict[str, Any]:
+    """What the tables show of a diversity measurement."""
+    return {
+        "rank": int(diversity.rank.median()),
+        "needed": 2 * diversity.latent_dim,
+        "effective_rank": float(diversity.effective_rank.median()),
+        "condition_number": float(diversity.condition_number.median()),
+        "largest_contrast": diversity.largest_contrast,
+        "verdict": diversity.verdict(),
+    }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(rounded(content)) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("collect", "oracles", "controls", "report"))
+    parser.add_argument("runs", nargs="?", type=Path, help="folder of the study, or of one cell for controls")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seeds", type=int, default=30, help="oracles: seeds 0 to this")
+    parser.add_argument(
+        "--diverse", type=int, default=3, help="controls: seeds whose mechanism diversity is measured"
+    )
+    arguments = parser.parse_args()
+    if arguments.command in ("collect", "controls") and arguments.runs is None:
+        parser.error(f"{arguments.command} needs a folder")
+    if arguments.command == "collect":
+        collect(arguments.runs, arguments.results)
+    elif arguments.command == "oracles":
+        write_oracles(arguments.results, arguments.seeds)
+    elif arguments.command == "controls":
+        write_controls(arguments.runs, arguments.results, arguments.diverse)
+    else:
+        write_report(arguments.results)
+
+
+if __name__ == "__main__":
+    main()

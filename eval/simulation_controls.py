@@ -1,0 +1,154 @@
+"""What bounds a score of the simulation study: oracles, rotations of learned latents, mechanism diversity.
+
+Axes: s seeds, n samples, d latents.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import jacfwd, vmap
+
+from training.seed_stack import SeedStack
+from worldmodel.data.simulation import Simulation, SimulationConfig, random_stream, simulate
+from worldmodel.diagnostics.correlation import matched_correlation
+from worldmodel.diagnostics.mechanism_diversity import MechanismDiversity, mechanism_diversity
+from worldmodel.objectives.elbo import Gaussian, gaussian_nll, standard_kl
+
+ROTATION = 200  # random stream of the rotations, beside those of data and training
+
+
+def oracles(config: SimulationConfig, seeds: range) -> dict[str, list[float]]:
+    """Scores that need no model, per seed: what they say about the metric, not about learning.
+
+    ceiling: posterior means of the true model, linearised at the true latent; no estimate from (x, u) can
+    do better. modulated: w = z * m(u) + b(u) itself, scored against z. rotated: z after one random rotation.
+    rotated_by_condition: z after a rotation of its own in every condition.
+    """
+    simulation = simulate(config, list(seeds))
+    z, condition = simulation.z[:, config.num_train :], simulation.condition[:, config.num_train :]
+    u = simulation.u[:, config.num_train :]
+    shared = rotations(list(seeds), 1, config.latent_dim)[:, 0]
+    own = rotations(list(seeds), config.num_conditions, config.latent_dim)
+    return {
+        "ceiling": [ceiling(simulation, index) for index in range(len(seeds))],
+        "modulated": _mcc(z, simulation.truth.modulate(z, u)),
+        "rotated": _mcc(z, z @ shared.transpose(-1, -2)),
+        "rotated_by_condition": _mcc(z, rotate_by_condition(z, own, condition)),
+    }
+
+
+def ceiling(simulation: Simulation, index: int, num_points: int = 400) -> float:
+    """Correlation of z with E[z | x, u], sqrt(1 - mean posterior variance), h linearised at each true z."""
+    truth, std = simulation.truth.of_seed(index), simulation.truth.config.noise_std
+
+    def output(z: Tensor, u: Tensor) -> Tensor:
+        return truth(z.view(1, 1, -1), u.view(1, 1, -1)).flatten()
+
+    z, u = (part[index, -num_points:].double() for part in (simulation.z, simulation.u))
+    jacobian = vmap(jacfwd(output))(z, u)
+    precision = torch.eye(z.shape[1]) + jacobian.transpose(1, 2) @ jacobian / std**2
+    variance = torch.linalg.inv(precision).diagonal(0, 1, 2).mean(0)
+    return float((1 - variance).sqrt().mean())
+
+
+def rotations(seeds: list[int], count: int, dim: int) -> Tensor:
+    """Uniformly random rotations and reflections, [s count d d]."""
+    draws = [torch.randn(count, dim, dim, generator=random_stream(seed, ROTATION)) for seed in seeds]
+    basis, upper = torch.linalg.qr(torch.stack(draws))
+    return basis * upper.diagonal(0, -2, -1).sign().unsqueeze(-2)
+
+
+def rotate_by_condition(z: Tensor, turns: Tensor, condition: Tensor) -> Tensor:
+    """Each sample turned by the rotation of its condition."""
+    index = torch.arange(len(z)).unsqueeze(1)
+    return (turns[index, condition] @ z.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class RotationControl:
+    """A learned model before and after its latent is rotated: bound and score, one value per seed."""
+
+    elbo: list[float]  # nats per sample
+    elbo_rotated: list[float]  # the posterior rotated with the latent
+    elbo_rotated_mean_field: list[float]  # the best diagonal posterior in the rotated coordinates
+    mcc: list[float]
+    mcc_rotated: list[float]  # one rotation per seed
+    mcc_rotated_by_condition: list[float]
+
+
+def rotation_control(stack: SeedStack) -> RotationControl:
+    """Rotate the latent of MD-VAEs (prior N(0, I)) by random rotations, on the test split."""
+    config = stack.model.config
+    if config.has_conditional_prior or config.family == "beta_vae":
+        raise ValueError(f"the control is for models with g(z, u) and prior N(0, I), not {config.family}")
+    dims = [stack.data.observed_dim, stack.data.condition_dim]
+    x, u = stack.test_rows.split(dims, dim=-1)
+    turns = rotations(list(stack.seeds), 1, stack.data.latent_dim)
+    own = rotations(list(stack.seeds), stack.data.num_conditions, stack.data.latent_dim)
+    with torch.no_grad():
+        posterior = stack.model.encode(x, u)
+        noise = torch.randn(posterior.mean.shape, generator=random_stream(ROTATION, 1))
+        covariance = turns @ posterior.covariance @ turns.transpose(-1, -2)
+        mean = (turns @ posterior.mean.unsqueeze(-1)).squeeze(-1)
+        factor = torch.linalg.cholesky(covariance)
+        full = Gaussian(mean, factor.diagonal(0, -2, -1).log(), factor.tril(-1))
+        # Of all diagonal Gaussians the one with the diagonal of the precision is nearest to a Gaussian.
+        precision = torch.cholesky_inverse(factor).diagonal(0, -2, -1)
+        diagonal = Gaussian(mean, -0.5 * precision.log())
+        drawn = posterior.sample(noise)
+        turned = (turns @ drawn.unsqueeze(-1)).squeeze(-1)  # the same draw, seen in the rotated coordinates
+        identity = torch.eye(stack.data.latent_dim).expand_as(turns)
+        sides = (
+            (posterior, drawn, identity),
+            (full, turned, turns),
+            (diagonal, diagonal.sample(noise), turns),
+        )
+        bounds = [_bound(stack, x, u, q, sample, turn) for q, sample, turn in sides]
+    z, estimate = stack.test_z, posterior.mean
+    return RotationControl(
+        elbo=bounds[0],
+        elbo_rotated=bounds[1],
+        elbo_rotated_mean_field=bounds[2],
+        mcc=_mcc(z, estimate),
+        mcc_rotated=_mcc(z, mean),
+        mcc_rotated_by_condition=_mcc(z, rotate_by_condition(estimate, own, stack.test_condition)),
+    )
+
+
+def _bound(stack: SeedStack, x: Tensor, u: Tensor, q: Gaussian, sample: Tensor, turns: Tensor) -> list[float]:
+    """The bound of the model whose latent is rotated: g(R^T z, u) and posterior q."""
+    z = (turns.transpose(-1, -2) @ sample.unsqueeze(-1)).squeeze(-1)
+    error = gaussian_nll(x, stack.model.generate(z, u), stack.model.config.decoder_std)
+    values: list[float] = (-(error + standard_kl(q).mean(-1))).tolist()
+    return values
+
+
+def learned_diversity(stack: SeedStack, index: int, num_points: int = 32) -> MechanismDiversity:
+    """The contrasts of one learned generator, at latents drawn from the prior."""
+    model = stack.model.of_seed(index)
+    return _diversity(lambda z, u: model.generate(z, u), stack, index, num_points)
+
+
+def true_diversity(stack: SeedStack, index: int, num_points: int = 32) -> MechanismDiversity:
+    """The contrasts of the data's own generator, at latents drawn from the prior."""
+    return _diversity(stack.truth.of_seed(index), stack, index, num_points)
+
+
+def _diversity(
+    generator: Callable[[Tensor, Tensor], Tensor], stack: SeedStack, index: int, num: int
+) -> MechanismDiversity:
+    z = torch.randn(num, stack.data.latent_dim, generator=random_stream(ROTATION, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # piecewise linear generators are named in the result
+        return mechanism_diversity(
+            lambda z, u: generator(z.unsqueeze(0), u.unsqueeze(0)).squeeze(0), z, stack.alphabet[index]
+        )
+
+
+def _mcc(true: Tensor, estimated: Tensor) -> list[float]:
+    values: list[float] = np.asarray(matched_correlation(true, estimated).mean).tolist()
+    return values

@@ -1,0 +1,234 @@
+"""Tables and figures of the identifiability study from its collected JSON files."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+MIXINGS, DIMS, CONDITIONS = ("orthogonal", "generic"), (5, 10, 20), (2, 4, 8, 16, 32)
+# What the paper reports: section 5.1 at |U| = 8, and Table 5.
+PAPER_TEXT = {5: 0.96, 10: 0.87, 20: 0.81}
+PAPER_TABLE = {
+    5: (0.51, 0.79, 0.96, 0.97, 0.97),
+    10: (0.43, 0.62, 0.84, 0.93, 0.94),
+    20: (0.39, 0.51, 0.71, 0.86, 0.92),
+}
+# Columns: title, cell name, score. The iVAE standardised by its prior is the tied MD-VAE, number for number.
+COLUMNS = (
+    ("beta-VAE", "beta_vae", "mcc"),
+    ("iVAE as is", "ivae", "mcc"),
+    ("MD-VAE concat", "concat", "mcc"),
+    ("MD-VAE modulated", "modulated", "mcc"),
+    ("MD-VAE tied = iVAE standardised", "ivae", "standardised_mcc"),
+    ("MD-VAE tied, full posterior", "tied_full", "mcc"),
+    ("the same, best of 3 starts by ELBO", "tied_full_restarts", "mcc"),
+)
+RESTARTS = "tied_full", ("tied_full_r1", "tied_full_r2")  # cells that differ in their initial weights only
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One trained cell: a model on a data process."""
+
+    name: str
+    mixing: str
+    latent_dim: int
+    num_conditions: int
+    scores: dict[str, dict[str, list[float]]]  # epoch -> score -> one value per seed
+    content: dict[str, Any]
+
+    def values(self, score: str, epoch: str | None = None) -> np.ndarray:
+        """One value per seed, after the last epoch unless told otherwise."""
+        return np.asarray(self.scores[epoch or max(self.scores, key=int)][score])
+
+
+def load_cells(results: Path) -> list[Cell]:
+    """All collected cells."""
+    cells = []
+    for path in sorted((results / "cells").glob("*.json")):
+        content = json.loads(path.read_text())
+        data = content["identity"]["data"]
+        key = (content["identity"]["name"], data["mixing"], data["latent_dim"], data["num_conditions"])
+        cells.append(Cell(*key, content["scores"], content))
+    return cells
+
+
+def best_of_restarts(cells: list[Cell]) -> list[Cell]:
+    """For every data process with all its restarts: per seed the start with the highest held-out ELBO."""
+    base, others = RESTARTS
+    best = []
+    for cell in (cell for cell in cells if cell.name == base):
+        key = (cell.mixing, cell.latent_dim, cell.num_conditions)
+        starts = [cell, *(other for name in others if (other := find(cells, name, *key)))]
+        if len(starts) == 1 + len(others):
+            chosen = np.argmax([start.values("elbo") for start in starts], axis=0)
+            last = {
+                score: [float(starts[start].values(score)[seed]) for seed, start in enumerate(chosen)]
+                for score in cell.scores[max(cell.scores, key=int)]
+            }
+            content = {"cell": f"{cell.content['cell']}_restarts"}
+            best.append(Cell(f"{base}_restarts", *key, {max(cell.scores, key=int): last}, content))
+    return best
+
+
+def find(cells: Iterable[Cell], name: str, mixing: str, latent_dim: int, num_conditions: int) -> Cell | None:
+    """The cell with these settings, if it was collected."""
+    key = (name, mixing, latent_dim, num_conditions)
+    found = [cell for cell in cells if (cell.name, cell.mixing, cell.latent_dim, cell.num_conditions) == key]
+    return found[0] if found else None
+
+
+def spread(values: np.ndarray) -> str:
+    """Median, quartiles."""
+    low, middle, high = np.nanpercentile(values, (25, 50, 75))
+    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def main_table(cells: list[Cell], oracles: dict[str, Any], num_conditions: int = 8) -> list[str]:
+    """MCC of all models beside floors and ceilings, one row per mixing and d_z."""
+    titles = [title for title, _, _ in COLUMNS]
+    lines = [_row(["h", "d_z", *titles, "ceiling", "w as z", "rotated", "rotated per u", "paper MD-VAE"])]
+    lines.append(_row(["---"] * (len(titles) + 7)))
+    for mixing in MIXINGS:
+        for dim in DIMS:
+            entries = []
+            for _, name, score in COLUMNS:
+                cell = find(cells, name, mixing, dim, num_conditions)
+                entries.append(spread(cell.values(score)) if cell else "not run")
+            bounds = oracles.get(f"{mixing}_d{dim}_u{num_conditions}", {})
+            names = ("ceiling", "modulated", "rotated", "rotated_by_condition")
+            entries += [f"{np.median(bounds[name]):.3f}" if name in bounds else "" for name in names]
+            lines.append(_row([mixing, str(dim), *entries, f"{PAPER_TEXT[dim]} / {PAPER_TABLE[dim][2]}"]))
+    return lines
+
+
+def ordering_table(cells: list[Cell]) -> list[str]:
+    """On how many seeds one model beats another, on the same data."""
+    pairs = ((2, 1), (3, 1), (4, 2), (4, 3), (1, 0), (2, 0))
+    lines = [_row(["h", "d_z", "|U|", *(f"{COLUMNS[a][0]} > {COLUMNS[b][0]}" for a, b in pairs)])]
+    lines.append(_row(["---"] * (len(pairs) + 3)))
+    for mixing, dim, num in ((m, d, k) for m in MIXINGS for d in DIMS for k in CONDITIONS):
+        entries = []
+        for pair in pairs:
+            sides = [(find(cells, COLUMNS[i][1], mixing, dim, num), COLUMNS[i][2]) for i in pair]
+            values = [cell.values(score) for cell, score in sides if cell is not None]
+            entries.append(
+                f"{int((values[0] > values[1]).sum())} of {len(values[0])}" if len(values) == 2 else ""
+            )
+        if any(entries):
+            lines.append(_row([mixing, str(dim), str(num), *entries]))
+    return lines
+
+
+def sweep_table(cells: list[Cell]) -> list[str]:
+    """Median MCC over |U| beside the paper's Table 5."""
+    lines = [_row(["h", "d_z", "model", *(f"|U| = {num}" for num in CONDITIONS)]), _row(["---"] * 8)]
+    for dim in DIMS:
+        lines.append(_row(["paper", str(dim), "MD-VAE", *(f"{value:.2f}" for value in PAPER_TABLE[dim])]))
+        for mixing in MIXINGS:
+            for title, name, score in COLUMNS:
+                row = [find(cells, name, mixing, dim, num) for num in CONDITIONS]
+                if any(row):
+                    medians = [f"{np.median(cell.values(score)):.3f}" if cell else "" for cell in row]
+                    lines.append(_row([mixing, str(dim), title, *medians]))
+    return lines
+
+
+def epochs_table(cells: list[Cell]) -> list[str]:
+    """Median MCC as training goes on: what still rises at the end."""
+    epochs = sorted({epoch for cell in cells for epoch in cell.scores}, key=int)
+    lines = [_row(["cell", "score", *epochs, "R2 by u", "ELBO"]), _row(["---"] * (len(epochs) + 4))]
+    for cell in cells:
+        for score in ("mcc", "standardised_mcc", "mcc_held_out", "mcc_by_condition", "modulated_mcc"):
+            if score in cell.scores[max(cell.scores, key=int)]:
+                medians = [
+                    f"{np.median(cell.values(score, e)):.3f}" if e in cell.scores else "" for e in epochs
+                ]
+                last = [f"{np.median(cell.values(name)):.3f}" for name in ("r2_by_condition", "elbo")]
+                lines.append(_row([cell.content["cell"], score, *medians, *last]))
+    return lines
+
+
+def control_tables(controls: list[dict[str, Any]]) -> list[str]:
+    """Rotation control and mechanism diversity of the cells that have them."""
+    names = (
+        "elbo",
+        "elbo_rotated",
+        "elbo_rotated_mean_field",
+        "mcc",
+        "mcc_rotated",
+        "mcc_rotated_by_condition",
+    )
+    lines = [_row(["cell", *names]), _row(["---"] * 7)]
+    for entry in controls:
+        if "rotation" in entry:
+            lines.append(
+                _row([entry["cell"], *(f"{np.median(entry['rotation'][name]):.3f}" for name in names)])
+            )
+    fields = ("rank", "needed", "effective_rank", "condition_number", "largest_contrast")
+    lines += ["", _row(["cell", "generator", *fields]), _row(["---"] * 7)]
+    for entry in controls:
+        for kind in ("true", "learned"):
+            medians = [np.median([one[kind][name] for one in entry["diversity"]]) for name in fields]
+            lines.append(_row([entry["cell"], kind, *(f"{value:.3g}" for value in medians)]))
+    return lines
+
+
+def violins(cells: list[Cell], path: Path) -> None:
+    """MCC of all seeds at |U| = 8: one panel per mixing and d_z."""
+    figure, axes = plt.subplots(len(MIXINGS), len(DIMS), figsize=(12, 6), sharey=True, squeeze=False)
+    for (row, mixing), (column, dim) in ((m, d) for m in enumerate(MIXINGS) for d in enumerate(DIMS)):
+        axis = axes[row, column]
+        for place, (_, name, score) in enumerate(COLUMNS):
+            if cell := find(cells, name, mixing, dim, 8):
+                values = cell.values(score)
+                axis.violinplot(values[np.isfinite(values)], [place], showmedians=True, widths=0.8)
+        axis.axhline(PAPER_TEXT[dim], color="grey", linestyle=":", linewidth=1)
+        axis.set_title(f"{mixing} h, d_z = {dim}", fontsize=9)
+        axis.set_xticks(
+            range(len(COLUMNS)), [title.replace(" = ", "\n= ") for title, _, _ in COLUMNS], fontsize=6
+        )
+        axis.tick_params(axis="x", rotation=30)
+        axis.set_ylim(0, 1)
+    axes[0, 0].set_ylabel("MCC over seeds (dotted: paper)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def write_report(results: Path) -> None:
+    """tables.md and mcc.png from whatever has been collected."""
+    cells = load_cells(results)
+    cells += best_of_restarts(cells)
+    oracles = {
+        path.stem: json.loads(path.read_text()) for path in sorted((results / "oracles").glob("*.json"))
+    }
+    controls = [json.loads(path.read_text()) for path in sorted((results / "controls").glob("*.json"))]
+    sections = {
+        "MCC at |U| = 8, median [quartiles] over seeds": main_table(cells, oracles),
+        "Median MCC over |U|": sweep_table(cells),
+        "On how many seeds one model is ahead of another": ordering_table(cells),
+        "Over training": epochs_table(cells),
+        "Rotation control and mechanism diversity": control_tables(controls),
+    }
+    text = [
+        "# Simulation study: tables",
+        "",
+        "Written by `python eval/simulation.py report`; do not edit.",
+        "",
+    ]
+    for title, lines in sections.items():
+        text += [f"## {title}", "", *lines, ""]
+    (results / "tables.md").write_text("\n".join(text))
+    violins(cells, results / "mcc.png")
+
+
+def _row(entries: list[str]) -> str:
+    return "| " + " | ".join(entry.replace("|U|", "\\|U\\|") for entry in entries) + " |"
