@@ -9,7 +9,6 @@ python eval/simulation.py report                            docs/results/simulat
 import argparse
 import json
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from eval.simulation_controls import learned_diversity, oracles, rotation_contro
 from eval.simulation_report import write_report
 from training.checkpointing import CheckpointStore, write_atomically
 from training.seed_stack import SeedStack
-from training.train_simulation import CellConfig, rounded
+from training.train_simulation import CellConfig, restore_stacks, rounded
 from worldmodel.config import load_config
 from worldmodel.data.simulation import SimulationConfig
 
@@ -55,22 +54,21 @@ def write_controls(run: Path, results: Path, num_diverse: int) -> None:
     checkpoint = CheckpointStore(run / "checkpoints", num_kept=1).last_good()
     if checkpoint is None:
         raise ValueError(f"{run} has no checkpoint")
+    seeds = range(config.first_seed, config.first_seed + config.num_seeds)
+    stack = SeedStack(config.data, config.model, config.mcl, config.optimisation, seeds)
+    restore_stacks(checkpoint, [stack])
     found: dict[str, Any] = {"cell": config.cell, "epoch": checkpoint.state["epoch"]}
-    controls: list[dict[str, list[float]]] = []
-    diversity: list[dict[str, Any]] = []
-    for index, seeds in enumerate(checkpoint.state["parts"]):
-        stack = SeedStack(config.data, config.model, config.mcl, config.optimisation, seeds)
-        stack.restore(checkpoint.tensors(f"weights_{index}"), {})
-        if config.model.family in ("concat", "modulated", "hypernetwork"):
-            controls.append(asdict(rotation_control(stack)))
-        for seed in range(min(num_diverse - len(diversity), len(seeds))):
-            learned, true = learned_diversity(stack, seed), true_diversity(stack, seed)
-            diversity.append({"seed": seeds[seed], "learned": summary(learned), "true": summary(true)})
-    if controls:
-        found["rotation"] = {
-            name: list(chain.from_iterable(part[name] for part in controls)) for name in controls[0]
+    if config.model.family in ("concat", "modulated", "hypernetwork"):
+        found["rotation"] = asdict(rotation_control(stack))
+    found["diversity"] = [
+        {
+            "seed": seeds[index],
+            "learned": summary(learned_diversity(stack, index)),
+            "true": summary(true_diversity(stack, index)),
         }
-    _write(results / "controls" / f"{config.cell}.json", found | {"diversity": diversity})
+        for index in range(min(num_diverse, len(seeds)))
+    ]
+    _write(results / "controls" / f"{config.cell}.json", found)
 
 
 def summary(diversity: Any) -> dict[str, Any]:

@@ -8,15 +8,17 @@ import argparse
 import json
 import shlex
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from training.checkpointing import CheckpointStore, write_atomically
+from training.checkpointing import Checkpoint, CheckpointStore, write_atomically
 from training.seed_stack import OptimisationConfig, SeedStack, split_seeds
 from worldmodel.config import config_to_yaml, describe_config, load_config
 from worldmodel.data.simulation import SimulationConfig
@@ -106,13 +108,7 @@ def _restore(store: CheckpointStore, stacks: list[SeedStack], identity: dict[str
     if checkpoint is None:
         return {"epoch": 0, "cpu_seconds": 0.0, "losses": [], "scores": {}}
     _check_identity(str(checkpoint.path), checkpoint.state["identity"], identity)
-    saved = [tuple(part) for part in checkpoint.state["parts"]]
-    if saved != [stack.seeds for stack in stacks]:
-        raise ValueError(
-            f"{checkpoint.path}: seeds were split as {saved}; resume with num_threads={len(saved)}"
-        )
-    for index, stack in enumerate(stacks):
-        stack.restore(checkpoint.tensors(f"weights_{index}"), checkpoint.tensors(f"optimizer_{index}"))
+    restore_stacks(checkpoint, stacks)
     return {name: checkpoint.state[name] for name in ("epoch", "cpu_seconds", "losses", "scores")}
 
 
@@ -124,13 +120,32 @@ def _check_identity(where: str, found: dict[str, Any], expected: dict[str, Any])
         )
 
 
+def restore_stacks(checkpoint: Checkpoint, stacks: Sequence[SeedStack]) -> None:
+    """Give each stack its seeds of a cell's checkpoint, however the seeds were split when it was written."""
+    weights, slots = checkpoint.tensors("weights"), checkpoint.tensors("optimizer")
+    start = 0
+    for stack in stacks:
+        part = slice(start, start + len(stack.seeds))
+        stack.restore(_cut(weights, part), _cut(slots, part))
+        start = part.stop
+
+
 def _save(store: CheckpointStore, stacks: list[SeedStack], progress: dict[str, Any]) -> None:
-    files = {
-        f"{kind}_{index}": tensors
-        for index, stack in enumerate(stacks)
-        for kind, tensors in stack.tensors().items()
+    parts = [stack.tensors() for stack in stacks]
+    files = {kind: _stacked([part[kind] for part in parts]) for kind in parts[0]}
+    store.save(progress["epoch"], files, progress)
+
+
+def _stacked(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    # All tensors have the seeds in front, but for the step counts of the optimiser, which all seeds share.
+    return {
+        name: torch.cat([part[name] for part in parts]) if first.ndim else first
+        for name, first in parts[0].items()
     }
-    store.save(progress["epoch"], files, progress | {"parts": [list(stack.seeds) for stack in stacks]})
+
+
+def _cut(tensors: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
+    return {name: tensor[part].clone() if tensor.ndim else tensor.clone() for name, tensor in tensors.items()}
 
 
 def _joined(scores: list[dict[str, list[float]]]) -> dict[str, list[float]]:
