@@ -1,0 +1,55 @@
+"""Train a world model:
+
+accelerate launch training/train_world_model.py CONFIG.yaml key=value ...      (or python, or torchrun)
+
+Writes OUTPUT/checkpoints, log.jsonl, tensorboard/, rollouts/*.mp4 and, when finished, metrics.json and the
+world model folders OUTPUT/model (last step) and OUTPUT/best (lowest validation number), which
+`WorldModel.from_pretrained` loads.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from training.checkpointing import CheckpointStore, verify, write_atomically
+from training.command_line import run_script
+from training.distributed import start_accelerator
+from training.loop import fit
+from training.world_model_run import TrainConfig, build_run, export_model
+from worldmodel.config import save_config
+from worldmodel.objectives.world_model_loss import world_model_step
+
+
+def train(config: TrainConfig, resume: bool) -> bool:
+    """Build, fit, export; False when a signal ended it early."""
+    accelerator = start_accelerator(config.fit.machine)
+    output = Path(config.output)
+    run = build_run(config, accelerator.device)
+    if accelerator.is_main_process:
+        output.mkdir(parents=True, exist_ok=True)
+        save_config(config, output / "config.yaml")
+    result = fit(
+        world_model_step,
+        run.model,
+        run.train_clips,
+        config.fit,
+        output,
+        validate=run.validation,
+        resume=resume,
+        accelerator=accelerator,
+    )
+    if result.is_finished and accelerator.is_main_process:
+        if result.metrics:
+            write_atomically(output / "metrics.json", json.dumps(result.metrics, indent=2) + "\n")
+        store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
+        last = store.last_good()
+        assert last is not None, "a finished run has a checkpoint"
+        export_model(config, last, output / "model")
+        if best := store.best():
+            export_model(config, verify(store.folder / best), output / "best")
+    accelerator.end_training()
+    return result.is_finished
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(TrainConfig, train, __doc__ or ""))

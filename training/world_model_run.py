@@ -1,0 +1,120 @@
+"""Everything of a world-model run that a config decides: data, model and validation."""
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from training.checkpointing import Checkpoint
+from training.data import DataConfig, cache_latents, frame_contract, on_device, open_clips, open_index
+from training.loop import FitConfig
+from training.validation import Validation, ValidationConfig
+from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.index import EpisodeIndex
+from worldmodel.estimate import can_checkpoint
+from worldmodel.models.wan import load_vae
+from worldmodel.models.world_model import WorldModel
+from worldmodel.models.world_model_config import WorldModelConfig
+from worldmodel.models.world_model_parts import build_embodiment_classifier, build_mcl
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run of a world model."""
+
+    output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
+    start_from: str = (
+        ""  # world model folder or hub id to fine-tune; of `model`, only objective and mcl then count
+    )
+    model: WorldModelConfig = field(default_factory=WorldModelConfig)
+    data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+
+    def __post_init__(self) -> None:
+        if not self.start_from and not self.model.vae:
+            raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
+        mode = None if self.model.mcl is None else self.model.mcl.mode
+        if self.fit.compile and mode in ("exact", "hessian_diag"):
+            raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
+        if self.fit.gradient_checkpointing and not can_checkpoint(self.model):
+            raise ValueError(
+                "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
+            )
+
+
+@dataclass(frozen=True)
+class WorldModelRun:
+    """A model with its data, ready for `fit`."""
+
+    model: WorldModel
+    train_clips: ClipDataset
+    validation: Validation | None
+
+
+def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
+    """Open the data, build or load the model, encode what the latent cache lacks."""
+    index = open_index(config.data)
+    log.info("%s", index.summary())
+    model = build_model(config, index)
+    assert model.vae is not None, "a world model in training has an autoencoder"
+    latents = None
+    if config.data.latents:
+        latents = cache_latents(config.data, index, on_device(model.vae, device))
+    needs_frames = model.idm is not None
+    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames)
+    return WorldModelRun(model, clips, _validation(config, index, model))
+
+
+def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
+    """The same weights for the same config: random parts are drawn from the seed."""
+    torch.manual_seed(config.fit.seed)
+    if config.start_from:
+        model = _continued(config, index)
+    else:
+        vae = load_vae(config.model.vae)
+        model = WorldModel.build(config.model, frame_contract(index, vae), index.normalizer(), vae=vae)
+    if model.mcl is not None and model.mcl.config.needs_math_attention:
+        # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
+        model.fdm.backbone.set_attention_backend("_native_math")
+    return model
+
+
+def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
+    """A trained model with this config's objective and MCL, and with the new data's embodiments added."""
+    model = WorldModel.from_pretrained(config.start_from)
+    assert model.vae is not None, "from_pretrained loads the autoencoder"
+    found = frame_contract(index, model.vae)
+    model.contract.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)
+    has_new_contrast = config.model.mcl != model.config.mcl
+    num_known = len(model.normalizer.embodiments)
+    model.normalizer = model.normalizer.with_embodiments(index.stats)
+    model.config = replace(model.config, objective=config.model.objective, mcl=config.model.mcl)
+    if has_new_contrast:
+        model.mcl = build_mcl(model.config, model.contract, model.normalizer)
+    if len(model.normalizer.embodiments) != num_known:
+        model.embodiment_classifier = build_embodiment_classifier(model.config, model.normalizer)
+    return model
+
+
+def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:
+    if not config.validation.num_clips:
+        return None
+    clips = open_clips(config.data, index, "val", model.normalizer, None, with_frames=True)
+    folder = Path(config.output) / "rollouts"
+    return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
+
+
+def export_model(config: TrainConfig, checkpoint: Checkpoint, folder: Path) -> None:
+    """Write a training checkpoint, averaged weights where there are any, as a world model folder.
+
+    It is built afresh: the one in training may be sharded over processes.
+    """
+    model = build_model(config, open_index(config.data))
+    tensors = {**checkpoint.tensors("weights"), **checkpoint.tensors("ema")}
+    unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
+    assert not unexpected, unexpected
+    model.eval().save_pretrained(folder)
