@@ -1,7 +1,7 @@
 """Pictures of the scene by ray casting on the CPU: no GPU, no GL, no system library, the same pixels always.
 
 What stands still (table, wall, floor) is cast and shaded once per camera pose and kept. Each frame then casts
-only through pixels that the bounding cubes of the moving geoms can touch: the result equals a full cast.
+only through pixels that the bounding boxes of the moving geoms can touch: the result equals a full cast.
 Samples are stored sub-sample first, (s*s, H*W), so that the average over a pixel is a sum over one axis.
 """
 
@@ -20,6 +20,7 @@ VISIBLE_GROUPS = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # MuJoCo's habit: 3-5 a
 HIDDEN_GROUP = 5
 NEAR, FAR = 0.01, 100.0  # m
 LIGHT_DISTANCE = 20.0  # m; far enough for the shadow rays, which share one origin, to be nearly parallel
+LIGHT_GRID = 64  # cells along each side of the grid that sorts shadow receivers
 SHADOW_GAP = 2e-3  # m; an occluder this close to the surface is the surface
 
 
@@ -33,6 +34,32 @@ class _Hits:
 
 
 @dataclass(frozen=True)
+class _LightView:
+    """The shadow receivers as the light sees them, sorted into a grid across their extent."""
+
+    rays: Float64[np.ndarray, "k 3"]  # unit directions from the light
+    distance: Float64[np.ndarray, " k"]  # m
+    cells: Int[np.ndarray, " k"]  # flat index into the grid
+    low: Float64[np.ndarray, " 2"]  # corner of the grid, as slopes x / -z and y / -z seen from the light
+    scale: Float64[np.ndarray, " 2"]  # grid cells per unit of slope
+
+    @classmethod
+    def of(cls, offsets: Float64[np.ndarray, "k 3"]) -> "_LightView":
+        slopes = offsets[:, :2] / -offsets[:, 2:]
+        low, high = (slopes.min(0), slopes.max(0)) if len(slopes) else (np.zeros(2), np.ones(2))
+        scale = LIGHT_GRID / np.maximum(high - low, 1e-9)
+        column, row = np.minimum((slopes - low) * scale, LIGHT_GRID - 1).astype(np.int64).T
+        distance = np.linalg.norm(offsets, axis=1)
+        rays = offsets / distance[:, None]
+        return cls(rays, distance - SHADOW_GAP, row * LIGHT_GRID + column, low, scale)
+
+    def under(self, offsets: Float64[np.ndarray, "geom 8 3"]) -> Int[np.ndarray, " n"]:
+        """The receivers that may lie in the shadow of one of these boxes."""
+        corners = (offsets[..., :2] / -offsets[..., 2:] - self.low) * self.scale
+        return np.flatnonzero(_rectangles(corners, LIGHT_GRID, LIGHT_GRID).reshape(-1)[self.cells])
+
+
+@dataclass(frozen=True)
 class _Background:
     """What a camera at `pose` sees of the static geoms."""
 
@@ -41,8 +68,7 @@ class _Background:
     distance: Float64[np.ndarray, " n"]  # m; infinite for the sky
     lit: Float32[np.ndarray, "n 3"]  # shaded colours in 0..255
     receivers: Int[np.ndarray, " k"]  # pixels whose centre can take a shadow
-    light_rays: Float64[np.ndarray, "k 3"]  # unit directions from the light to those points
-    light_distance: Float64[np.ndarray, " k"]  # m
+    light_view: _LightView
 
 
 class Renderer:
@@ -71,6 +97,7 @@ class Renderer:
         self._centre_rays = _pixel_rays(camera.fovy, width, height, 1)
         self._static_model = _without_moving_geoms(model)
         self._moving = np.flatnonzero(~_is_static(model) & (VISIBLE_GROUPS[model.geom_group] == 1))
+        self._corners = _box_corners(model)[self._moving]
         self._table = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, TABLE)
         self._background: _Background | None = None
 
@@ -102,15 +129,13 @@ class Renderer:
         rays = self._camera_rays @ pose.rotation.T
         hits = _cast(self._static_model, data, pose.position, rays, static=True)
         receivers, offsets = self._shadow_receivers(pose, data)
-        light_distance = np.linalg.norm(offsets, axis=1)
         return _Background(
             pose,
             rays,
             np.where(hits.geom < 0, np.inf, hits.distance),
             self._shade_static(hits, rays, pose),
             receivers,
-            offsets / light_distance[:, None],
-            light_distance - SHADOW_GAP,
+            _LightView.of(offsets),
         )
 
     def _shadow_receivers(self, pose: CameraPose, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
@@ -136,10 +161,12 @@ class Renderer:
 
     def _darken(self, picture: np.ndarray, background: _Background, data: mujoco.MjData) -> None:
         """Casts the shadows of the moving geoms, one ray a pixel, with an edge a pixel soft."""
-        hits = _cast(self.model, data, self._light * LIGHT_DISTANCE, background.light_rays, static=False)
-        dark = (hits.geom >= 0) & (hits.distance < background.light_distance)
+        lamp, view = self._light * LIGHT_DISTANCE, background.light_view
+        under = view.under(self._moving_corners(data) - lamp)
+        hits = _cast(self.model, data, lamp, view.rays[under], static=False)
+        dark = (hits.geom >= 0) & (hits.distance < view.distance[under])
         mask = np.zeros(self.height * self.width, np.float32)
-        mask[background.receivers] = dark
+        mask[background.receivers[under]] = dark
         soft = _blur(mask.reshape(self.height, self.width)).reshape(-1)
         lit = 1.0 - self.look.shadow * soft[background.receivers]
         picture.reshape(self.samples**2, -1, 3)[:, background.receivers] *= lit[:, None]
@@ -152,25 +179,17 @@ class Renderer:
         picture[samples[front]] = self._shade(hits.geom[front], hits.normal[front])
 
     def _touched(self, pose: CameraPose, data: mujoco.MjData) -> Bool[np.ndarray, "H W"]:
-        """Pixels inside the screen rectangle of the bounding cube of some moving geom."""
-        touched = np.zeros((self.height, self.width), bool)
-        radius = self.model.geom_rbound[self._moving, None]
-        centres = (data.geom_xpos[self._moving] - pose.position) @ pose.rotation
-        nearest = centres[:, 2:] - radius
-        if len(nearest) and nearest.min() < NEAR:
-            touched[:] = True
-            return touched
-        low, high = centres[:, :2] - radius, centres[:, :2] + radius
-        focal = focal_length(self.camera.fovy, self.height)
+        """Pixels inside the screen rectangle of the bounding box of some moving geom."""
+        seen = (self._moving_corners(data) - pose.position) @ pose.rotation
+        if seen.size and seen[..., 2].min() < NEAR:
+            return np.ones((self.height, self.width), bool)
         middle = np.array([self.width, self.height]) / 2
-        start = np.minimum(low / nearest, low / (nearest + 2 * radius)) * focal + middle
-        stop = np.maximum(high / nearest, high / (nearest + 2 * radius)) * focal + middle
-        size = np.array([self.width, self.height])
-        start = np.clip(np.floor(start), 0, size).astype(np.int64)
-        stop = np.clip(np.ceil(stop), 0, size).astype(np.int64)
-        for (left, top), (right, bottom) in zip(start.tolist(), stop.tolist(), strict=True):
-            touched[top:bottom, left:right] = True
-        return touched
+        corners = seen[..., :2] / seen[..., 2:] * focal_length(self.camera.fovy, self.height) + middle
+        return _rectangles(corners, self.width, self.height)
+
+    def _moving_corners(self, data: mujoco.MjData) -> Float64[np.ndarray, "geom 8 3"]:
+        turns = data.geom_xmat[self._moving].reshape(-1, 3, 3)
+        return self._corners @ turns.transpose(0, 2, 1) + data.geom_xpos[self._moving, None]
 
     def _shade(self, geom: np.ndarray, normal: np.ndarray) -> Float32[np.ndarray, "n 3"]:
         return self._colours[geom] * self._brightness(normal)[:, None]
@@ -213,6 +232,23 @@ def _pixel_rays(fovy: float, width: int, height: int, samples: int) -> Float64[n
     focal = focal_length(fovy, height)
     rays = np.stack([(x + u - width / 2) / focal, (y + v - height / 2) / focal, np.ones(x.shape)], axis=-1)
     return (rays / np.linalg.norm(rays, axis=-1, keepdims=True)).reshape(-1, 3)
+
+
+def _box_corners(model: mujoco.MjModel) -> Float64[np.ndarray, "geom 8 3"]:
+    """Corners of the bounding box of each geom, in the frame of the geom."""
+    signs = np.stack(np.meshgrid([-1, 1], [-1, 1], [-1, 1]), axis=-1).reshape(1, 8, 3)
+    return model.geom_aabb[:, None, :3] + signs * model.geom_aabb[:, None, 3:]
+
+
+def _rectangles(corners: np.ndarray, width: int, height: int) -> Bool[np.ndarray, "H W"]:
+    """Cells that the bounding rectangle of any row of corners (x, y) reaches."""
+    covered = np.zeros((height, width), bool)
+    size = np.array([width, height])
+    start = np.clip(np.floor(corners.min(1)), 0, size).astype(np.int64)
+    stop = np.clip(np.floor(corners.max(1)) + 1, 0, size).astype(np.int64)
+    for (left, top), (right, bottom) in zip(start.tolist(), stop.tolist(), strict=True):
+        covered[top:bottom, left:right] = True
+    return covered
 
 
 def _is_static(model: mujoco.MjModel) -> Bool[np.ndarray, " geom"]:

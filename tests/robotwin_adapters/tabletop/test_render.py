@@ -8,7 +8,7 @@ import pytest
 from robotwin_adapters.tabletop.cameras import DESK, HEAD, Camera, camera_pose, extrinsic_cv, intrinsic_cv
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.look import Look
-from robotwin_adapters.tabletop.render import Renderer
+from robotwin_adapters.tabletop.render import Renderer, _LightView
 from robotwin_adapters.tabletop.scene import build_scene
 from robotwin_adapters.tabletop.tasks import sample_setup
 
@@ -133,6 +133,14 @@ def test_shadows_fall_away_from_the_light_and_only_on_the_table(model: mujoco.Mj
     u, v, w = intrinsic_cv(HEAD.fovy, 320, 240) @ extrinsic_cv(camera_pose(HEAD, model, data)) @ ground
     assert change[int(v / w), int(u / w)] > 200
     assert change[int(v / w), int(u / w) - 70] == 0
+
+
+def test_no_shadow_is_lost_to_culling(model: mujoco.MjModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [state(model, turn) for turn in (0.0, -0.7, 0.9)]
+    culled = [Renderer(model, HEAD, 96, 72).render(data) for data in states]
+    monkeypatch.setattr(_LightView, "under", lambda view, _: np.arange(len(view.rays)))
+    for data, picture in zip(states, culled, strict=True):
+        np.testing.assert_array_equal(Renderer(model, HEAD, 96, 72).render(data), picture)
 
 
 def test_table_can_be_checkered_or_plain(model: mujoco.MjModel) -> None:
