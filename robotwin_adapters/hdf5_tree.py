@@ -1,11 +1,13 @@
 """Reading HDF5 files one does not trust: no way out of the file, no surprise in type, shape or size."""
 
+import struct
+
 import h5py
 import numpy as np
 from numpy import ndarray
 
 MAX_NUMBER_BYTES = 256 << 20
-HEAP_MARK = b"GCOL\x01"  # begins a heap of variable-length strings
+HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # begins a heap of variable-length strings
 HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
 
 
@@ -43,30 +45,59 @@ def numbers_at(parent: h5py.Group, path: str, shape: tuple[int | None, ...]) -> 
     return values
 
 
-def text_at(parent: h5py.Group, path: str) -> str:
-    """A single UTF-8 string."""
+def integers_at(parent: h5py.Group, path: str, shape: tuple[int, ...]) -> ndarray:
+    """Whole numbers of this shape."""
     item = dataset_at(parent, path)
-    value = item[()] if item.shape == () else None
-    if not isinstance(value, bytes):
+    if item.dtype.kind not in "iu" or item.shape != shape:
+        raise ValueError(f"{item.name}: expected whole numbers {shape}, got {item.dtype} {item.shape}")
+    return np.asarray(item[()])
+
+
+def text_at(parent: h5py.Group, path: str, data: bytes) -> str:
+    """A single UTF-8 string, found in `data`, the bytes of the whole file.
+
+    HDF5 2.0 circles for ever in a damaged heap of strings and crashes on some others, so it is not asked.
+    """
+    item = dataset_at(parent, path)
+    offset = item.id.get_offset()
+    if item.shape != () or h5py.check_string_dtype(item.dtype) is None or offset is None:
         raise ValueError(f"{item.name}: expected one string, got {item.dtype} {item.shape}")
-    return value.decode("utf-8")
+    if item.dtype.kind == "S":
+        return data[offset : offset + item.dtype.itemsize].rstrip(b"\0").decode("utf-8")
+    try:
+        length, heap, index = struct.unpack_from("<IQI", data, offset)
+        return _heap_entry(data, heap, index)[:length].decode("utf-8")
+    except struct.error as error:
+        raise ValueError(f"{item.name}: its text lies outside the file") from error
 
 
-def check_string_heaps(data: bytes) -> None:
-    """Refuse a file whose string heaps cannot be walked: HDF5 2.0 circles for ever on an entry of no size."""
-    at = data.find(HEAP_MARK)
-    while at >= 0:
-        end = at + int.from_bytes(data[at + 8 : at + 16], "little")
-        entry = at + HEAP_HEADER_BYTES
-        while entry + HEAP_HEADER_BYTES <= end:
-            is_free = data[entry : entry + 2] == b"\0\0"
-            size = int.from_bytes(data[entry + 8 : entry + 16], "little")
-            # Free space counts its own header, a string does not and is padded to 8 bytes.
-            step = size if is_free else HEAP_HEADER_BYTES + (size + 7) // 8 * 8
-            if step < HEAP_HEADER_BYTES or entry + step > min(end, len(data)):
-                raise ValueError(f"the heap of strings at byte {at} is broken")
-            entry += step
-        at = data.find(HEAP_MARK, at + 1)
+def attribute_at(item: h5py.HLObject, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> ndarray | None:
+    """An attribute of exactly this type and shape, if there is one of this name."""
+    if name not in item.attrs:
+        return None
+    attribute = item.attrs.get_id(name)
+    if (attribute.dtype, attribute.shape) != (dtype, shape):
+        raise ValueError(f"{item.name}: attribute {name} has type {attribute.dtype} {attribute.shape}")
+    values = np.empty(shape, dtype)
+    attribute.read(values)
+    return values
+
+
+def _heap_entry(data: bytes, heap: int, index: int) -> bytes:
+    """The bytes of one entry; each begins with its index (2 bytes), 6 unused bytes and its size (8 bytes)."""
+    signature, total = struct.unpack_from("<8sQ", data, heap)
+    if signature != HEAP_SIGNATURE:
+        raise ValueError(f"no heap of strings at byte {heap}")
+    at, end = heap + HEAP_HEADER_BYTES, min(heap + total, len(data))
+    while at + HEAP_HEADER_BYTES <= end:
+        number, size = struct.unpack_from("<H6xQ", data, at)
+        start = at + HEAP_HEADER_BYTES
+        if number == 0 or start + size > end:  # entry 0 is the free space at the end
+            break
+        if number == index:
+            return data[start : start + size]
+        at = start + (size + 7) // 8 * 8
+    raise ValueError(f"no string {index} in the heap at byte {heap}")
 
 
 def _item_at(parent: h5py.Group, path: str) -> h5py.Group | h5py.Dataset:

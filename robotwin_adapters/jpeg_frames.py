@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int, UInt8, UInt32
 from numpy import ndarray
 
-from robotwin_adapters.hdf5_tree import dataset_at
+from robotwin_adapters.hdf5_tree import attribute_at, dataset_at
 from robotwin_adapters.jpeg import decode_rgb, read_header
 from robotwin_adapters.robotwin_checksum import FRAMES_ATTRIBUTE
 from robotwin_adapters.storage import FileStore, Stamp, errors_name
@@ -90,9 +90,6 @@ def open_jpeg_frames(store: FileStore, name: str, file: h5py.File, path: str) ->
     if not 0 < count <= MAX_FRAMES or not 0 < item_bytes <= MAX_JPEG_BYTES:
         raise ValueError(f"{path}: {count} frames of {item_bytes} bytes")
     header = read_header(bytes(item[0]))
-    checksums = item.attrs.get(FRAMES_ATTRIBUTE)
-    if checksums is not None and (checksums.dtype, checksums.shape) != (np.uint32, (count,)):
-        raise ValueError(f"{path}: the checksums do not belong to these frames")
     return JpegFrames(
         store=store,
         name=name,
@@ -102,5 +99,5 @@ def open_jpeg_frames(store: FileStore, name: str, file: h5py.File, path: str) ->
         rows=np.arange(count),
         item_bytes=item_bytes,
         offset=item.id.get_offset(),
-        checksums=checksums,
+        checksums=attribute_at(item, FRAMES_ATTRIBUTE, np.dtype(np.uint32), (count,)),
     )

@@ -26,7 +26,7 @@ def numbers_digest(file: h5py.File) -> str:
         digest.update(name.encode() + b"\0")
         if isinstance(item, h5py.Dataset):
             digest.update(f"{item.dtype.str}{item.shape}\0".encode())
-            if item.dtype.kind != "S":
+            if item.dtype.kind in "fiu":
                 digest.update(np.ascontiguousarray(item[()]).tobytes())
 
     file.visititems(add)

@@ -167,35 +167,21 @@ def test_xpolicylab(tmp_path: Path, robotwin_files, case: str) -> None:
         RobotwinDataset(tmp_path)[0]
 
 
-def test_a_string_heap_without_end_is_refused(tmp_path: Path, robotwin_files) -> None:
+def test_a_string_heap_without_end_is_walked_once(tmp_path: Path, robotwin_files) -> None:
     # Left to HDF5 2.0, this file never finishes: the free entry at the end of the heap says it has no size.
     path = tmp_path / "data" / "episode_0000000.hdf5"
     robotwin_files.write_xpolicylab(path)
     data = bytearray(path.read_bytes())
-    heap = data.index(b"GCOL")
-    entry = heap + 16
+    entry = data.index(b"GCOL") + 16
     while data[entry : entry + 2] != b"\0\0":
         entry += 16 + (int.from_bytes(data[entry + 8 : entry + 16], "little") + 7) // 8 * 8
     data[entry + 8 : entry + 16] = bytes(8)
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"episode_0000000\.hdf5: the heap of strings at byte \d+ is broken"):
+    assert RobotwinDataset(tmp_path)[0].instructions == ("put it left", "move it left")
+    data[data.index(b"GCOL")] = 0
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"episode_0000000\.hdf5: no heap of strings at byte \d+"):
         RobotwinDataset(tmp_path)[0]
-
-
-def test_xpolicylab_states_of_another_kind_are_taken_and_said(tmp_path: Path, robotwin_files) -> None:
-    path = tmp_path / "data" / "episode_0000000.hdf5"
-    robotwin_files.write_xpolicylab(path)
-    with h5py.File(path, "a") as file:
-        for side in ("left", "right"):
-            replaced(f"state/{side}_arm_joint_states", lambda values: values + np.float32(0.01))(file)
-    with pytest.raises(ValueError, match="are not the next state"):
-        RobotwinDataset(tmp_path)[0]
-    with h5py.File(path, "a") as file:
-        file.attrs["source_format"] = "another robot"
-    episode = RobotwinDataset(tmp_path)[0]
-    vector = robotwin_files.vector_of(robotwin_files.draw_joints(8)).astype(np.float32)
-    np.testing.assert_array_equal(episode.robot_actions, vector[1:-1])
-    assert "action[t] is not state[t + 1]; taken as recorded" in episode.notes
 
 
 @pytest.mark.parametrize(
