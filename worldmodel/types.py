@@ -1,7 +1,7 @@
 """The types that cross package borders, and the one axis alphabet.
 
 Axes: b batch, t frames, f latent frames, c h w latent channels / height / width, H W pixels, s tokens,
-d width, k latent-action size, a robot-action size, n samples.
+d width, k latent-action size, a robot-action size, n samples or transitions.
 T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
 
     frame        0   1   2   3   4   5   6   7   8
@@ -11,7 +11,7 @@ T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ def num_latent_frames(num_frames: int) -> int:
     return (num_frames - 1) // FRAMES_PER_LATENT + 1
 
 
+@runtime_checkable
 class FrameReader(Protocol):
     """The frames of one camera, decoded only when read."""
 
@@ -52,7 +53,7 @@ class Episode:
     )
     source: str  # the file to name in messages
     frames: Mapping[str, FrameReader]  # camera name -> its frames, all of the same length
-    robot_actions: Float[np.ndarray, "t-1 a"]  # action i leads from frame i to frame i + 1
+    robot_actions: Float[np.ndarray, "n a"]  # action i leads from frame i to frame i + 1
     action_names: tuple[str, ...]  # one per action dimension
     fps: float  # frames per second of the recording
     embodiment: str
@@ -68,6 +69,7 @@ class Episode:
         return self.robot_actions.shape[0] + 1
 
 
+@runtime_checkable
 class EpisodeSource(Protocol):
     """A dataset on disk: episodes in a fixed order, each opened when asked for."""
 
@@ -85,7 +87,7 @@ class EpisodeSource(Protocol):
 class Clip:
     """A training example: T frames and/or their latents, with T - 1 normalised, padded robot actions."""
 
-    robot_actions: Float[Tensor, "t-1 a"]  # in [-1, 1], zeros in padded dimensions
+    robot_actions: Float[Tensor, "n a"]  # in [-1, 1], zeros in padded dimensions
     action_mask: Bool[Tensor, " a"]  # True where the embodiment has this dimension
     embodiment: int  # index into the embodiment table of the dataset
     source: str  # "file#first_frame"
@@ -97,7 +99,7 @@ class Clip:
 class ClipBatch:
     """Clips stacked along b; same meaning as in Clip."""
 
-    robot_actions: Float[Tensor, "b t-1 a"]
+    robot_actions: Float[Tensor, "b n a"]
     action_mask: Bool[Tensor, "b a"]
     embodiment: Int[Tensor, " b"]
     sources: tuple[str, ...]
