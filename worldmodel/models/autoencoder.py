@@ -5,6 +5,8 @@ latent depends on its own frames only. A linear patch transform, initialised by 
 convolutional residual that starts at zero refines both directions.
 """
 
+from collections.abc import Sequence
+
 import torch
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
@@ -46,8 +48,8 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
         scale_factor_spatial: int = 4,
         hidden: int = 64,
         num_blocks: int = 2,
-        latents_mean: tuple[float, ...] = (0.0,) * 16,
-        latents_std: tuple[float, ...] = (1.0,) * 16,
+        latents_mean: Sequence[float] = (0.0,) * 16,
+        latents_std: Sequence[float] = (1.0,) * 16,
         scale_factor_temporal: int = FRAMES_PER_LATENT,
     ) -> None:
         super().__init__()

@@ -52,9 +52,10 @@ def lora_state(backbone: WanTransformer3DModel) -> dict[str, Tensor]:
 
 def load_lora_state(backbone: WanTransformer3DModel, state: dict[str, Tensor]) -> None:
     """Put saved adapters into a backbone that `add_lora` prepared."""
-    expected, got = lora_state(backbone).keys(), state.keys()
+    expected, got = ({name: tuple(x.shape) for name, x in s.items()} for s in (lora_state(backbone), state))
     if expected != got:
-        raise ValueError(f"adapters do not fit the backbone: {sorted(expected ^ got)[:3]} on one side only")
+        differing = sorted(dict(expected.items() ^ got.items()))
+        raise ValueError(f"adapters do not fit the backbone: {differing[:3]} differ in shape or are missing")
     set_peft_model_state_dict(backbone, state, adapter_name=ADAPTER)
 
 

@@ -6,6 +6,7 @@ from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.models.action_interface import ActionInterface
+from worldmodel.models.autoencoder import CausalAutoencoder
 from worldmodel.models.controller import Controller
 from worldmodel.models.fdm import SceneEmbedding
 from worldmodel.models.idm import InverseDynamicsModel
@@ -28,13 +29,14 @@ def check_fit(contract: FrameContract, backbone: WanTransformer3DModel, vae: Vid
         raise ValueError(
             f"latents of {grid[0]}x{grid[1]} do not divide into patches of {patch[0]}x{patch[1]}"
         )
-    if vae is not None:
-        expected = (contract.latent_channels, contract.latent_scale)
-        got = (vae.config["z_dim"], vae.config["scale_factor_spatial"])
-        if got != expected:
-            raise ValueError(
-                f"expected an autoencoder of {expected} (channels, pixels per latent and side), got {got}"
-            )
+    if vae is None:
+        return
+    expected = (contract.latent_channels, contract.latent_scale)
+    got = (vae.config["z_dim"], vae.config["scale_factor_spatial"])
+    if got != expected:
+        raise ValueError(f"expected an autoencoder of {expected} (channels, pixels per latent), got {got}")
+    if isinstance(vae, CausalAutoencoder):
+        contract.check(size=(vae.config["height"], vae.config["width"]))
 
 
 def condition_dim(config: WorldModelConfig, normalizer: ActionNormalizer) -> int:

@@ -94,8 +94,10 @@ class RolloutPipeline:
         given = given.float() / 255 if given.dtype == torch.uint8 else given.float()
         was_training = self.model.training
         self.model.eval()
-        chunks = list(self.stream(given, driver, num_inference_steps, generator, anchor=anchor))
-        self.model.train(was_training)
+        try:
+            chunks = list(self.stream(given, driver, num_inference_steps, generator, anchor=anchor))
+        finally:
+            self.model.train(was_training)
         return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
 
     @torch.no_grad()
@@ -129,7 +131,7 @@ class RolloutPipeline:
         past: Float[Tensor, "b t 3 H W"],
         embedding: ActionEmbedding,
         text: TextContext,
-        sigmas: Float[Tensor, " n"],
+        sigmas: Float[Tensor, " levels"],
         generator: Generators | None,
     ) -> Float[Tensor, "b n 3 H W"]:
         """The frames of one clip behind the given ones."""

@@ -13,7 +13,7 @@ from worldmodel.objectives.flow_matching import shift_sigma, sigma_per_frame
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
 
 
-def sigma_schedule(num_steps: int, shift: float) -> Float[Tensor, " n"]:
+def sigma_schedule(num_steps: int, shift: float) -> Float[Tensor, " levels"]:
     """Noise levels from 1 down to 0: `num_steps` even steps, shifted."""
     if num_steps < 1:
         raise ValueError(f"at least one inference step is needed, got {num_steps}")
@@ -24,7 +24,7 @@ def euler_sample(
     velocity: VelocityFn,
     history: Float[Tensor, "b c past h w"],
     noise: Float[Tensor, "b c future h w"],
-    sigmas: Float[Tensor, " n"],
+    sigmas: Float[Tensor, " levels"],
     *,
     history_sigma: float = 0.0,
 ) -> Float[Tensor, "b c future h w"]:

@@ -1,3 +1,6 @@
+import dataclasses
+from collections.abc import Iterator
+
 import pytest
 import torch
 from diffusers import WanTransformer3DModel
@@ -11,8 +14,13 @@ WIDTH = 48
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def reproducible() -> Iterator[None]:
+    # Several threads split a matrix product by its number of rows, which changes the last bit.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
 
 
 def make_interface(has_tokens: bool = False) -> ActionInterface:
@@ -121,7 +129,7 @@ def test_action_tokens_reach_only_their_own_latent_frame(inputs):
     noisy, sigma, text, actions = inputs
     interface = make_interface(has_tokens=True)
     randomise(interface)
-    fdm = ForwardDynamics(build_wan(tiny_wan().__class__(**{**tiny_wan().__dict__, "num_layers": 1})))
+    fdm = ForwardDynamics(build_wan(dataclasses.replace(tiny_wan(), num_layers=1)))
     # One block whose self-attention is silent: only the tokens could carry an action across frames.
     torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)
     changed_actions = actions.clone()
@@ -134,31 +142,3 @@ def test_action_tokens_reach_only_their_own_latent_frame(inputs):
     changed = (answers[0] - answers[1]).abs().amax((0, 1, 3, 4))
     assert changed[:2].max() == 0
     assert changed[2] > 0
-
-
-@torch.no_grad()
-def test_prepared_keys_give_the_same_answer(inputs):
-    noisy, sigma, text, actions = inputs
-    interface = make_interface(has_tokens=True)
-    randomise(interface)
-    fdm = ForwardDynamics(build_wan(tiny_wan()))
-    plain = fdm(noisy, sigma, interface(actions), fdm.embed_text(text[:1].expand(2, -1, -1))).velocity
-    prepared = fdm(noisy, sigma, interface(actions), fdm.embed_text(text[:1], with_keys=True)).velocity
-    assert torch.allclose(plain, prepared, atol=1e-6)
-
-
-def test_gradient_checkpointing_gives_the_same_gradients(inputs):
-    noisy, sigma, text, actions = inputs
-    gradients = []
-    for checkpointing in (False, True):
-        torch.manual_seed(1)
-        interface = make_interface(has_tokens=True)
-        randomise(interface)
-        fdm = ForwardDynamics(build_wan(tiny_wan()))
-        if checkpointing:
-            fdm.backbone.enable_gradient_checkpointing()
-        fdm(noisy, sigma, interface(actions), fdm.embed_text(text)).velocity.square().mean().backward()
-        gradients.append([p.grad for p in interface.parameters()])
-    for plain, checkpointed in zip(*gradients, strict=True):
-        assert plain.abs().max() > 0
-        assert torch.allclose(plain, checkpointed, rtol=1e-4, atol=1e-7)

@@ -1,0 +1,88 @@
+import copy
+
+import torch
+
+from worldmodel.objectives.flow_matching import add_noise, sigma_per_frame
+
+
+def noisy_clip(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    latents = model.encode(batch.frames)
+    noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(0))
+    sigma = sigma_per_frame(torch.tensor([0.1, 0.4, 0.7, 1.0]), latents.shape[2], num_history=1)
+    return add_noise(latents, noise, sigma), sigma
+
+
+def answer(model, batch, *, with_keys: bool = False):
+    noisy, sigma = noisy_clip(model, batch)
+    return model.fdm(
+        noisy, sigma, model.interface(batch.robot_actions), model.text_context(with_keys=with_keys)
+    )
+
+
+@torch.no_grad()
+def test_clean_and_velocity_networks_answer_in_the_same_flow(make_world_model, batch, randomise):
+    clean, velocity = (make_world_model(prediction=p, scene=True) for p in ("clean", "velocity"))
+    for model in (clean, velocity):
+        randomise(model.interface)
+        noisy, sigma = noisy_clip(model, batch)
+        output = answer(model, batch)
+        future = (noisy - sigma[:, None, :, None, None] * output.velocity)[:, :, 1:]
+        assert torch.allclose(future, output.clean[:, :, 1:], atol=1e-4)
+    # The same network: what one calls velocity, the other adds to the first latent frame.
+    first = noisy_clip(clean, batch)[0][:, :, :1]
+    assert torch.allclose(answer(clean, batch).clean - first, answer(velocity, batch).velocity, atol=1e-6)
+
+
+@torch.no_grad()
+def test_given_frames_come_back_as_they_are(make_world_model, batch):
+    model = make_world_model()
+    noisy, _ = noisy_clip(model, batch)
+    assert torch.equal(answer(model, batch).clean[:, :, :1], noisy[:, :, :1])
+
+
+@torch.no_grad()
+def test_prepared_keys_give_the_same_answer(make_world_model, batch, randomise):
+    model = make_world_model(action_path="adaln+tokens")
+    randomise(model.interface)
+    model.text = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
+    plain, prepared = (answer(model, batch, with_keys=keys).velocity for keys in (False, True))
+    assert torch.allclose(plain, prepared, atol=1e-6)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch, randomise):
+    gradients = []
+    for checkpointing in (False, True):
+        model = make_world_model(action_path="adaln+tokens", scene=True)
+        randomise(model.interface)
+        if checkpointing:
+            model.fdm.backbone.enable_gradient_checkpointing()
+        answer(model, batch).velocity.square().mean().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    plain, checkpointed = gradients
+    assert plain.keys() == checkpointed.keys()
+    assert plain["interface.gates"].abs().max() > 0
+    for name, gradient in plain.items():
+        assert torch.allclose(gradient, checkpointed[name], rtol=1e-4, atol=1e-7), name
+
+
+@torch.no_grad()
+def test_a_copy_of_the_model_is_independent_of_it(make_world_model, batch, randomise):
+    # The scene embedding hangs on a hook: a copy (as EMA makes one) must call its own.
+    model = make_world_model(scene=True)
+    twin = copy.deepcopy(model)
+    before = answer(model, batch).velocity
+    randomise(twin.fdm.scene)
+    assert torch.equal(answer(model, batch).velocity, before)
+    assert (answer(twin, batch).velocity - before).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_batch_equals_singles(make_world_model, batch, randomise):
+    model = make_world_model(action_path="adaln+tokens", scene=True)
+    randomise(model.interface)
+    noisy, sigma = noisy_clip(model, batch)
+    together = answer(model, batch).velocity
+    for i in range(4):
+        actions = model.interface(batch.robot_actions[i : i + 1])
+        alone = model.fdm(noisy[i : i + 1], sigma[i : i + 1], actions, model.text_context()).velocity
+        assert torch.allclose(alone[0], together[i], atol=1e-5)
