@@ -18,7 +18,7 @@ from worldmodel.diagnostics.latent_recovery import latent_recovery
 from worldmodel.models.md_vae import StackedVae, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.objectives.critics import ProjectionHead, VectorCritic
-from worldmodel.objectives.mcl import MclConfig, MechanisticContrast
+from worldmodel.objectives.mcl import MclConfig, MechanisticContrast, gradient_reach, reach_statement
 
 (MODEL, CONTRAST, ORDER, POSTERIOR, DIRECTION, TEST) = range(
     100, 106
@@ -129,6 +129,21 @@ class SeedStack:
             scores.update({prefix + key: value.tolist() for key, value in found.items()})
         bound = {"reconstruction": loss.reconstruction, "kl": loss.kl, "elbo": -loss.negative_elbo}
         return scores | {name: value.tolist() for name, value in bound.items()}
+
+    def mcl_statement(self) -> str:
+        """Which parts of the models MCL trains, found on one batch."""
+        assert self.mcl is not None, "no MCL in this cell"
+        rows, noise = next(self.batches(1))
+        x, u = rows.split([self.data.observed_dim, self.data.condition_dim], dim=-1)
+        loss = self.model.loss(rows, x, u, noise)
+        contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, 0))
+        modules = {"encoder": self.model.encoder, "decoder": self.model.decoder} | dict(
+            self.mcl.named_children()
+        )
+        if self.model.condition_net is not None:
+            modules["condition_net"] = self.model.condition_net
+        groups = {name: module.parameters() for name, module in modules.items()}
+        return reach_statement(self.mcl.config, gradient_reach(contrast.loss, groups))
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """What a checkpoint holds."""

@@ -72,6 +72,8 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     with ThreadPoolExecutor(len(parts)) as pool:
         settings = (config.data, config.model, config.mcl, config.optimisation)
         stacks = list(pool.map(lambda part: SeedStack(*settings, part), parts))
+        if config.optimisation.mcl_weight:
+            print(stacks[0].mcl_statement(), flush=True)
         progress = _restore(store, stacks, identity)
         last = config.optimisation.epochs
         bar = tqdm(

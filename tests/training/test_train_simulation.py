@@ -96,6 +96,16 @@ def test_training_raises_the_bound_and_recovers_information() -> None:
         assert after["r2_by_condition"][seed] > 0.9
 
 
+@pytest.mark.parametrize(("mode", "reaches_decoder"), [("exact", True), ("detached", False), ("jvp", True)])
+def test_a_run_says_what_mcl_trains(tmp_path, capsys, mode: str, reaches_decoder: bool) -> None:
+    optimisation = OptimisationConfig(epochs=1, mcl_weight=0.1)
+    train_cell(cell(tmp_path, optimisation=optimisation, mcl=MclConfig(mode=mode), num_seeds=1), quiet=True)
+    said = capsys.readouterr().out
+    assert f"MCL (infonce, {mode}) sends gradient to" in said
+    assert ("decoder: yes" in said) == reaches_decoder
+    assert "gradient_head: yes" in said
+
+
 def test_a_cell_resumes_to_the_same_numbers(tmp_path) -> None:
     whole = train_cell(cell(tmp_path / "whole"), quiet=True)
     interrupted = cell(tmp_path / "cut")
