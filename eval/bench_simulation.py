@@ -52,7 +52,7 @@ class PlainVae(nn.Module):
 
     def __init__(self, data: SimulationConfig) -> None:
         super().__init__()
-        d, x, a, width = data.latent_dim, data.observed_dim, data.condition_dim, data.width
+        d, x, a, width = data.latent_dim, data.width, data.condition_dim, data.width
         self.encoder = three_layers(x + a, width, 2 * d)
         self.decoder = three_layers(d + a, width, x)
 
@@ -72,11 +72,11 @@ def three_layers(in_dim: int, width: int, out_dim: int) -> nn.Sequential:
 def plain_steps(data: SimulationConfig) -> Iterator[None]:
     """The base: each `next` is one step of one seed."""
     sample = simulate(data, [0])
-    x, u = sample.x[0, : data.num_train].clone(), sample.u[0, : data.num_train].clone()
+    x, u = sample.x[0, : sample.num_train].clone(), sample.u[0, : sample.num_train].clone()
     model = PlainVae(data)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     while True:
-        for rows in torch.randperm(data.num_train).split(BATCH)[: data.num_train // BATCH]:
+        for rows in torch.randperm(len(x)).split(BATCH)[: len(x) // BATCH]:
             loss = model(x[rows], u[rows])
             optimizer.zero_grad()
             loss.backward()
@@ -99,7 +99,7 @@ def advance(steps: Iterator[None], count: int) -> None:
 
 def flops_per_seed_step(data: SimulationConfig) -> float:
     """Multiplications and additions of all matrix products, forward and backward."""
-    d, x, a, width = data.latent_dim, data.observed_dim, data.condition_dim, data.width
+    d, x, a, width = data.latent_dim, data.width, data.condition_dim, data.width
     first = (x + a) * width  # its input needs no gradient
     rest = width * width + width * 2 * d + (d + a) * width + width * width + width * x
     return 2.0 * BATCH * (2 * first + 3 * rest)

@@ -29,8 +29,8 @@ def oracles(config: SimulationConfig, seeds: range) -> dict[str, list[float]]:
     rotated_by_condition: z after a rotation of its own in every condition.
     """
     simulation = simulate(config, list(seeds))
-    z, condition = simulation.z[:, config.num_train :], simulation.condition[:, config.num_train :]
-    u = simulation.u[:, config.num_train :]
+    parts = (simulation.z, simulation.u, simulation.condition)
+    z, u, condition = (part[:, simulation.num_train :] for part in parts)
     shared = rotations(list(seeds), 1, config.latent_dim)[:, 0]
     own = rotations(list(seeds), config.num_conditions, config.latent_dim)
     return {
@@ -85,8 +85,7 @@ def rotation_control(stack: SeedStack) -> RotationControl:
     config = stack.model.config
     if config.has_conditional_prior or config.family == "beta_vae":
         raise ValueError(f"the control is for models with g(z, u) and prior N(0, I), not {config.family}")
-    dims = [stack.data.observed_dim, stack.data.condition_dim]
-    x, u = stack.test_rows.split(dims, dim=-1)
+    x, u = stack.test_rows.split(stack.row_dims, dim=-1)
     turns = rotations(list(stack.seeds), 1, stack.data.latent_dim)
     own = rotations(list(stack.seeds), stack.data.num_conditions, stack.data.latent_dim)
     with torch.no_grad():

@@ -29,8 +29,8 @@ from worldmodel.objectives.mcl import MclConfig, MechanisticContrast, gradient_r
 class OptimisationConfig:
     """How a cell is trained."""
 
-    epochs: int = 200
-    batch_size: int = 256
+    epochs: int = 200  # passes over the training split
+    batch_size: int = 256  # samples per seed and step
     lr: float = 1e-3  # Adam
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: to 0 at the last epoch
     mcl_weight: float = 0.0  # lambda_MCL; 0 leaves MCL out
@@ -59,7 +59,7 @@ class SeedStack:
         self.model = StackedVae(
             model,
             latent_dim=data.latent_dim,
-            output_dim=data.observed_dim,
+            output_dim=self.row_dims[0],
             condition_dim=data.condition_dim,
             streams=[random_stream(seed, MODEL, optimisation.restart) for seed in seeds],
         )
@@ -74,7 +74,7 @@ class SeedStack:
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches of the training split."""
-        return self.data.num_train // self.optimisation.batch_size
+        return self.num_train // self.optimisation.batch_size
 
     def train_epoch(self, epoch: int) -> dict[str, list[float]]:
         """One pass over the training split, epochs counted from 1; mean losses per seed."""
@@ -98,7 +98,7 @@ class SeedStack:
 
     def step(self, rows: Tensor, noise: Tensor, count: int) -> dict[str, Tensor]:
         """One optimiser step of all seeds; `count` numbers it for the random directions of MCL."""
-        x, u = rows.split([self.data.observed_dim, self.data.condition_dim], dim=-1)
+        x, u = rows.split(self.row_dims, dim=-1)
         inputs = x if self.model.config.family == "beta_vae" else rows
         loss = self.model.loss(inputs, x, u, noise)
         values = {"reconstruction": loss.reconstruction, "kl": loss.kl}
@@ -114,7 +114,7 @@ class SeedStack:
 
     def evaluate(self) -> dict[str, list[float]]:
         """Scores and parts of the bound on the test split, one value per seed."""
-        x, u = self.test_rows.split([self.data.observed_dim, self.data.condition_dim], dim=-1)
+        x, u = self.test_rows.split(self.row_dims, dim=-1)
         with torch.no_grad():
             latents = self.model.latents(x, u)
             noise = self._noise(TEST, x.shape[1])
@@ -134,7 +134,7 @@ class SeedStack:
         """Which parts of the models MCL trains, found on one batch."""
         assert self.mcl is not None, "no MCL in this cell"
         rows, noise = next(self.batches(1))
-        x, u = rows.split([self.data.observed_dim, self.data.condition_dim], dim=-1)
+        x, u = rows.split(self.row_dims, dim=-1)
         loss = self.model.loss(rows, x, u, noise)
         contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, 0))
         modules = {"encoder": self.model.encoder, "decoder": self.model.decoder} | dict(
@@ -167,7 +167,8 @@ class SeedStack:
 
     def _load(self, simulation: Simulation) -> None:
         rows = torch.cat([simulation.x, simulation.u], dim=-1)
-        cut = simulation.num_train
+        self.row_dims = [simulation.x.shape[-1], simulation.u.shape[-1]]
+        self.num_train = cut = simulation.num_train
         self.train_rows = rows[:, :cut].reshape(-1, rows.shape[-1])
         self.test_rows = rows[:, cut:].clone()
         self.test_z = simulation.z[:, cut:].clone()
@@ -176,7 +177,7 @@ class SeedStack:
 
     def _contrast(self, config: MclConfig) -> MechanisticContrast:
         linear = partial(StackedLinear, streams=[random_stream(seed, CONTRAST) for seed in self.seeds])
-        d, x, a = self.data.latent_dim, self.data.observed_dim, self.data.condition_dim
+        d, (x, a) = self.data.latent_dim, self.row_dims
         head = ProjectionHead(config.feature_dim(d, x), linear=linear)
         return MechanisticContrast(
             config, VectorCritic(d, x, a, linear=linear), head, ProjectionHead(a, linear=linear)
@@ -184,7 +185,7 @@ class SeedStack:
 
     def _order(self, epoch: int) -> Tensor:
         """Positions of each seed's shuffled samples among the stacked training rows."""
-        size = self.data.num_train
+        size = self.num_train
         draws = [torch.randperm(size, generator=random_stream(seed, ORDER, epoch)) for seed in self.seeds]
         return torch.stack(draws) + torch.arange(len(self.seeds)).unsqueeze(1) * size
 

@@ -35,8 +35,8 @@ class CellConfig:
     model: VaeConfig = field(default_factory=VaeConfig)
     mcl: MclConfig = field(default_factory=MclConfig)
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
-    first_seed: int = 0
-    num_seeds: int = 30
+    first_seed: int = 0  # seeds first_seed, first_seed + 1, ...
+    num_seeds: int = 30  # how many
     report_epochs: tuple[int, ...] = (
         50,
         100,

@@ -58,16 +58,6 @@ class SimulationConfig:
         """Hidden width of h, and of encoder and decoder."""
         return max(64, 4 * self.latent_dim)
 
-    @property
-    def observed_dim(self) -> int:
-        """Size of x."""
-        return self.output_dim or self.width
-
-    @property
-    def num_train(self) -> int:
-        """Samples before the test split."""
-        return self.num_samples - round(self.num_samples * self.test_share)
-
 
 @dataclass(frozen=True)
 class TrueGenerator:
@@ -126,7 +116,15 @@ def simulate(config: SimulationConfig, seeds: Sequence[int]) -> Simulation:
     z, alphabet, condition, noise = (torch.stack(column) for column in zip(*parts, strict=True))
     u = torch.take_along_dim(alphabet, condition.unsqueeze(-1), dim=1)
     x = truth(z, u).add_(noise, alpha=config.noise_std)
-    return Simulation(x, u, condition, z, alphabet, truth, config.num_train)
+    return Simulation(
+        x,
+        u,
+        condition,
+        z,
+        alphabet,
+        truth,
+        config.num_samples - round(config.num_samples * config.test_share),
+    )
 
 
 def _draw(config: SimulationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -137,7 +135,7 @@ def _draw(config: SimulationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, 
     # One uniform number per sample, scaled to |U|: paired across |U|.
     share = torch.rand(config.num_samples, generator=stream, dtype=torch.float64)
     condition = (share * config.num_conditions).long()
-    noise = torch.randn(config.num_samples, config.observed_dim, generator=random_stream(seed, NOISE))
+    noise = torch.randn(config.num_samples, _observed_dim(config), generator=random_stream(seed, NOISE))
     return z, alphabet, condition, noise
 
 
@@ -177,7 +175,7 @@ def _seed_generator(config: SimulationConfig, seed: int) -> tuple[list[Tensor], 
 
 
 def _mixing_weights(config: SimulationConfig, stream: torch.Generator) -> list[Tensor]:
-    sizes = [config.latent_dim, config.width, config.width, config.observed_dim]
+    sizes = [config.latent_dim, config.width, config.width, _observed_dim(config)]
     weights = []
     for rows, columns in itertools.pairwise(sizes):
         weight = torch.randn(rows, columns, generator=stream)
@@ -189,6 +187,10 @@ def _mixing_weights(config: SimulationConfig, stream: torch.Generator) -> list[T
             weight = weight * rows**-0.5
         weights.append(weight.unsqueeze(0))
     return weights
+
+
+def _observed_dim(config: SimulationConfig) -> int:
+    return config.output_dim or config.width
 
 
 def _condition_net(layers: Sequence[Tensor], u: Tensor, slope: float) -> Tensor:
