@@ -15,7 +15,10 @@ from PIL import Image
 
 STANDARD_COLOUR_MARK = b"XPL-RGB1"
 QUALITY = 95
-CHROMA_420 = 2  # Pillow's name for 4:2:0
+CHROMA_444, CHROMA_420 = 0, 2  # Pillow's names
+SMALL_SIDE = (
+    128  # px; RoboTwin has no smaller pictures, and half the colour resolution of 64 pixels is a smear
+)
 MAX_PIXELS = 4096 * 4096
 END_OF_IMAGE = b"\xff\xd9"
 START_OF_SCAN, COMMENT = 0xDA, 0xFE
@@ -60,10 +63,14 @@ def read_header(buffer: bytes) -> JpegHeader:
 
 
 def encode_swapped(frame: UInt8[ndarray, "H W 3"]) -> bytes:
-    """An RGB frame as RoboTwin 2.0 stores it: exchanged colours, quality 95, 4:2:0, no comment."""
+    """An RGB frame as RoboTwin 2.0 stores it: exchanged colours, quality 95, 4:2:0, no comment.
+
+    Pictures smaller than any of RoboTwin's keep their full colour resolution.
+    """
     output = io.BytesIO()
+    subsampling = CHROMA_444 if min(frame.shape[:2]) < SMALL_SIDE else CHROMA_420
     Image.fromarray(np.ascontiguousarray(frame[..., ::-1])).save(
-        output, "JPEG", quality=QUALITY, subsampling=CHROMA_420
+        output, "JPEG", quality=QUALITY, subsampling=subsampling
     )
     return output.getvalue()
 

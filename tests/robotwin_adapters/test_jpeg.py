@@ -11,8 +11,21 @@ PURE = {"red": (246, 10, 10), "green": (10, 246, 10), "blue": (10, 10, 246)}
 
 
 def test_encoding_is_what_opencv_writes(robotwin_files) -> None:
-    for frame in robotwin_files.draw_frames(3):
+    for frame in robotwin_files.draw_frames(3, 240, 320):
         assert encode_swapped(frame) == cv2.imencode(".jpg", frame)[1].tobytes()
+
+
+def test_small_pictures_keep_their_colour_resolution() -> None:
+    frame = np.full((64, 64, 3), 128, np.uint8)
+    frame[::3, :, 0], frame[:, ::3, 2] = 250, 250
+    error = {
+        name: np.abs(decode_rgb(buffer, (64, 64)).astype(int) - frame).mean()
+        for name, buffer in (
+            ("ours", encode_swapped(frame)),
+            ("4:2:0", cv2.imencode(".jpg", frame)[1].tobytes()),
+        )
+    }
+    assert error["ours"] < 0.2 * error["4:2:0"]
 
 
 @pytest.mark.parametrize("colour", PURE)

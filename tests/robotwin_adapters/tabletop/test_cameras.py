@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.tabletop.cameras import (
+    DESK,
     FRONT,
     HEAD,
     Camera,
@@ -13,6 +14,7 @@ from robotwin_adapters.tabletop.cameras import (
     intrinsic_cv,
     jittered,
 )
+from robotwin_adapters.tabletop.objects import OBJECTS, ObjectSpec, Part
 
 MODEL = mujoco.MjModel.from_xml_string(
     """<mujoco><worldbody><body pos="1 2 3" euler="0 0 90"><joint type="slide" axis="0 0 1"/>
@@ -93,3 +95,30 @@ def test_impossible_cameras_are_refused() -> None:
         Camera("bad", (0, 0, 1), (0, 0, 1), (1, 0, 0), fovy=180)
     with pytest.raises(ValueError, match="no site 'foot'"):
         camera_pose(Camera("bad", (0, 0, 1), (0, 0, 1), (1, 0, 0), site="foot"), MODEL, state())
+
+
+def outline(part: Part) -> np.ndarray:
+    """Points on a primitive that span its picture."""
+    angle = np.linspace(0, 2 * np.pi, 32, endpoint=False)
+    if part.shape == "box":
+        points = np.array(np.meshgrid(*[(-half, half) for half in part.size])).reshape(3, -1).T
+    elif part.shape == "cylinder":
+        radius, half = part.size
+        rings = [
+            np.stack([radius * np.cos(angle), radius * np.sin(angle), 0 * angle + z]) for z in (-half, half)
+        ]
+        points = np.concatenate(rings, axis=1).T
+    else:
+        directions = np.random.default_rng(0).normal(size=(500, 3))
+        points = part.size[0] * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    return np.asarray(part.centre) + points
+
+
+@pytest.mark.parametrize("spec", OBJECTS, ids=lambda spec: spec.name)
+def test_every_object_spans_eight_pixels_on_the_desk_camera(spec: ObjectSpec) -> None:
+    points = np.concatenate([outline(part) for part in spec.parts])
+    sizes = []
+    for x, y, yaw in np.random.default_rng(1).uniform((-0.23, -0.2, -3.14), (0.23, 0.0, 3.14), (200, 3)):
+        turn = np.array([[np.cos(yaw), -np.sin(yaw), 0], [np.sin(yaw), np.cos(yaw), 0], [0, 0, 1]])
+        sizes.append(np.ptp(project(DESK, points @ turn.T + (x, y, 0.74), 64, 64), axis=0))
+    assert np.min(sizes) >= 8

@@ -75,8 +75,8 @@ def test_without_friction_nothing_is_lifted() -> None:
 def test_under_contact_the_fingers_stop_while_the_command_goes_on() -> None:
     controller, _ = grasped(OBJECTS[0], "crane")
     assert controller.gripper_targets["right"] == 0.0
-    # A cube of 6 cm between the pads.
-    assert controller.scene.data.qpos[controller.scene.right.fingers].sum() == pytest.approx(0.06, abs=2e-3)
+    # A cube of 7.2 cm between the pads.
+    assert controller.scene.data.qpos[controller.scene.right.fingers].sum() == pytest.approx(0.072, abs=2e-3)
 
 
 def test_open_fingers_keep_clear_of_b() -> None:
