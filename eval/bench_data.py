@@ -2,12 +2,13 @@
 
     python eval/bench_data.py [key=value ...]        --help lists the keys
 
-Every way reads the same random clips of the same episodes. Rounds of all ways alternate, and what is reported
-is the median round, so a busy machine slows all of them alike; ratios to the plain loop are taken round by
-round. Without workers time is CPU time of the process, with workers it is wall time (worker start excluded).
+Every way reads the same random clips of the same episodes. Rounds of all ways alternate, and the median is
+reported. clips/s is by the clock on the wall, once workers have started. The ratio to the plain loop is by CPU
+time of all processes together, round by round, so that other work on the machine does not enter it.
 """
 
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def make_datasets(folder: Path, config: BenchConfig, size: tuple[int, int]) -> d
 
 
 def batches_of(dataset: Dataset, sampler: BatchSampler, num_workers: int) -> Iterator:
-    """An endless stream of batches, by our loader or, for the plain clips, by torch's own."""
+    """Many batches, by our loader or, for the plain clips, by torch's own."""
     if isinstance(dataset, ClipDataset):
         return load_batches(dataset, sampler.stream(), num_workers)
     context = "spawn" if num_workers else None
@@ -151,40 +152,48 @@ def batches_of(dataset: Dataset, sampler: BatchSampler, num_workers: int) -> Ite
     return iter(loader)
 
 
-def rate(batches: Iterator, batch_size: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Clips per second over at least `seconds`."""
-    count, start = 0, clock()
-    while (elapsed := clock() - start) < seconds:
+def cpu_seconds() -> float:
+    """CPU time of this process and of its live workers."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stats = [Path(f"/proc/{worker.pid}/stat").read_text() for worker in multiprocessing.active_children()]
+    # After the name in brackets, which may hold spaces, user and system time are fields 11 and 12.
+    times = [stat.rpartition(")")[2].split()[11:13] for stat in stats]
+    return time.process_time() + sum(int(field) for pair in times for field in pair) / ticks
+
+
+def rates(batches: Iterator, batch_size: int, seconds: float) -> tuple[float, float]:
+    """Clips per second on the wall and per CPU second, over at least `seconds`."""
+    count, start, cpu = 0, time.perf_counter(), cpu_seconds()
+    while (elapsed := time.perf_counter() - start) < seconds:
         next(batches)
         count += batch_size
-    return count / elapsed
+    return count / elapsed, count / (cpu_seconds() - cpu)
 
 
 def measure(
     datasets: dict[str, Dataset], config: BenchConfig, num_workers: int
 ) -> dict[str, dict[str, float]]:
-    """Median clips per second of every way, and how many times that of the plain loop."""
+    """Median clips per second of every way, and how many times the plain loop's clips per CPU second."""
     length = min(len(dataset) for dataset in datasets.values())  # type: ignore[arg-type]
-    clock = time.perf_counter if num_workers else time.process_time
-    rates: dict[str, list[float]] = {name: [] for name in datasets}
-    # With workers only one way may be alive at a time, or the idle ones' prefetching would be measured too.
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in datasets}
+    # With workers only one way may be alive at a time, or the others' prefetching would be measured too.
     for _ in range(config.rounds):
         for name, dataset in datasets.items():
             batches = batches_of(dataset, BatchSampler(length, config.batch_size), num_workers)
             for _ in range(
                 4 * max(1, num_workers)
-            ):  # opens files, starts workers, empties their first prefetch
+            ):  # opens files, starts workers, empties the first prefetch
                 next(batches)
-            rates[name].append(rate(batches, config.batch_size, config.seconds, clock))
+            rounds[name].append(rates(batches, config.batch_size, config.seconds))
             del batches
     return {
         name: {
-            "clips_per_s": statistics.median(values),
+            "clips_per_s": statistics.median(wall for wall, _ in values),
             "times_plain": statistics.median(
-                ours / plain for ours, plain in zip(values, rates[PLAIN], strict=True)
+                ours / plain for (_, ours), (_, plain) in zip(values, rounds[PLAIN], strict=True)
             ),
         }
-        for name, values in rates.items()
+        for name, values in rounds.items()
     }
 
 

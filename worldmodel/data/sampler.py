@@ -12,7 +12,7 @@ Every process computes the same global order and takes its own part, so `acceler
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import count, takewhile
 from typing import Any, cast
 
 import torch
@@ -77,9 +77,10 @@ def load_batches(
     dataset: Dataset[Clip], batches: Iterable[list[int]], num_workers: int = 0, pin_memory: bool = False
 ) -> Iterator[ClipBatch]:
     """Collated batches of the given clips, in order, read by `num_workers` processes beside this one."""
+    feed = _Feed(batches)
     loader: DataLoader[Any] = DataLoader(
         dataset,
-        batch_sampler=cast(Any, batches),
+        batch_sampler=cast(Any, feed),
         num_workers=num_workers,
         collate_fn=collate_clips,
         pin_memory=pin_memory,
@@ -88,4 +89,30 @@ def load_batches(
         # Without its own generator a DataLoader draws from the global one and shifts later random numbers.
         generator=torch.Generator().manual_seed(0),
     )
-    return iter(loader)
+    loaded = iter(loader)
+    try:
+        yield from loaded
+    finally:
+        feed.is_open = False
+        _drain(loaded)
+
+
+class _Feed:
+    """Batches that can be stopped, so that an endless stream has an end for the workers."""
+
+    def __init__(self, batches: Iterable[list[int]]) -> None:
+        self.batches, self.is_open = batches, True
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return takewhile(lambda _: self.is_open, self.batches)
+
+
+def _drain(loaded: Iterator[ClipBatch]) -> None:
+    """Take what workers have begun; torch aborts a worker that ends while nobody has fetched its batches."""
+    while True:
+        try:
+            next(loaded)
+        except StopIteration:
+            return
+        except ValueError:  # of an unreadable clip that nobody asks for any more
+            continue
