@@ -26,7 +26,9 @@ class InnerConfig:
 @dataclass(frozen=True)
 class OuterConfig:
     steps: int = 10  # optimiser steps
+    name: str | None = "run"  # of the run
     inner: InnerConfig = field(default_factory=InnerConfig)
+    extra: InnerConfig | None = None  # a second one; none: off
 
     def __post_init__(self) -> None:
         if self.steps < 0:
@@ -42,9 +44,11 @@ def write(tmp_path: Path, text: str) -> str:
 def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     path = write(tmp_path, "steps: 20\ninner: {rate: 3e-4, sizes: [4, 5, 6]}\n")
     config = load_config(OuterConfig, path, ["inner.rate=0.5", "inner.factors={x_*: 2}"])
-    assert config == OuterConfig(20, InnerConfig(0.5, "a", (4, 5, 6), {"x_*": 2.0}))
+    assert config == OuterConfig(20, "run", InnerConfig(0.5, "a", (4, 5, 6), {"x_*": 2.0}))
     assert isinstance(config.inner, InnerConfig)
     assert load_config(OuterConfig, path).inner.rate == 3e-4
+    assert load_config(OuterConfig, path, ["name="]).name == ""
+    assert load_config(OuterConfig, path, ["name=null"]).name is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_a_missing_file_and_a_bare_word_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_saved_config_reads_back_equal(tmp_path: Path) -> None:
-    config = OuterConfig(3, InnerConfig(2.5e-5, "b", (), {"a.*": 5.0}))
+    config = OuterConfig(3, None, InnerConfig(2.5e-5, "b", (), {"a.*": 5.0}))
     save_config(config, tmp_path / "saved.yaml")
     assert load_config(OuterConfig, str(tmp_path / "saved.yaml")) == config
     assert load_config(OuterConfig, write(tmp_path, config_to_yaml(config))) == config
@@ -79,7 +83,8 @@ def test_help_lists_every_field_with_its_comment() -> None:
     lines = list(describe_config(OuterConfig))
     assert lines[0] == "  steps=10    optimiser steps"
     assert "  inner.rate=0.001    per step" in lines
-    assert len(lines) == 5
+    assert lines[6:8] == ["  extra=None    a second one; none: off", "  extra.rate=0.001    per step"]
+    assert len(lines) == 11
 
 
 @dataclass(frozen=True)
@@ -141,10 +146,11 @@ def test_every_config_field_is_read_somewhere() -> None:
     assert not unread, unread
 
 
-def test_every_config_class_is_frozen_and_every_plain_field_has_a_comment() -> None:
+def test_every_config_class_is_frozen_and_every_default_has_a_comment() -> None:
     for config in config_classes():
         module = importlib.import_module(".".join(config.path.relative_to(ROOT).with_suffix("").parts))
         schema = getattr(module, config.node.name)
         assert schema.__dataclass_params__.frozen, config
-        bare = [line for line in describe_config(schema) if "    " not in line.strip()]
+        optional = [line for line in describe_config(schema) if "_MISSING_TYPE" not in line]
+        bare = [line for line in optional if "    " not in line.strip()]
         assert not bare, f"{config}: no comment beside {bare}"

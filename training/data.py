@@ -91,7 +91,8 @@ def cache_latents(
 
 def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:
     """The autoencoder, moved."""
-    return nn.Module.to(vae, device)
+    nn.Module.to(vae, device)  # type: ignore[type-var]  # diffusers wraps `to` without a useful signature
+    return vae
 
 
 def _encode(vae: VideoAutoencoder, video: torch.Tensor) -> torch.Tensor:

@@ -160,14 +160,16 @@ def gradient_sync(model: nn.Module, is_last: bool) -> Iterator[None]:
 @contextmanager
 def whole_weights(model: nn.Module) -> Iterator[None]:
     """Inside this block, parts of a sharded model can be called outside its `forward`, as validation does."""
-    if not isinstance(model, FSDPModule):
-        yield
-        return
-    model.unshard()
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in sharded:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
     try:
         yield
     finally:
-        model.reshard()
+        for module in sharded:
+            module.set_reshard_after_forward(module is not model, recurse=False)
+            module.reshard()
 
 
 def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> Tensor:

@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def encode_all(config: TrainConfig, num_processes: int) -> int:
     """Encode with this many processes; how many episodes were not in the cache yet."""
     num_episodes = len(open_index(config.data).records)
+    if num_processes == 1:
+        vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
+        return cache_latents(config.data, open_index(config.data), vae).built
     context = multiprocessing.get_context("spawn")
     devices = context.SimpleQueue()
     num_gpus = torch.cuda.device_count()

@@ -12,7 +12,6 @@ from training.loop import FitConfig
 from training.validation import Validation, ValidationConfig
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex
-from worldmodel.estimate import can_checkpoint
 from worldmodel.models.wan import load_vae
 from worldmodel.models.world_model import WorldModel
 from worldmodel.models.world_model_config import WorldModelConfig
@@ -40,7 +39,12 @@ class TrainConfig:
         mode = None if self.model.mcl is None else self.model.mcl.mode
         if self.fit.compile and mode in ("exact", "hessian_diag"):
             raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
-        if self.fit.gradient_checkpointing and not can_checkpoint(self.model):
+        if self.fit.machine.parallel == "fsdp2" and mode not in (None, "finite_difference"):
+            raise ValueError(
+                f"mcl.mode={mode} differentiates inside the forward pass, which sharded weights do not "
+                "allow: use machine.parallel=ddp, or mcl.mode=finite_difference"
+            )
+        if self.fit.gradient_checkpointing and mode == "jvp":
             raise ValueError(
                 "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
             )

@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -25,7 +25,9 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
-        layers.append(OmegaConf.from_dotlist(list(overrides)))
+        # "key=" is the empty text; OmegaConf alone would read it as none, which is written "key=null".
+        explicit = [f"{override}''" if override.endswith("=") else override for override in overrides]
+        layers.append(OmegaConf.from_dotlist(explicit))
         config = OmegaConf.to_object(OmegaConf.merge(*layers))
     except OmegaConfBaseException as error:
         raise ValueError(f"{where}: {error}") from error
@@ -48,14 +50,20 @@ def describe_config(schema: type, prefix: str = "") -> Iterator[str]:
     comments = _field_comments(schema)
     hints = get_type_hints(schema)
     for field in dataclasses.fields(schema):
-        hint = hints[field.name]
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from describe_config(hint, f"{prefix}{field.name}.")
-            continue
+        nested = _nested_schema(hints[field.name])
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
         comment = comments.get(field.name, "")
-        yield f"  {prefix}{field.name}={default!r}" + (f"    {comment}" if comment else "")
+        if nested is None or default is None:
+            yield f"  {prefix}{field.name}={default!r}" + (f"    {comment}" if comment else "")
+        if nested is not None:
+            yield from describe_config(nested, f"{prefix}{field.name}.")
+
+
+def _nested_schema(hint: Any) -> type | None:
+    """The dataclass behind a field that is one, or one or none."""
+    candidates = [kind for kind in (get_args(hint) or (hint,)) if dataclasses.is_dataclass(kind)]
+    return candidates[0] if len(candidates) == 1 and isinstance(candidates[0], type) else None
 
 
 def _field_comments(schema: type) -> dict[str, str]:

@@ -45,13 +45,13 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("H100", 989e12, 80, 3.0),
-        Device("H200", 989e12, 141, 3.0),
-        Device("A100", 312e12, 80, 3.0),
-        Device("L40S", 362e12, 48, 2.0),
-        Device("RTX4090", 165e12, 24, 1.5),
+        Device("H100", 989e12, 80.0, 3.0),
+        Device("H200", 989e12, 141.0, 3.0),
+        Device("A100", 312e12, 80.0, 3.0),
+        Device("L40S", 362e12, 48.0, 2.0),
+        Device("RTX4090", 165e12, 24.0, 1.5),
         # One core with AVX-512 in float32; small matrices reach about 40 GFLOP/s of it.
-        Device("CPU", 115e9, 0, 0.0),
+        Device("CPU", 115e9, 0.0, 0.0),
     )
 }
 
@@ -127,7 +127,7 @@ def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
     )
     other = replace(run, gradient_checkpointing=not run.gradient_checkpointing)
     activations = {_label(run): activation_bytes}
-    if run.gradient_checkpointing or can_checkpoint(run.model):
+    if run.gradient_checkpointing or _can_checkpoint(run.model):
         activations[_label(other)] = trace(other)[0]
     seconds = [step.flops * num_slots / (num_gpus * device.peak_flops * share) for share in UTILISATION]
     return Estimate(
@@ -144,7 +144,7 @@ def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
     )
 
 
-def can_checkpoint(model: WorldModelConfig) -> bool:
+def _can_checkpoint(model: WorldModelConfig) -> bool:
     """Whether gradient checkpointing works: not through forward-mode derivatives."""
     return model.mcl is None or model.mcl.mode != "jvp"
 
@@ -170,8 +170,9 @@ def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
     slow, expected, fast = result.step_seconds
     return [
         *lines,
-        f"step         {expected:.3g} s ({fast:.3g} to {slow:.3g}) = {result.step_flops:.3g} FLOP / "
-        f"({num_gpus} x {device.peak_flops:.3g} FLOP/s x {UTILISATION[1]} ({UTILISATION[2]} to {UTILISATION[0]}))",
+        f"step         {expected:.3g} s = {result.step_flops:.3g} FLOP / ({num_gpus} x "
+        f"{device.peak_flops:.3g} FLOP/s x {UTILISATION[1]}); {fast:.3g} to {slow:.3g} s at {UTILISATION[2]} "
+        f"to {UTILISATION[0]} of the peak",
         f"whole run    {result.total_hours:.3g} h, {result.total_hours * num_gpus:.3g} GPU hours",
     ]
 
