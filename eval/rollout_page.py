@@ -1,0 +1,171 @@
+"""The report of `rollouts.py`: results.json, curves and the page."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.estimates import NOTHING, Estimate
+from eval.pictures import draw_curves
+from eval.report import Figures, Page, Section, Table, Text, write_page
+from eval.rollout_results import CEILING, STATIC, TRUE, Record, by_group, horizon, row_names, summarise
+from training.checkpointing import write_atomically
+
+COLUMNS = {  # metric -> (title, digits)
+    "psnr": ("PSNR dB", 2),
+    "ssim": ("SSIM", 4),
+    "mse": ("MSE", 5),
+    "ssim_last": ("SSIM, last frame", 4),
+    "moving_psnr": ("PSNR dB, moving", 2),
+    "moving_mse": ("MSE, moving", 5),
+}
+GAP_TITLES = {"psnr": "dB", "mse": "MSE", "moving_psnr": "dB, moving", "moving_mse": "MSE, moving"}
+ROW_TITLES = {STATIC: "static frame (floor)", CEILING: "autoencoder (ceiling)", TRUE: "true actions"}
+METRIC_NOTE = (
+    "Generated frames only, RGB in [0, 1]; frames are averaged within an episode, intervals are 95 % t "
+    "intervals over episodes. Moving pixels differ by more than 0.075 from the last given frame in the truth."
+)
+
+
+def write_rollout_page(
+    results: Mapping[str, Any], records: Sequence[Record], shown: Sequence[int], output: Path, title: str
+) -> Path:
+    """results.json, curves.png, report.md and report.html."""
+    write_atomically(output / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    panels = {
+        metric: {row: horizon(records, row, metric) for row in row_names(records)}
+        for metric in ("psnr", "moving_psnr", "ssim")
+    }
+    named = {COLUMNS[metric][0]: rows for metric, rows in panels.items()}
+    draw_curves(output / "curves.png", named, records[0]["num_given"])
+    lead = (
+        f"{results['episodes']} held-out episodes, {results['clips']} clips, regime {results['regime']}, "
+        f"{results['settings']['num_inference_steps']} steps, model {results['settings']['model']}."
+    )
+    sections = [
+        Section("Quality", (_quality_table(results), _gap_table(results, records))),
+        Section("Do the actions matter?", tuple(_following_blocks(results))),
+        Section(
+            "Along the horizon",
+            (
+                Figures(
+                    (
+                        (
+                            output / "curves.png",
+                            "Mean over episodes at every frame; bands are 95 % intervals.",
+                        ),
+                    ),
+                    True,
+                ),
+            ),
+        ),
+        Section("Videos", tuple(_video_blocks(records, shown, output))),
+    ]
+    return write_page(Page(title, lead, tuple(sections)), output)
+
+
+def estimate_of(values: Mapping[str, Any] | None) -> Estimate:
+    """What `Estimate.to_dict` wrote."""
+    if not values or not values["count"]:
+        return NOTHING
+    ends = {name: float("nan") if values[name] is None else values[name] for name in ("mean", "low", "high")}
+    return Estimate(**ends, count=values["count"])
+
+
+def row_title(name: str) -> str:
+    """A row as people read it."""
+    return ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
+
+
+def _quality_table(results: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (
+            row_title(row),
+            *(estimate_of(values[metric]).text(digits) for metric, (_, digits) in COLUMNS.items()),
+        )
+        for row, values in results["rows"].items()
+    )
+    header = ("row", *(title for title, _ in COLUMNS.values()))
+    return Table(header, rows, note=METRIC_NOTE, strong=(ROW_TITLES[TRUE],))
+
+
+def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
+    groups = {"all": results["gap_closed"]}
+    for key in ("task", "embodiment"):
+        found = by_group(records, key)
+        if len(found) > 1:
+            groups |= {name or "unnamed": summarise(part)["gap_closed"] for name, part in found.items()}
+    rows = tuple(
+        (name, *(_percent(estimate_of(gaps[metric])) for metric in GAP_TITLES))
+        for name, gaps in groups.items()
+    )
+    return Table(
+        ("episodes", *GAP_TITLES.values()),
+        rows,
+        title="Share of the way from the static frame to the autoencoder's ceiling",
+        note="On means over episodes; 95 % bootstrap intervals.",
+        strong=("all",),
+    )
+
+
+def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
+    wins = tuple(
+        (row_title(name), *(_percent(estimate_of(values[metric])) for metric in ("psnr", "moving_psnr")))
+        for name, values in results["wins"].items()
+    )
+    title = "Episodes in which true actions score better"
+    blocks: list[Table | Text] = [
+        Table(
+            ("than", "by PSNR", "by PSNR of moving pixels"),
+            wins,
+            title=title,
+            note="95 % Wilson intervals; a tie is no win.",
+        )
+    ]
+    measured = {
+        "action_error": "IDM-recovered action error (half ranges)",
+        "gripper_error": "gripper error (pixels)",
+        "object": "carried object in place (share)",
+    }
+    present = {field: name for field, name in measured.items() if results[field]}
+    if not present:
+        return [
+            *blocks,
+            Text("Neither an inverse dynamics model nor a locator was there to judge positions."),
+        ]
+    names = dict.fromkeys(row for field in present for row in results[field])
+    rows = tuple(
+        (
+            "true video" if row == "truth" else row_title(row),
+            *(estimate_of(results[field].get(row)).text(3) for field in present),
+        )
+        for row in names
+    )
+    note = (
+        "Distance of what the video shows from what was commanded (true actions), whatever drove the video."
+    )
+    return [*blocks, Table(("video of", *present.values()), rows, note=note, strong=(ROW_TITLES[TRUE],))]
+
+
+def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path) -> list[Text | Figures]:
+    items: list[tuple[Path, str]] = []
+    for number in shown:
+        record = records[number]
+        task = record["task"] or "task unnamed"
+        caption = f"{task}, {record['embodiment']}: {record['uid']}, from frame {record['start']}"
+        for suffix in (".mp4", ".png"):
+            path = output / "videos" / f"clip{number:03d}{suffix}"
+            if path.exists():
+                items.append((path, caption))
+    text = "Left to right: truth, prediction under true actions, their difference around grey."
+    if any(path.suffix == ".png" for path, _ in items):
+        text += (
+            " Stills: paths of left gripper (blue), right gripper (orange) and object (green) over the last "
+            "frame; solid in the truth, dashed in the prediction."
+        )
+    return [Text(text), Figures(tuple(items))]
+
+
+def _percent(estimate: Estimate) -> str:
+    scaled = Estimate(100 * estimate.mean, 100 * estimate.low, 100 * estimate.high, estimate.count)
+    return scaled.text(0).replace(" [", " % [") if estimate.count else "-"

@@ -1,0 +1,193 @@
+"""Roll a world model out on held-out episodes and say how good and how obedient it is:
+
+python eval/rollouts.py CHECKPOINT DATA [key=value ...]         --help lists the keys
+
+CHECKPOINT is a world model folder or hub id, DATA a dataset of any supported format. Rows: the static frame,
+the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (videos
+inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from which a killed run goes on.
+"""
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.action_metrics import action_error, carried_object, point_error
+from eval.command_line import run_on_data
+from eval.controls import CONTROLS, controlled_actions, static_video
+from eval.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
+from eval.locator import Locator
+from eval.pictures import draw_trajectories, side_by_side
+from eval.predictors import Drive, ModelPredictor, fingerprint, predict_each
+from eval.record_lines import RecordLines
+from eval.rollout_page import write_rollout_page
+from eval.rollout_results import CEILING, STATIC, TRUE, summarise
+from eval.video_metrics import score_video
+from robotwin_adapters.video import write_video
+from worldmodel import checkpoint
+from worldmodel.models.world_model import WorldModel
+from worldmodel.types import EpisodeSource
+
+
+@dataclass(frozen=True)
+class RolloutsConfig:
+    """What is rolled out, and what is written."""
+
+    output: str = "outputs/rollouts"  # folder of the report
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    controls: tuple[str, ...] = CONTROLS  # which wrong actions are tried beside the true ones
+    drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
+    num_inference_steps: int = 8  # Euler steps per chunk
+    seed: int = 0  # of the noise and of shuffled actions
+    locator: str = ""  # folder of a gripper locator (train_locator.py); empty: positions are not measured
+    videos: int = 6  # clips whose videos are in the report, evenly spread
+    max_batch: int = 16  # rollouts at once
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.controls) - set(CONTROLS)):
+            raise ValueError(f"controls are {', '.join(CONTROLS)}; got {', '.join(unknown)}")
+
+
+class RolloutEvaluation:
+    """One model on one set of clips."""
+
+    def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
+        self.model, self.clips, self.config = model.eval(), clips, config
+        self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+        self.locator = Locator.from_pretrained(config.locator) if config.locator else None
+
+    def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
+        """The record of one clip, and its videos (whole, given frames first)."""
+        clip, num_given = self.clips[number], self.predictor.num_given
+        commands = self._commands(number, clip)
+        videos = predict_each(
+            self.predictor,
+            clip.frames[:num_given],
+            commands,
+            len(clip.frames),
+            seed=self.config.seed + number,
+            max_batch=self.config.max_batch,
+        )
+        last_given, count = clip.frames[num_given - 1], len(clip.frames) - num_given
+        floors = {STATIC: torch.cat([clip.frames[:num_given], static_video(last_given, count)])}
+        floors[CEILING] = self._round_trip(clip.frames)
+        videos = {**floors, **videos}
+        record = {
+            **{name: getattr(clip, name) for name in ("uid", "source", "start", "embodiment", "task")},
+            "num_given": num_given,
+            "rows": {
+                name: score_video(video[num_given:], clip.frames[num_given:], last_given)
+                for name, video in videos.items()
+            },
+            "action_error": self._action_errors(clip, videos),
+            **self._positions(clip, videos),
+        }
+        return record, videos
+
+    def _commands(self, number: int, clip: HeldOutClip) -> dict[str, Float[Tensor, "n u"] | None]:
+        partner = self.clips.partner(number)
+        made = controlled_actions(
+            self.predictor.commands(clip),
+            self.predictor.command_names(clip),
+            num_given=self.predictor.num_given,
+            other=None if partner is None else self.predictor.commands(self.clips[partner]),
+            generator=torch.Generator().manual_seed(self.config.seed + number),
+        )
+        return {name: made[name] for name in (TRUE, *self.config.controls) if name in made}
+
+    def _round_trip(self, frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 H W"]:
+        given = frames[None].to(self.model.text.device)
+        return self.model.decode(self.model.encode(given))[0].cpu()
+
+    @torch.no_grad()
+    def _action_errors(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, float]:
+        """Distance from the robot action that the IDM sees to the recorded one; `truth`: its own error."""
+        idm = self.model.idm
+        if idm is None:
+            return {}
+        first = self.predictor.num_given - 1
+        errors = {}
+        for name, video in {"truth": clip.frames, **videos}.items():
+            recovered = idm.robot_actions(idm(video[None].to(self.model.text.device)))[0].cpu()
+            errors[name] = action_error(recovered, clip.actions, clip.mask)[first:].mean().item()
+        return errors
+
+    def _positions(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, Any]:
+        """Gripper distance in pixels and whether a carried object arrives, by the locator's eyes."""
+        if self.locator is None:
+            return {}
+        first = self.predictor.num_given
+        truth = self.locator.locate(clip.frames[first - 1 :])
+        grippers, moved, in_place = {}, False, {}
+        for name, video in videos.items():
+            found = self.locator.locate(video[first - 1 :])
+            errors = point_error(found.points[1:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
+            if not errors.isnan().all():
+                grippers[name] = errors.nanmean().item()
+            judged = carried_object(
+                found.points[:, 2],
+                truth.points[:, 2],
+                found.is_visible[:, 2],
+                truth.is_visible[:, 2],
+                video.shape[-1],
+            )
+            if judged is not None:
+                moved, in_place[name] = judged
+        return {
+            "gripper_error": grippers,
+            "object": {"moved": moved, "in_place": in_place} if in_place else None,
+        }
+
+    def picture(self, number: int, clip: HeldOutClip, video: Tensor, folder: Path) -> None:
+        """Side-by-side video, and with a locator the trajectories."""
+        write_video(
+            folder / f"clip{number:03d}.mp4", iter(side_by_side(clip.frames, video)), self.model.contract.fps
+        )
+        if self.locator is not None:
+            points = [self.locator.locate(frames).points for frames in (clip.frames, video)]
+            draw_trajectories(folder / f"clip{number:03d}.png", clip.frames, video, *points)
+
+
+def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
+    """Evaluate what is not done yet, then summarise and write the report."""
+    folder = checkpoint.locate(checkpoint_source)
+    model = WorldModel.from_pretrained(folder)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
+    output = Path(config.output)
+    evaluation = RolloutEvaluation(model, clips, config)
+    settings = {**dataclasses.asdict(config), "output": "", "data": source.name, "model": fingerprint(folder)}
+    records = RecordLines(output / "clips.jsonl", settings)
+    shown = set(torch.linspace(0, len(clips) - 1, min(config.videos, len(clips))).long().tolist())
+    keys = [f"{record.uid}#{start}" for record, start in clips.places]
+    for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
+        is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()
+        if key in records and is_drawn:
+            continue
+        record, videos = evaluation.evaluate(number)
+        if number in shown:
+            evaluation.picture(number, clips[number], videos[TRUE], output / "videos")
+        records.add(key, record)
+    ordered = [records.records[key] for key in keys]
+    results = {"settings": settings, "regime": model.config.regime, **summarise(ordered)}
+    checkpoint_name = Path(checkpoint_source).name
+    write_rollout_page(
+        results, ordered, sorted(shown), output, title=f"Rollouts of {checkpoint_name} on {source.name}"
+    )
+    closed = {
+        name: round(value["mean"], 3) for name, value in results["gap_closed"].items() if value["count"]
+    }
+    print(f"share of the gap closed: {json.dumps(closed)}")
+    print(f"report: {output / 'report.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_on_data(RolloutsConfig, run, __doc__ or ""))

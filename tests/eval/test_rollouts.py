@@ -1,0 +1,188 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from eval.controls import CONTROLS
+from eval.held_out import HeldOutConfig, held_out_clips
+from eval.locator import Located, Locator, LocatorConfig
+from eval.rollout_results import episode_means, horizon, row_names, summarise, wins
+from eval.rollouts import RolloutEvaluation, RolloutsConfig, run
+from robotwin_adapters.video import open_video
+
+HELD_OUT = HeldOutConfig(split="all", episodes=3)
+
+
+def record(uid, **rows):
+    curves = {
+        name: {
+            "psnr": values,
+            "ssim": [v / 100 for v in values],
+            "mse": [10 ** (-v / 10) for v in values],
+            "moving_psnr": [None, *values[1:]],
+            "moving_mse": [None, *(10 ** (-v / 10) for v in values[1:])],
+        }
+        for name, values in rows.items()
+    }
+    return {"uid": uid, "task": "t", "embodiment": "a", "rows": curves}
+
+
+RECORDS = [
+    record("a", true=[24.0, 26.0], static=[20.0, 20.0], autoencoder=[30.0, 30.0], zero=[25.0, 25.0]),
+    record("a", true=[28.0, 30.0], static=[20.0, 20.0], autoencoder=[30.0, 30.0], zero=[20.0, 20.0]),
+    record("b", true=[21.0, 23.0], static=[20.0, 20.0], autoencoder=[30.0, 30.0]),
+]
+
+
+def test_frames_then_clips_then_episodes():
+    results = summarise(RECORDS)
+    assert (results["episodes"], results["clips"]) == (2, 3)
+    assert results["rows"]["true"]["psnr"]["mean"] == pytest.approx((27 + 22) / 2)
+    assert results["rows"]["true"]["psnr"]["count"] == 2
+    assert results["rows"]["true"]["ssim_last"]["mean"] == pytest.approx((0.28 + 0.23) / 2)
+    assert results["rows"]["true"]["moving_psnr"]["mean"] == pytest.approx((28 + 23) / 2)
+    assert results["gap_closed"]["psnr"]["mean"] == pytest.approx(0.45)
+    assert results["rows"]["zero"]["psnr"]["count"] == 1  # a control may be missing in an episode
+    assert results["wins"]["zero"]["psnr"] == pytest.approx(
+        {"mean": 1, "low": 0.2065, "high": 1, "count": 1}, abs=1e-3
+    )
+
+
+def test_horizon_is_one_estimate_per_frame():
+    curve = horizon(RECORDS, "true", "psnr")
+    assert [estimate.mean for estimate in curve] == pytest.approx([23.5, 25.5])
+    assert horizon(RECORDS, "true", "moving_psnr")[0].count == 0
+
+
+def test_rows_and_wins_and_episode_means():
+    assert row_names(RECORDS) == ["static", "autoencoder", "true", "zero"]
+    assert wins(RECORDS, "static", "mse").mean == 1.0
+    means = episode_means(RECORDS, [1.0, None, None])
+    assert means[0] == 1.0
+    assert math.isnan(means[1])
+
+
+@pytest.fixture(scope="module")
+def report(model_folder, source, tmp_path_factory):
+    output = tmp_path_factory.mktemp("rollouts")
+    locator = output / "locator"
+    torch.manual_seed(0)
+    Locator(LocatorConfig(height=32, width=32, channels=8)).save_pretrained(locator, {})
+    config = RolloutsConfig(
+        output=str(output), held_out=HELD_OUT, num_inference_steps=1, videos=2, locator=str(locator)
+    )
+    assert run(str(model_folder), source, config) == 0
+    return output, config
+
+
+def test_journey_every_row_is_there_with_intervals(report):
+    output, _ = report
+    results = json.loads((output / "results.json").read_text())
+    assert set(results["rows"]) == {"static", "autoencoder", "true", *CONTROLS}
+    for values in results["rows"].values():
+        assert values["psnr"]["count"] == 3
+        assert values["psnr"]["low"] < values["psnr"]["mean"] < values["psnr"]["high"]
+    assert results["rows"]["autoencoder"]["psnr"]["mean"] > results["rows"]["true"]["psnr"]["mean"]
+    assert len(results["horizon"]["true"]["psnr"]) == 12
+    assert set(results["action_error"]) == {"truth", *results["rows"]}
+
+
+def test_journey_the_page_holds_everything_and_asks_for_nothing(report):
+    output, _ = report
+    page = (output / "report.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3  # curves, two trajectories
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "autoencoder (ceiling)" in page
+    markdown = (output / "report.md").read_text()
+    assert "| **true actions** |" in markdown
+    assert "](videos/clip000.mp4)" in markdown
+
+
+def test_journey_videos_are_truth_prediction_difference(report, source):
+    output, _ = report
+    video = open_video(output / "videos" / "clip000.mp4")
+    assert (len(video), video.size) == (13, (192, 3 * 192 + 8))
+    first = video.read([0])[0].astype(float)
+    truth, prediction, difference = first[:, :192], first[:, 196:388], first[:, 392:584]
+    assert np.abs(truth - prediction).mean() < 3  # the given frame is shown in both
+    assert np.abs(difference - 127.5).mean() < 3
+
+
+def test_a_killed_run_goes_on_where_it_was(report, model_folder, source, monkeypatch):
+    output, config = report
+    lines = (output / "clips.jsonl").read_text().splitlines(keepends=True)
+    results = (output / "results.json").read_text()
+    (output / "clips.jsonl").write_text("".join(lines[:3]) + lines[3][:50])
+    evaluated = []
+    original = RolloutEvaluation.evaluate
+    monkeypatch.setattr(
+        RolloutEvaluation, "evaluate", lambda self, number: evaluated.append(number) or original(self, number)
+    )
+    run(str(model_folder), source, config)
+    assert evaluated == [2]
+    assert (output / "results.json").read_text() == results
+
+
+@pytest.mark.parametrize("regime", ["no_action", "lacg"])
+def test_other_regimes(make_model, source, contract, training_clips, regime):
+    model = make_model(regime=regime)
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    drive = "latent" if regime == "lacg" else "robot"
+    config = RolloutsConfig(num_inference_steps=1, drive=drive, controls=("zero", "reversed", "mirrored"))
+    evaluated, videos = RolloutEvaluation(model, clips, config).evaluate(0)
+    if regime == "no_action":
+        assert torch.equal(videos["true"], videos["reversed"])
+        assert evaluated["action_error"] == {}
+    else:
+        assert not torch.equal(videos["true"], videos["reversed"])
+        assert "mirrored" not in videos  # latent actions have no arms
+    assert torch.equal(videos["true"][0], clips[0].frames[0])
+
+
+def test_static_rows_are_exact(make_model, source, contract, training_clips):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(num_inference_steps=1, controls=())
+    evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(1)
+    real = clips[1].frames
+    expected = (real[1:] - real[0]).square().mean((1, 2, 3))
+    assert evaluated["rows"]["static"]["mse"] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert set(videos) == {"static", "autoencoder", "true"}
+
+
+class Blobs:
+    """Finds the brightest pixel of each channel: left gripper red, right gripper green, object blue."""
+
+    def locate(self, frames):
+        place = frames.flatten(2).argmax(2)
+        points = torch.stack([place % frames.shape[3], place // frames.shape[3]], -1).float()
+        return Located(points, torch.ones(len(frames), 3))
+
+
+def test_positions_are_compared_with_the_truth_by_the_locators_eyes(
+    make_model, source, contract, training_clips
+):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    evaluation = RolloutEvaluation(make_model(regime="acg"), clips, RolloutsConfig())
+    evaluation.locator = Blobs()
+    real, made = torch.zeros(3, 3, 32, 32), torch.zeros(3, 3, 32, 32)
+    for t in range(3):
+        real[t, 0, 5, 5 + t] = real[t, 1, 9, 9] = real[t, 2, 20, 20 + 3 * t] = 1
+        made[t, 0, 5, 5] = made[t, 1, 9, 9] = made[t, 2, 20, 20 + 2 * t] = 1
+    clip = dataclasses.replace(clips[0], frames=real)
+    found = evaluation._positions(clip, {"true": made, "static": real[:1].expand(3, -1, -1, -1)})
+    assert found["gripper_error"]["true"] == pytest.approx((1 + 2) / 4)  # two frames, two grippers
+    assert found["object"] == {"moved": True, "in_place": {"true": False, "static": False}}
+    made[2, 2] = real[2, 2]
+    assert evaluation._positions(clip, {"true": made})["object"]["in_place"]["true"]
+
+
+def test_what_cannot_be_is_refused(model_folder, source):
+    with pytest.raises(ValueError, match="controls are zero, null"):
+        RolloutsConfig(controls=("upside_down",))
+    with pytest.raises(ValueError, match="regime lacg, this one is acg"):
+        run(str(model_folder), source, RolloutsConfig(held_out=HELD_OUT, drive="latent"))
