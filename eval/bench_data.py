@@ -3,7 +3,7 @@
     python eval/bench_data.py [key=value ...]        --help lists the keys
 
 Every way reads the same random clips of the same episodes. Rounds of all ways alternate, and the median is
-reported. clips/s is by the clock on the wall, once workers have started. The ratio to the plain loop is by CPU
+reported. clips/s is by the wall clock, once workers have started. The ratio to the plain loop is by CPU
 time of all processes together, round by round, so that other work on the machine does not enter it.
 """
 
