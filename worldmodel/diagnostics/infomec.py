@@ -41,8 +41,8 @@ def infomec(
 
     Mutual information with continuous codes is the nearest-neighbour estimate, else the plug-in. Rows are
     drawn without replacement, since a repeated row is its own nearest neighbour; a table with fewer rows than
-    asked for is split two to one. `prune_below` is the range of a code, as a share of the largest, under which
-    it counts as unused.
+    asked for is split two to one. `prune_below` is the range of a code, as a share of the largest, under
+    which it counts as unused.
     """
     table = factor_table(codes, factors)
     num_train = min(num_train, 2 * len(codes) // 3)
