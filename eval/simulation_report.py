@@ -28,7 +28,11 @@ COLUMNS = (
     ("MD-VAE modulated", "modulated", "mcc"),
     ("MD-VAE tied = iVAE standardised", "ivae", "standardised_mcc"),
     ("MD-VAE tied, full posterior", "tied_full", "mcc"),
-    ("the same, best of 3 starts by ELBO", "tied_full_restarts", "mcc"),
+    ("the same, aligned", "tied_full", "aligned_mcc"),
+    ("the same, best of 3 starts by ELBO", "tied_full_restarts", "aligned_mcc"),
+    ("beta-VAE aligned", "beta_vae", "aligned_mcc"),
+    ("MD-VAE tied, aligned", "ivae", "aligned_mcc"),
+    ("MD-VAE modulated, aligned", "modulated", "aligned_mcc"),
 )
 RESTARTS = "tied_full", ("tied_full_r1", "tied_full_r2")  # cells that differ in their initial weights only
 
@@ -146,7 +150,14 @@ def epochs_table(cells: list[Cell]) -> list[str]:
     epochs = sorted({epoch for cell in cells for epoch in cell.scores}, key=int)
     lines = [_row(["cell", "score", *epochs, "R2 by u", "ELBO"]), _row(["---"] * (len(epochs) + 4))]
     for cell in cells:
-        for score in ("mcc", "standardised_mcc", "mcc_held_out", "mcc_by_condition", "modulated_mcc"):
+        for score in (
+            "mcc",
+            "standardised_mcc",
+            "mcc_held_out",
+            "mcc_by_condition",
+            "modulated_mcc",
+            "aligned_mcc",
+        ):
             if score in cell.scores[max(cell.scores, key=int)]:
                 medians = [
                     f"{np.median(cell.values(score, e)):.3f}" if e in cell.scores else "" for e in epochs

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from worldmodel.data.simulation import Simulation, SimulationConfig, random_stream, simulate
+from worldmodel.diagnostics.joint_diagonalisation import ConditionAlignment
 from worldmodel.diagnostics.latent_recovery import latent_recovery
 from worldmodel.models.md_vae import StackedVae, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
@@ -23,6 +24,7 @@ from worldmodel.objectives.mcl import MclConfig, MechanisticContrast, gradient_r
 (MODEL, CONTRAST, ORDER, POSTERIOR, DIRECTION, TEST) = range(
     100, 106
 )  # random streams of a seed, beside the data's
+ALIGNMENT_SAMPLES = 10_000  # training samples that find the axes after training
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class SeedStack:
         """Scores and parts of the bound on the test split, one value per seed."""
         x, u = self.test_rows.split(self.row_dims, dim=-1)
         with torch.no_grad():
-            latents = self.model.latents(x, u)
+            latents = self.model.latents(x, u) | self._aligned()
             noise = self._noise(TEST, x.shape[1])
             inputs = x if self.model.config.family == "beta_vae" else self.test_rows
             loss = self.model.loss(inputs, x, u, noise)
@@ -125,10 +127,26 @@ class SeedStack:
         for name, estimate in latents.items():
             target = modulated if name == "modulated" else self.test_z
             prefix = "" if name == "latent" else f"{name}_"
-            found = latent_recovery(target, estimate, self.test_condition)
+            # The latents of a seed that diverged become constants, which correlate with nothing.
+            found = latent_recovery(target, estimate.nan_to_num(0.0, 0.0, 0.0), self.test_condition)
             scores.update({prefix + key: value.tolist() for key, value in found.items()})
         bound = {"reconstruction": loss.reconstruction, "kl": loss.kl, "elbo": -loss.negative_elbo}
         return scores | {name: value.tolist() for name, value in bound.items()}
+
+    def _aligned(self) -> dict[str, Tensor]:
+        """Latents of the test split, unmixed by what training samples tell about the conditions.
+
+        For models whose encoder has a latent in the modulated space; the others have the same N(0, I) under
+        every condition, so there is nothing to tell axes apart.
+        """
+        name = {"beta_vae": "latent"}.get(self.model.config.family, "modulated")
+        rows = self.train_rows.unflatten(0, (len(self.seeds), -1))[:, :ALIGNMENT_SAMPLES]
+        fitted = self.model.latents(*rows.split(self.row_dims, dim=-1))
+        if name not in fitted:
+            return {}
+        alignment = ConditionAlignment().fit(fitted[name].nan_to_num(0.0, 0.0, 0.0), self.train_condition)
+        latents = self.model.latents(*self.test_rows.split(self.row_dims, dim=-1))
+        return {"aligned": alignment.transform(latents[name], self.test_condition)}
 
     def mcl_statement(self) -> str:
         """Which parts of the models MCL trains, found on one batch."""
@@ -173,6 +191,7 @@ class SeedStack:
         self.test_rows = rows[:, cut:].clone()
         self.test_z = simulation.z[:, cut:].clone()
         self.test_condition = simulation.condition[:, cut:].clone()
+        self.train_condition = simulation.condition[:, : min(cut, ALIGNMENT_SAMPLES)].clone()
         self.truth, self.alphabet = simulation.truth, simulation.alphabet
 
     def _contrast(self, config: MclConfig) -> MechanisticContrast:

@@ -169,6 +169,17 @@ def test_the_cosine_schedule_ends_near_zero() -> None:
     assert schedule.lr_at(100) < 1e-6
 
 
+def test_a_diverged_seed_scores_nothing_and_spares_the_others() -> None:
+    both, alone = stack([3, 4], "ivae"), stack([4], "ivae")
+    both.model.encoder[0].weight.data[0] = torch.nan
+    both.train_epoch(1)
+    alone.train_epoch(1)
+    found, expected = both.evaluate(), alone.evaluate()
+    assert found["mcc"][0] == found["aligned_mcc"][0] == 0
+    assert found["aligned_mcc"][1] == pytest.approx(expected["aligned_mcc"][0], abs=5e-3)
+    assert found["elbo"][0] != found["elbo"][0]
+
+
 def test_a_restart_changes_the_weights_and_not_the_data() -> None:
     first, second = stack([3]), stack([3], restart=1)
     assert first.train_rows.equal(second.train_rows)
