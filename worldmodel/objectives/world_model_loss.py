@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldmodel.models.fdm import FdmOutput
 from worldmodel.models.world_model import WorldModel
@@ -20,21 +20,9 @@ from worldmodel.objectives.flow_matching import (
 )
 from worldmodel.objectives.gradient_reversal import embodiment_loss
 from worldmodel.objectives.losses import Losses
-from worldmodel.objectives.mcl import DIRECTIONAL, MclOutput
+from worldmodel.objectives.mcl import DIRECTIONAL, MclOutput, gradient_reach, reach_statement
 from worldmodel.objectives.mechanism_features import math_attention
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch
-
-
-class WorldModelObjective(nn.Module):
-    """The step as a module: what Accelerate, DDP and FSDP wrap, so that their hooks see the forward call."""
-
-    def __init__(self, model: WorldModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: ClipBatch, generator: torch.Generator) -> Losses:
-        """See `world_model_step`."""
-        return world_model_step(self.model, batch, generator)
 
 
 @dataclass(frozen=True)
@@ -49,42 +37,62 @@ class NoisyClip:
 
 
 @dataclass(frozen=True)
-class Drive:
-    """What drives the clip, and the losses of what inferred it: weight, then value."""
+class Terms:
+    """Losses with their weights, and what is only watched."""
 
-    actions: Float[Tensor, "b n u"]
-    terms: dict[str, tuple[float, Float[Tensor, ""]]] = field(default_factory=dict)
+    weighted: dict[str, tuple[float, Float[Tensor, ""]]]
     metrics: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
 
 
 def world_model_step(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Losses:
     """Losses of one batch in the model's regime; all randomness comes from `generator`."""
-    clip = _noisy_clip(model, batch, generator)
-    drive = _drive(model, batch, generator)
-    embedding, text = model.interface(drive.actions, clip.missing), model.text_context()
+    terms = _terms(model, batch, generator)
+    total = torch.stack([weight * value for weight, value in terms.weighted.values()]).sum()
+    parts = {name: value for name, (_, value) in terms.weighted.items()} | terms.metrics
+    return Losses(total, {name: value.detach() for name, value in parts.items()})
 
-    def generate(noisy: Tensor, actions: Tensor | None = None) -> FdmOutput:
-        return model.fdm(noisy, clip.sigma, embedding, text)
+
+def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> str:
+    """Which parts of the model the MCL term trains, in words; worth saying once per run."""
+    if model.mcl is None:
+        raise ValueError("this model has no mcl term")
+    groups = {
+        "backbone": list(model.fdm.backbone.parameters()),
+        "action interface": list(model.interface.parameters()),
+        "inverse dynamics": [] if model.idm is None else list(model.idm.parameters()),
+        "critic, heads": list(model.mcl.parameters()),
+    }
+    _, loss = _terms(model, batch, generator).weighted["mcl"]
+    return reach_statement(model.mcl.config, gradient_reach(loss, groups))
+
+
+def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:
+    clip = _noisy_clip(model, batch, generator)
+    actions, terms = _drive(model, batch, generator)
+    embedding, text = model.interface(actions, clip.missing), model.text_context()
+
+    def generate(noisy: Tensor) -> FdmOutput:
+        output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text)
+        return output
 
     needs_math = model.mcl is not None and model.mcl.config.needs_math_attention
     with math_attention() if needs_math else nullcontext():
         output = generate(clip.noisy)
-    terms = {"reconstruction": (1.0, _reconstruction(model, output, clip)), **drive.terms}
-    metrics = dict(drive.metrics)
-    if model.mcl is not None:
-        contrast: MclOutput = model.mcl(
-            lambda noisy, _: generate(noisy).clean,
-            clip.noisy,
-            action_groups(drive.actions).detach(),
-            x_hat=output.clean,
-            mask=_contrasted(model, clip),
-            rng=generator,
-        )
-        terms["mcl"] = (model.config.objective.mcl_weight, contrast.loss)
-        metrics |= {"mcl_accuracy": contrast.accuracy, "mcl_gradient_norm": contrast.gradient_norm}
-    total = torch.stack([weight * value for weight, value in terms.values()]).sum()
-    parts = {name: value.detach() for name, (_, value) in terms.items()}
-    return Losses(total, {**parts, **{name: value.detach() for name, value in metrics.items()}})
+    reconstruction = {"reconstruction": (1.0, _reconstruction(model, output, clip))}
+    if model.mcl is None:
+        return Terms(reconstruction | terms.weighted, terms.metrics)
+    contrast: MclOutput = model.mcl(
+        lambda noisy, _: generate(noisy).clean,
+        clip.noisy,
+        # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
+        action_groups(actions).detach(),
+        x_hat=output.clean,
+        mask=_contrasted(model, clip),
+        rng=generator,
+    )
+    mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
+    watched = {"mcl_accuracy": contrast.accuracy, "mcl_gradient_norm": contrast.gradient_norm}
+    return Terms(reconstruction | terms.weighted | mcl, terms.metrics | watched)
 
 
 def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
@@ -125,20 +133,25 @@ def _contrasted(model: WorldModel, clip: NoisyClip) -> Bool[Tensor, "b f"]:
     return is_future & ~clip.missing
 
 
-def _drive(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Drive:
+def _drive(
+    model: WorldModel, batch: ClipBatch, generator: torch.Generator
+) -> tuple[Float[Tensor, "b n u"], Terms]:
+    """What drives the clip, and the losses of what inferred or judged it."""
     if model.config.regime == "no_action":
-        return Drive(batch.robot_actions[:, :, :0])
+        return batch.robot_actions[:, :, :0], Terms({})
     if model.config.regime == "lacg":
         return _latent_drive(model, batch, generator)
     robot_actions = batch.robot_actions * batch.action_mask[:, None]
     if model.idm is None:
-        return Drive(robot_actions)
+        return robot_actions, Terms({})
     judged = model.idm.robot_actions(model.idm(_frames_of(batch, "acg with objective.idm_weight > 0")))
-    weight = model.config.objective.idm_weight
-    return Drive(robot_actions, {"idm_action": (weight, _action_error(judged, batch))})
+    error = _action_error(judged, batch)
+    return robot_actions, Terms({"idm_action": (model.config.objective.idm_weight, error)})
 
 
-def _latent_drive(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Drive:
+def _latent_drive(
+    model: WorldModel, batch: ClipBatch, generator: torch.Generator
+) -> tuple[Float[Tensor, "b n u"], Terms]:
     assert model.idm is not None
     assert model.controller is not None
     weights, idm = model.config.objective, model.idm
@@ -158,7 +171,7 @@ def _latent_drive(model: WorldModel, batch: ClipBatch, generator: torch.Generato
     controlled = model.controller(robot_actions, features.scene[:, current].detach())
     target = posterior.mean[:, current:].detach()
     terms["controller"] = (weights.controller_weight, F.mse_loss(controlled, target))
-    return Drive(latent_actions, terms, metrics)
+    return latent_actions, Terms(terms, metrics)
 
 
 def _frames_of(batch: ClipBatch, need: str) -> UInt8[Tensor, "b t 3 H W"]:

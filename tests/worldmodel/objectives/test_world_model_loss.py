@@ -6,7 +6,7 @@ import torch
 from worldmodel.models.lora import LoraConfig
 from worldmodel.models.world_model_config import ObjectiveConfig
 from worldmodel.objectives.mcl import MclConfig
-from worldmodel.objectives.world_model_loss import WorldModelObjective, action_groups, world_model_step
+from worldmodel.objectives.world_model_loss import action_groups, mcl_reach, world_model_step
 
 REGIMES = ("no_action", "acg", "lacg")
 MODES = ("exact", "detached", "jvp", "finite_difference")
@@ -24,7 +24,7 @@ def test_gradient_reaches_all_that_trains_and_nothing_frozen(make_world_model, b
         pytest.skip("nothing to contrast")
     mcl = MclConfig(mode=mode) if mode else None
     model = make_world_model(regime=regime, lora=LoraConfig(rank=rank), mcl=mcl)
-    losses = WorldModelObjective(model)(batch, torch.Generator().manual_seed(0))
+    losses = step(model, batch)
     losses.total.backward()
     without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
     assert not without
@@ -122,3 +122,25 @@ def test_judge_and_controller_do_not_shape_the_latent_actions(make_world_model, 
 def test_action_groups_follow_the_timeline():
     actions = torch.arange(8.0).view(1, 8, 1)
     assert action_groups(actions)[0].tolist() == [[0, 0, 0, 0], [0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomise):
+    def statement(mode: str) -> dict[str, str]:
+        model = make_world_model(regime="acg", mcl=MclConfig(mode=mode))
+        randomise(model.interface)
+        lines = mcl_reach(model, batch, torch.Generator().manual_seed(0)).splitlines()[1:]
+        return {
+            name.strip(): verdict.split()[0].rstrip(",") for name, verdict in (x.split(":") for x in lines)
+        }
+
+    assert statement("exact") == {
+        "backbone": "yes",
+        "action interface": "yes",
+        "inverse dynamics": "NO",
+        "critic, heads": "yes",
+    }
+    detached = statement("detached")
+    assert detached.pop("critic, heads") == "yes"
+    assert set(detached.values()) == {"NO"}
+    with pytest.raises(ValueError, match="no mcl term"):
+        mcl_reach(make_world_model(), batch, torch.Generator())
