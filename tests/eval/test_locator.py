@@ -1,0 +1,141 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from eval.locator import CELL, Locator, LocatorConfig, peak_places, target_map
+from eval.train_locator import (
+    LocatorBatch,
+    LocatorRunConfig,
+    load_batches,
+    locator_step,
+    measure,
+    spoilt,
+    train,
+)
+from training.distributed import MachineConfig
+from training.loop import FitConfig, fit
+from training.optim import OptimConfig
+
+SMALL = LocatorConfig(height=32, width=32, channels=16)
+
+
+def dots(count, seed=0, size=32):
+    """A red, a green and a blue dot of 5x5 pixels with soft edges: the points to find."""
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(4, size - 4, (count, 3, 2))
+    y, x = np.mgrid[:size, :size] + 0.5
+    shape = np.exp(-((x - points[..., :1, None]) ** 2 + (y - points[..., 1:, None]) ** 2) / 8)
+    frames = (40 + 200 * shape).clip(0, 255).astype(np.uint8)
+    seen = np.ones((count, 3), bool)
+    seen[::4, 2] = False
+    frames[::4, 2] = 40
+    tensors = (torch.from_numpy(v) for v in (frames, points.astype(np.float32), np.ones_like(seen), seen))
+    return LocatorBatch(*tensors, tuple("ab"[i % 2] for i in range(count)))
+
+
+def test_targets_sum_to_one_and_their_peak_is_the_place():
+    points = torch.tensor([[[10.3, 20.9], [31.0, 5.5], [16.0, 16.0]]])
+    target = target_map(points, 48, 32)
+    assert target.shape == (1, 3, 24, 16)
+    assert target.sum((2, 3)).allclose(torch.ones(1, 3))
+    found = CELL * peak_places(target.log())
+    assert (found[:, [0, 2]] - points[:, [0, 2]]).abs().max() < 0.15  # finer than a cell of 2 pixels
+    assert (found - points).abs().max() < 1.1  # at the border half of the window is missing
+
+
+def test_places_are_in_the_pixels_of_the_frames():
+    class Sure(Locator):
+        def forward(self, frames):
+            assert frames.shape[-2:] == (32, 32)
+            place = torch.tensor([[10.0, 20.0], [16.0, 16.0], [24.0, 8.0]]).expand(len(frames), 3, 2)
+            return target_map(place, 32, 32).log(), torch.tensor([[3.0, -3.0, 0.1]]).expand(len(frames), 3)
+
+    located = Sure(SMALL).locate(torch.rand(2, 3, 64, 128))
+    expected = torch.tensor([[40.0, 40.0], [64.0, 32.0], [96.0, 16.0]])
+    assert (located.points - expected).abs().max() < 0.5
+    assert located.is_visible[0].tolist() == [True, False, True]
+
+
+def test_a_saved_locator_says_the_same_and_carries_its_error(tmp_path):
+    torch.manual_seed(0)
+    locator = Locator(SMALL).eval()
+    locator.save_pretrained(tmp_path / "l", {"finch left gripper median px": 0.7})
+    again = Locator.from_pretrained(tmp_path / "l")
+    frames = torch.rand(2, 3, 32, 32)
+    assert torch.equal(again.locate(frames).points, locator.locate(frames).points)
+    assert (
+        json.loads((tmp_path / "l" / "locator.json").read_text())["errors"]["finch left gripper median px"]
+        == 0.7
+    )
+    with pytest.raises(ValueError, match=r"not a locator folder: expected a locator\.json"):
+        Locator.from_pretrained(tmp_path)
+
+
+def test_it_learns_to_find_dots(tmp_path):
+    config = FitConfig(
+        steps=70,
+        global_batch=16,
+        micro_batch=16,
+        trackers=(),
+        optim=OptimConfig(lr=4e-3, schedule="cosine", decay_fraction=0.5),
+        machine=MachineConfig(device="cpu"),
+    )
+    torch.manual_seed(0)
+    model = Locator(LocatorConfig(height=32, width=32, channels=8))
+    fit(locator_step, model, dots(128), config, tmp_path, load=load_batches)
+    errors = measure(model.eval(), dots(48, seed=1))
+    medians = [value for name, value in errors.items() if "median" in name]
+    assert len(medians) == 6
+    assert max(medians) < 1.5
+    assert errors["visibility_accuracy"] > 0.85
+
+
+def test_measure_counts_what_is_visible_only():
+    class Perfect(Locator):
+        def locate(self, frames):
+            located = super().locate(frames)
+            return type(located)(truth.points + torch.tensor([0.6, 0.8]), torch.ones(len(frames), 3))
+
+    truth = dots(8)
+    errors = measure(Perfect(SMALL).eval(), truth)
+    assert errors["a left gripper median px"] == pytest.approx(1.0)
+    assert errors["b object median px"] == pytest.approx(1.0)
+    assert errors["visibility_accuracy"] == pytest.approx(22 / 24)
+
+
+def test_spoilt_frames_stay_frames_and_depend_on_the_generator_alone():
+    frames = dots(6).frames.float() / 255
+    a, b = (spoilt(frames, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(a, b)
+    assert a.shape == frames.shape
+    assert a.min() >= 0
+    assert a.max() <= 1
+    assert not torch.equal(a, frames)
+    assert (a - frames).abs().mean() < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_gripper_within_one_and_a_half_pixels_on_every_robot(tmp_path):
+    collect = pytest.importorskip("robotwin_adapters.tabletop.collect")
+    from robotwin_adapters.tabletop.record import RecordingConfig
+
+    robots = ("finch", "heron", "wren", "crane")
+    configs = [RecordingConfig(task, robot) for task in ("place_a2b_left", "babble") for robot in robots]
+    collect.collect_all(tmp_path / "data", configs, episodes=20, seed=0, workers=2)
+    config = LocatorRunConfig(
+        output=str(tmp_path / "run"),
+        fit=FitConfig(
+            steps=1500,
+            global_batch=32,
+            micro_batch=32,
+            trackers=(),
+            optim=OptimConfig(lr=2e-3, warmup_steps=50, schedule="cosine"),
+        ),
+    )
+    errors = train(str(tmp_path / "data"), config, resume=False)
+    medians = {name: value for name, value in errors.items() if "gripper median" in name}
+    assert len(medians) == 2 * len(robots)
+    assert max(medians.values()) < 1.5, medians
