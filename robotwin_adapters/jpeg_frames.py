@@ -42,14 +42,16 @@ class JpegFrames:
     def read(self, indices: Sequence[int]) -> UInt8[ndarray, "n H W 3"]:
         """The RGB frames at these positions."""
         rows = [int(self.rows[index]) for index in indices]
-        frames = np.empty((len(rows), *self.size, 3), np.uint8)
+        # Channels first in memory, as models want them: one copy here, none later.
+        frames = np.empty((len(rows), 3, *self.size), np.uint8)
         with errors_name(self.store.label(self.name)):
             unique = sorted(set(rows))
             for row, buffer in zip(unique, self._buffers(unique), strict=True):
                 pixels = self._decode(row, buffer)
                 for place in (i for i, wanted in enumerate(rows) if wanted == row):
-                    frames[place] = pixels
-        return frames
+                    for channel in range(3):
+                        frames[place, channel] = pixels[..., channel]
+        return frames.transpose(0, 2, 3, 1)
 
     def take(self, rows: Sequence[int]) -> "JpegFrames":
         """Only these frames."""
