@@ -1,0 +1,115 @@
+"""Tables and figures of the near-identifiability study, from the JSON files of its cells."""
+
+import json
+import os
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+ORDER = ("uniform", "laplace", "normal", "dsprites")  # of the cells in tables and figures
+FIGURES = {
+    "statistical": ("between runs", ("affine_r2", "mcc", "mcc_ica", "epsilon_scaled", "epsilon_permutation")),
+    "structural": (
+        "to the factors",
+        ("affine_r2", "mcc", "mcc_ica", "epsilon_scaled", "epsilon_permutation"),
+    ),
+}
+LABELS = {
+    "affine_r2": "affine R2",
+    "epsilon_rigid": "eps rigid",
+    "epsilon_scaled": "eps rigid + scale",
+    "epsilon_permutation": "eps permutation (ICA)",
+    "mcc": "MCC raw",
+    "mcc_ica": "MCC after ICA",
+}
+
+
+def write_report(folder: Path) -> None:
+    """Writes tables.md and one figure per question; nothing is left half-written."""
+    cells = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    cells.sort(key=lambda cell: (ORDER.index(cell["cell"].split()[0]), cell["cell"]))
+    text = "\n\n".join(_table(cells, kind, title) for kind, (title, _) in FIGURES.items())
+    _replace(folder / "tables.md", text + "\n\n" + _health(cells) + "\n")
+    for kind, (title, names) in FIGURES.items():
+        _figure(cells, kind, title, names, folder / f"{kind}.png")
+
+
+def _table(cells: list[dict], kind: str, title: str) -> str:
+    lines = [
+        f"### Agreement {title}: mean [smallest, largest]",
+        "",
+        "| cell | " + " | ".join(LABELS.values()) + " |",
+        "|---|" + "---|" * len(LABELS),
+    ]
+    for cell in cells:
+        values = (_values(cell, kind, name) for name in LABELS)
+        parts = (f"{part.mean():.3f} [{part.min():.3f}, {part.max():.3f}]" for part in values)
+        lines.append(f"| {cell['cell']} | " + " | ".join(parts) + " |")
+    return "\n".join(lines)
+
+
+def _health(cells: list[dict]) -> str:
+    """How well the autoencoders fit, and how far the components can be trusted."""
+    lines = [
+        "### Fit and trust",
+        "",
+        "| cell | error / variance | generator ratio (median, 95 %) | decoder ratio | components "
+        "| ICA stability (median, worst) | excess kurtosis | restarts converged | CPU s |",
+        "|---|" + "---|" * 8,
+    ]
+    for cell in cells:
+        stability, kurtosis, converged = (
+            np.concatenate([run[name] for run in cell["ica"]])
+            for name in ("stability", "kurtosis", "converged")
+        )
+        facts = cell["facts"]
+        ratio = (
+            f"{facts['generator_ratio_median']:.2f}, {facts['generator_ratio_95']:.2f}"
+            if facts
+            else "unknown"
+        )
+        counts = sorted({run["num_components"] for run in cell["ica"]})
+        lines.append(
+            f"| {cell['cell']} | {np.mean(cell['relative_error']):.4f} | {ratio} "
+            f"| {np.median(cell['decoder_ratio_median']):.2f} | {', '.join(map(str, counts))} "
+            f"| {np.median(stability):.2f}, {stability.min():.2f} "
+            f"| {kurtosis.min():.2f} to {kurtosis.max():.2f} "
+            f"| {converged.sum():.0f} of {len(converged)} | {cell['total_cpu_s']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _figure(cells: list[dict], kind: str, title: str, names: tuple[str, ...], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(names), figsize=(3 * len(names), 0.4 * len(cells) + 1.2), sharey=True)
+    for axis, name in zip(axes, names, strict=True):
+        for row, cell in enumerate(cells):
+            values = _values(cell, kind, name)
+            axis.scatter(
+                values, np.full(len(values), row), s=14, alpha=0.6, color=f"C{row // 2}", linewidths=0
+            )
+            axis.scatter(values.mean(), row, marker="|", s=180, color="black")
+        axis.set_title(LABELS[name], fontsize=9)
+        axis.set_xlim(0, max(1.02, axis.get_xlim()[1]))
+        axis.grid(axis="x", alpha=0.3)
+    axes[0].set_yticks(range(len(cells)), [cell["cell"] for cell in cells], fontsize=8)
+    axes[0].invert_yaxis()
+    figure.suptitle(f"Agreement {title}: every point a pair or a run, the bar their mean", fontsize=10)
+    figure.tight_layout()
+    partial = path.with_suffix(".partial.png")
+    figure.savefig(partial, dpi=110)
+    plt.close(figure)
+    os.replace(partial, path)
+
+
+def _values(cell: dict, kind: str, name: str) -> np.ndarray:
+    return np.array([agreement[name]["value"] for agreement in cell[kind]])
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
