@@ -10,18 +10,41 @@ from worldmodel.diagnostics.disentanglement import (
     modularity,
     sap,
 )
+from worldmodel.diagnostics.higher_order import type_h
+from worldmodel.diagnostics.ica import IcaAligner
 from worldmodel.diagnostics.infomec import infomec
+from worldmodel.diagnostics.jacobians import jacobian_blocks, local_diffeomorphism
 from worldmodel.diagnostics.mcc import mcc
+from worldmodel.diagnostics.mechanistic import compositional_contrast, type_d, type_m, type_s
+from worldmodel.diagnostics.mechanistic_report import mechanistic_report
+from worldmodel.diagnostics.near_identifiability import NearIdentifiability
+from worldmodel.diagnostics.near_isometry import bi_lipschitz
+from worldmodel.diagnostics.sparsity_gap import sparsity_gap
+from worldmodel.diagnostics.support_graph import irreducible_components, support_graph
 
 __all__ = [
+    "IcaAligner",
+    "NearIdentifiability",
     "beta_vae_score",
+    "bi_lipschitz",
     "check_alignment",
+    "compositional_contrast",
     "dci",
     "factor_vae_score",
     "infomec",
+    "irreducible_components",
     "irs",
+    "jacobian_blocks",
+    "local_diffeomorphism",
     "mcc",
+    "mechanistic_report",
     "mig",
     "modularity",
     "sap",
+    "sparsity_gap",
+    "support_graph",
+    "type_d",
+    "type_h",
+    "type_m",
+    "type_s",
 ]
