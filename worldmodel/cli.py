@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="worldmodel", description="Robotics world models: data, estimates, diagnostics."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add_command in (_add_collect, _add_inspect, _add_convert):
+    for add_command in (_add_collect, _add_inspect, _add_convert, _add_diagnose):
         add_command(commands)
     arguments = parser.parse_args(argv)
     try:
@@ -138,3 +138,43 @@ def _convert(arguments: argparse.Namespace) -> None:
 
     source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
     print(f"wrote {convert_dataset(source, arguments.out, arguments.to)} episodes to {arguments.out}")
+
+
+def _add_diagnose(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "diagnose",
+        help="one page with tables and figures about a generator or a world model's action channel",
+        description="A generator: mechanistic independence of its factors (Types D, M, S, H, graphs, rank). "
+        "A world model folder: which arm moves which pixels, on clips of a dataset.",
+    )
+    command.add_argument("source", help="world model folder, package.module:name or path/file.py:name")
+    command.add_argument("--blocks", type=int, nargs="+", default=(), help="coordinates of each factor")
+    command.add_argument("--points", type=int, default=16, help="latents to look at (default: 16)")
+    command.add_argument("--dataset", help="clips for a world model: folder, .zip or .hdf5")
+    command.add_argument("--clips", type=int, default=4, help="clips to look at (default: 4)")
+    command.add_argument("--seed", type=int, default=0, help="of latents or noise (default: 0)")
+    command.add_argument("--out", type=Path, default=Path("outputs/diagnose.html"), help="*.html or *.md")
+    command.set_defaults(run=_diagnose)
+
+
+def _diagnose(arguments: argparse.Namespace) -> None:
+    from worldmodel.diagnostics.diagnose import diagnose_generator, diagnose_world_model, first_clips
+
+    if ":" in arguments.source:
+        written = diagnose_generator(
+            arguments.source,
+            arguments.out,
+            block_sizes=arguments.blocks,
+            num_points=arguments.points,
+            seed=arguments.seed,
+        )
+    else:
+        from robotwin_adapters.open_dataset import open_dataset
+        from worldmodel.models.world_model import WorldModel
+
+        if not arguments.dataset:
+            raise ValueError("a world model is diagnosed on clips: name a --dataset")
+        model = WorldModel.from_pretrained(arguments.source)
+        batch = first_clips(model, open_dataset(arguments.dataset), arguments.clips)
+        written = diagnose_world_model(model, batch, arguments.out, seed=arguments.seed)
+    print("\n".join(f"wrote {path}" for path in written))
