@@ -47,9 +47,8 @@ class ActionInterface(nn.Module):
         if self.token_embedder is not None:
             assert token_gates is not None
             self.gates = nn.Parameter(torch.zeros(token_gates))
-            # The null row serves missing actions; the others tell the four transitions of a latent frame
-            # apart.
             self.null_token = nn.Parameter(0.02 * torch.randn(width))
+            # Tells the four transitions of a latent frame apart.
             self.token_position = nn.Parameter(0.02 * torch.randn(FRAMES_PER_LATENT, width))
 
     def forward(

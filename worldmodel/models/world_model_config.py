@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from worldmodel.data.clips import FPS_TOLERANCE
 from worldmodel.models.fdm import Prediction
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.lora import LoraConfig
@@ -11,7 +12,6 @@ from worldmodel.objectives.mcl import MclConfig
 from worldmodel.types import num_latent_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
-FPS_TOLERANCE = 0.01  # relative; frame rates are often rounded labels
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
         clip.noisy,
         # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
         action_groups(actions).detach(),
-        x_hat=output.clean,
+        # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
+        x_hat=output.clean if output.clean.requires_grad else None,
         mask=_contrasted(model, clip),
         rng=generator,
     )

@@ -124,6 +124,15 @@ def test_action_groups_follow_the_timeline():
     assert action_groups(actions)[0].tolist() == [[0, 0, 0, 0], [0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.parametrize("mode", ["exact", "detached", "finite_difference"])
+def test_validation_without_gradients_gives_the_losses_of_training(make_world_model, batch, mode):
+    model = make_world_model(regime="acg", mcl=MclConfig(mode=mode))
+    training = step(model, batch)
+    with torch.no_grad():
+        validation = step(model, batch)
+    assert torch.allclose(validation.total, training.total, atol=1e-5)
+
+
 def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomise):
     def statement(mode: str) -> dict[str, str]:
         model = make_world_model(regime="acg", mcl=MclConfig(mode=mode))
