@@ -138,7 +138,7 @@ def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str
         "plain with guidance": lambda: guided(frames, config.steps, 0),
     }
     videos = {name: work() for name, work in ways.items()}  # warms up, too
-    seconds = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(config.rounds):
         for name, work in ways.items():
             start = time.process_time()

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+Values = Sequence[float] | Float[np.ndarray, " n"]  # one number per episode; nan where there is none
 LEVEL = 0.95
 RESAMPLES = 2000
 
@@ -34,7 +35,7 @@ class Estimate:
 NOTHING = Estimate(float("nan"), float("nan"), float("nan"), 0)
 
 
-def mean_estimate(values: Sequence[float] | Float[np.ndarray, " n"]) -> Estimate:
+def mean_estimate(values: Values) -> Estimate:
     """Mean and t interval; numbers that are missing (nan) are left out."""
     known = np.asarray(values, np.float64)
     known = known[~np.isnan(known)]
@@ -56,9 +57,7 @@ def share_estimate(hits: int, trials: int) -> Estimate:
     return Estimate(hits / trials, float(interval.low), float(interval.high), trials)
 
 
-def gap_closed(
-    floor: Sequence[float], value: Sequence[float], ceiling: Sequence[float], *, seed: int = 0
-) -> Estimate:
+def gap_closed(floor: Values, value: Values, ceiling: Values, *, seed: int = 0) -> Estimate:
     """Which share of the way from floor to ceiling is made, on means over episodes; bootstrap interval.
 
     The same formula serves dB (larger is better) and squared errors (smaller is better). A ratio of means,
@@ -76,9 +75,7 @@ def gap_closed(
     return Estimate(float(shares[0]), float(low), float(high), len(table))
 
 
-def win_estimate(
-    ours: Sequence[float], theirs: Sequence[float], *, higher_is_better: bool, tie: float = 0.0
-) -> Estimate:
+def win_estimate(ours: Values, theirs: Values, *, higher_is_better: bool, tie: float = 0.0) -> Estimate:
     """In which share of episodes we are better, by more than `tie`; a tie is no win."""
     table = np.stack([np.asarray(ours, np.float64), np.asarray(theirs, np.float64)])
     table = table[:, ~np.isnan(table).any(0)]

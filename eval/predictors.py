@@ -52,10 +52,11 @@ class ModelPredictor:
         seed: int,
     ) -> Float[Tensor, "b t 3 H W"]:
         """See Predict."""
-        named = {} if actions is None else {f"{self.drive}_actions": actions}
+        is_latent = self.drive == "latent"
         rollout = self.pipeline.rollout(
             given,
-            **named,
+            robot_actions=None if is_latent else actions,
+            latent_actions=actions if is_latent else None,
             num_frames=num_frames,
             num_inference_steps=self.num_inference_steps,
             generator=[torch.Generator().manual_seed(seed) for _ in given],
@@ -91,7 +92,7 @@ def predict_each(
     max_batch: int,
 ) -> dict[str, Float[Tensor, "t 3 H W"]]:
     """The video of every command from the same first frames, with the same noise; None: no actions."""
-    videos = {}
+    videos: dict[str, Tensor] = {}
     told = [(name, actions) for name, actions in commands.items() if actions is not None]
     for first in range(0, len(told), max_batch):
         names, actions = zip(*told[first : first + max_batch], strict=True)

@@ -126,8 +126,9 @@ class SensitivityProbe:
         """How much each dimension moves the video, and how well scaled actions fit the truth."""
         nudged: dict[str, Tensor | None] = {}
         for number, name in enumerate(names):
-            nudged[name] = commands.clone()
-            nudged[name][self.num_given - 1 :, number] += self.config.nudge
+            changed = commands.clone()
+            changed[self.num_given - 1 :, number] += self.config.nudge
+            nudged[name] = changed
         scaled: dict[str, Tensor | None] = {str(scale): scale * commands for scale in self.config.scales}
         real = clip.frames[self.num_given :]
         videos = {name: video[self.num_given :] for name, video in self._videos(clip, nudged, seed).items()}

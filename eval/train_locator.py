@@ -70,14 +70,22 @@ class LocatorBatch:
         """These frames only."""
         index = torch.as_tensor(rows)
         return LocatorBatch(
-            *(value[index] for value in (self.frames, self.points, self.is_known, self.is_visible)),
+            self.frames[index],
+            self.points[index],
+            self.is_known[index],
+            self.is_visible[index],
             tuple(self.embodiments[row] for row in rows),
         )
 
     def to(self, device: torch.device | str) -> "LocatorBatch":
         """The same on another device."""
-        tensors = (self.frames, self.points, self.is_known, self.is_visible)
-        return LocatorBatch(*(value.to(device) for value in tensors), self.embodiments)
+        return LocatorBatch(
+            self.frames.to(device),
+            self.points.to(device),
+            self.is_known.to(device),
+            self.is_visible.to(device),
+            self.embodiments,
+        )
 
 
 def load_frames(path: str, config: LocatorRunConfig) -> tuple[LocatorBatch, LocatorBatch]:
@@ -96,10 +104,10 @@ def load_frames(path: str, config: LocatorRunConfig) -> tuple[LocatorBatch, Loca
 
 
 def load_batches(
-    frames: LocatorBatch, batches: Iterable[list[int]], num_workers: int, pin_memory: bool
+    dataset: LocatorBatch, batches: Iterable[list[int]], num_workers: int, pin_memory: bool
 ) -> Iterator[LocatorBatch]:
     """Frames are in memory: taking rows needs no workers."""
-    return (frames.take(rows) for rows in batches)
+    return (dataset.take(rows) for rows in batches)
 
 
 def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator) -> Losses:
@@ -162,12 +170,12 @@ def train(path: str, config: LocatorRunConfig, resume: bool) -> dict[str, float]
 
 
 def _joined(parts: Sequence[Any]) -> LocatorBatch:
-    arrays = [
+    frames, points, is_known, is_visible = (
         torch.from_numpy(np.concatenate([getattr(part, name) for part in parts]))
         for name in ("frames", "points", "is_known", "is_visible")
-    ]
-    arrays[1] = arrays[1].float()
-    return LocatorBatch(*arrays, tuple(part.embodiment for part in parts for _ in part.frames))
+    )
+    robots = tuple(part.embodiment for part in parts for _ in part.frames)
+    return LocatorBatch(frames, points.float(), is_known, is_visible, robots)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
