@@ -86,8 +86,8 @@ def type_h(
 
 
 def second_derivative(
-    generator: Generator, z: Float[Tensor, "n d"], u: Float[Tensor, "n d"], v: Float[Tensor, "n d"]
-) -> Float[Tensor, "n m"]:
+    generator: Generator, z: Float[Tensor, "*n d"], u: Float[Tensor, "*n d"], v: Float[Tensor, "*n d"]
+) -> Float[Tensor, "*n m"]:
     """D^2 g(z)(u, v), point by point; differentiable, so it also serves as a training loss."""
 
     def slope(point: Tensor) -> Tensor:
