@@ -16,6 +16,7 @@ from eval.estimates import Estimate
 
 PANEL_WIDTH = 192  # pixels; smaller frames are enlarged by whole factors, so that pixels stay pixels
 GAP = 4  # white pixels between panels
+MAIN_COLOURS = {"true": "#0b3d91", "static": "#222222", "autoencoder": "#8a8a8a"}
 COLOURS = ("#1f6fb4", "#d1592a", "#4f8f3a")  # left gripper, right gripper, object
 
 
@@ -40,9 +41,10 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Sequence[Estimate]
             means, lows, highs = (
                 np.array([getattr(e, part) for e in curve]) for part in ("mean", "low", "high")
             )
-            style = {"linewidth": 2.2} if name == "true" else {"linewidth": 1.2, "linestyle": "--"}
-            (line,) = axis.plot(frames, means, label=name.replace("_", " "), **style)
-            if name in ("true", "static", "autoencoder"):
+            colour = MAIN_COLOURS.get(name) or f"C{sorted(rows.keys() - MAIN_COLOURS.keys()).index(name)}"
+            style = {"linewidth": 2.2} if name in MAIN_COLOURS else {"linewidth": 1.2, "linestyle": "--"}
+            (line,) = axis.plot(frames, means, label=name.replace("_", " "), color=colour, **style)
+            if name in MAIN_COLOURS:
                 axis.fill_between(frames, lows, highs, alpha=0.15, color=line.get_color(), linewidth=0)
         axis.set(title=title, xlabel="frame")
         axis.grid(alpha=0.25)

@@ -151,7 +151,9 @@ class RolloutEvaluation:
             folder / f"clip{number:03d}.mp4", iter(side_by_side(clip.frames, video)), self.model.contract.fps
         )
         if self.locator is not None:
-            points = [self.locator.locate(frames).points for frames in (clip.frames, video)]
+            located = [self.locator.locate(frames) for frames in (clip.frames, video)]
+            # What is out of the picture has no place in it: its line is broken there.
+            points = [one.points.masked_fill(~one.is_visible[..., None], float("nan")) for one in located]
             draw_trajectories(folder / f"clip{number:03d}.png", clip.frames, video, *points)
 
 
