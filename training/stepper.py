@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from worldmodel.gradient_checkpointing import checkpoint_blocks
 from worldmodel.objectives.losses import Losses
 
 StepFn = Callable[[Any, Any, torch.Generator], Losses]
@@ -26,15 +27,11 @@ class Stepper(nn.Module):
 
 def switch_on(model: nn.Module, gradient_checkpointing: bool, compile_blocks: bool) -> None:
     """Gradient checkpointing and regional torch.compile, in every trained part of the model that has them."""
-    parts: list[Any] = [part for part in model.modules() if any(p.requires_grad for p in part.parameters())]
-    if gradient_checkpointing:
-        able = [part for part in parts if getattr(part, "_supports_gradient_checkpointing", False)]
-        if not able:
-            raise ValueError(f"gradient_checkpointing is set, but no part of {type(model).__name__} has it")
-        for part in able:
-            part.enable_gradient_checkpointing()
+    if gradient_checkpointing and not checkpoint_blocks(model):
+        raise ValueError(f"gradient_checkpointing is set, but no part of {type(model).__name__} has it")
     if compile_blocks:
-        able = [part for part in parts if getattr(part, "_repeated_blocks", None)]
+        parts: list[Any] = [part for part in model.modules() if getattr(part, "_repeated_blocks", None)]
+        able = [part for part in parts if any(p.requires_grad for p in part.parameters())]
         for part in able:
             part.compile_repeated_blocks()
         if not able:

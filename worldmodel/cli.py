@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="worldmodel", description="Robotics world models: data, estimates, diagnostics."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add_command in (_add_collect, _add_inspect, _add_convert, _add_diagnose):
+    for add_command in (_add_collect, _add_inspect, _add_convert, _add_estimate, _add_diagnose):
         add_command(commands)
     arguments = parser.parse_args(argv)
     try:
@@ -138,6 +138,31 @@ def _convert(arguments: argparse.Namespace) -> None:
 
     source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
     print(f"wrote {convert_dataset(source, arguments.out, arguments.to)} episodes to {arguments.out}")
+
+
+def _add_estimate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "estimate", help="parameters, memory by part and time of a training config, before anything is loaded"
+    )
+    command.add_argument("config", metavar="CONFIG.yaml", help="config of training/train_world_model.py")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
+    command.add_argument("--gpus", required=True, metavar="NxNAME", help="for example 4xH100, 1xA100, 2xCPU")
+    command.add_argument(
+        "--action-dim", type=int, default=14, help="action dimensions of the data (default: 14)"
+    )
+    command.set_defaults(run=_estimate)
+
+
+def _estimate(arguments: argparse.Namespace) -> None:
+    from training.run_shape import run_shape
+    from training.world_model_run import TrainConfig
+    from worldmodel.config import load_config
+    from worldmodel.estimate import describe, estimate, parse_gpus
+
+    num_gpus, device = parse_gpus(arguments.gpus)
+    config = load_config(TrainConfig, arguments.config, arguments.overrides)
+    shape = run_shape(config, num_gpus, device, arguments.action_dim)
+    print("\n".join(describe(estimate(shape, num_gpus, device), num_gpus, device)))
 
 
 def _add_diagnose(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

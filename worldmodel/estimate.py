@@ -14,6 +14,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from torch import Tensor, nn
 
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.gradient_checkpointing import checkpoint_blocks
 from worldmodel.known_shapes import local_config, num_text_tokens, with_known_shapes
 from worldmodel.models.autoencoder import CausalAutoencoder
 from worldmodel.models.wan import load_wan
@@ -71,7 +72,6 @@ class RunShape:
     has_ema: bool
     has_autocast: bool  # compute in bfloat16
     parallel: Literal["single", "ddp", "fsdp2"]
-    has_cached_latents: bool
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Estimate:
     activations: dict[str, int]  # "plain" and, where it works, "checkpointed" -> bytes
     mcl_memory_factor: float  # activations with MCL over activations without; 1 when it is off
     mcl_work_factor: float  # FLOPs with MCL over FLOPs without
-    step_flops: float  # one optimiser step, all GPUs
+    step_flops: int  # one optimiser step, all GPUs
     step_seconds: tuple[float, float, float]  # slow, expected, fast: by UTILISATION
     total_hours: float  # at the expected utilisation
 
@@ -266,7 +266,7 @@ def _build(run: RunShape) -> WorldModel:
     backbone = load_wan(config.backbone, DTYPES[config.dtype])
     model = WorldModel(config, run.contract, normalizer, backbone, None, text)
     if run.gradient_checkpointing:
-        backbone.enable_gradient_checkpointing()
+        checkpoint_blocks(model)
     if config.mcl is not None and config.mcl.needs_math_attention:
         backbone.set_attention_backend("_native_math")
     return model

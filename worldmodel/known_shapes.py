@@ -1,6 +1,7 @@
 """Shapes of weights that a config only names: from the config.json of a local folder, or known by hub id."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,16 +70,17 @@ def _encoder_shape(config: IdmConfig) -> IdmConfig:
         raise ValueError(
             f"{config.pretrained}: shapes are known of local folders and of {list(DINOV2_SHAPES)}"
         )
-    # Pretrained encoders resize their positions to any size; a fresh one insists on whole patches.
-    sizes = {name: getattr(config, name) // patch * patch for name in ("image_height", "image_width")}
+    # A fresh Dinov2 takes square pictures only: one with as many patches.
+    side = math.ceil(math.sqrt(config.image_height * config.image_width) / patch) * patch
     return replace(
         config,
         pretrained="",
+        image_height=side,
+        image_width=side,
+        patch_size=patch,
         encoder_width=width,
         encoder_layers=layers,
         encoder_heads=heads,
-        patch_size=patch,
-        **sizes,
     )
 
 
