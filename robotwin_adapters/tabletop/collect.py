@@ -64,13 +64,19 @@ def recording_pool(workers: int) -> Iterator[Executor]:
     if workers == 1:
         yield _ThisProcess()
         return
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_die_quietly_on_interrupt
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent
     )
     try:
         yield pool
     except BrokenProcessPool as error:
         raise ChildProcessError("a worker process died; is there enough memory?") from error
+    except BaseException:
+        # Workers write nothing: an episode cut short is simulated again.
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -253,9 +259,10 @@ def _percent(progress: Progress) -> str:
     return f"{100 * len(progress.scenes) / max(progress.tried, 1):.0f}%"
 
 
-def _die_quietly_on_interrupt() -> None:
-    # Ctrl-C reaches every process of the terminal; only the parent has something to save and to say.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _leave_interrupts_to_parent() -> None:
+    # Ctrl-C reaches every process of the terminal. A worker that dies of it alone may take a queue's lock
+    # along and leave the parent waiting; so the parent saves, and then ends all workers at once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _ThisProcess(Executor):
