@@ -7,6 +7,7 @@ results are taken in seed order. `collect.json` says what has been done and is a
 import json
 import multiprocessing
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -64,7 +65,6 @@ def recording_pool(workers: int) -> Iterator[Executor]:
     if workers == 1:
         yield _ThisProcess()
         return
-    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent
     )
@@ -72,11 +72,6 @@ def recording_pool(workers: int) -> Iterator[Executor]:
         yield pool
     except BrokenProcessPool as error:
         raise ChildProcessError("a worker process died; is there enough memory?") from error
-    except BaseException:
-        # Workers write nothing: an episode cut short is simulated again.
-        for worker in set(multiprocessing.active_children()) - others:
-            worker.kill()
-        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -114,8 +109,11 @@ def collect(
         with (
             closing(_recordings(config, progress.next_seed, pool, run_ahead)) as recordings,
             _progress_bar(config, progress, episodes) as bar,
+            _remembered_interrupts() as interrupts,
         ):
             while len(progress.scenes) < episodes:
+                if interrupts:
+                    raise KeyboardInterrupt
                 _take(folder, progress, next(recordings))
                 bar.update(len(progress.scenes) - bar.n)
                 bar.set_postfix_str(f"{_percent(progress)} of {progress.tried} seeds kept")
@@ -260,9 +258,28 @@ def _percent(progress: Progress) -> str:
 
 
 def _leave_interrupts_to_parent() -> None:
-    # Ctrl-C reaches every process of the terminal. A worker that dies of it alone may take a queue's lock
-    # along and leave the parent waiting; so the parent saves, and then ends all workers at once.
+    # Ctrl-C reaches every process of the terminal. A worker that dies while it sends a recording would leave
+    # the parent reading for ever; so workers finish the episodes at hand, and the parent saves and says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _remembered_interrupts() -> Iterator[list[int]]:
+    """Ctrl-C raises as always and is also noted: raised inside a destructor of a C library it gets lost."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _ThisProcess(Executor):
