@@ -41,7 +41,7 @@ class CellConfig:
     objective: Objective = "contrast"  # criterion that is added to the reconstruction loss
     weight: float = 0.1  # of the criterion
     first_seed: int = 0  # seeds count up from here; they draw generator, weights and data
-    num_seeds: int = 5
+    num_seeds: int = 5  # trained side by side
     steps: int = 900  # gradient steps
     batch_size: int = 64  # fresh points per step
     criterion_size: int = 32  # of them, where the criterion is taken

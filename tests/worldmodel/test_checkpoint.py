@@ -78,7 +78,9 @@ def test_fresh_process_gives_the_same_frames(trained, batch, tmp_path):
     save_file(inputs, tmp_path / "in.safetensors")
     arguments = [str(tmp_path / name) for name in ("model", "in.safetensors", "out.safetensors")]
     subprocess.run([sys.executable, "-c", FRESH_PROCESS, *arguments], check=True)
-    assert torch.equal(load_file(tmp_path / "out.safetensors")["frames"], roll(model, batch))
+    # CPU kernels may choose another path for another memory alignment, which moves the last bit of a float.
+    frames = load_file(tmp_path / "out.safetensors")["frames"]
+    torch.testing.assert_close(frames, roll(model, batch), rtol=0, atol=2e-6)
 
 
 def test_saved_transformer_is_a_plain_wan(trained, tmp_path):
