@@ -8,7 +8,6 @@ of them. Everything new starts at zero: an untrained interface leaves Wan bit fo
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTimeTextImageEmbedding
@@ -100,34 +99,30 @@ class FrameCondition:
 
     actions: ActionEmbedding
     text: TextContext
-    patches_per_frame: int
 
 
 class FrameConditionEmbedder(WanTimeTextImageEmbedding):
-    """Wan's `condition_embedder` (the same parameters under the same names) computed once per latent frame.
+    """Wan's `condition_embedder` (the same parameters under the same names), one row per latent frame.
 
     Wan hands its image condition to this module untouched; a text-to-video backbone has none, so that
-    argument carries the `FrameCondition`: no state is kept between calls. Without one this is Wan's own
-    embedder.
+    argument carries the `FrameCondition`: no state is kept between calls.
     """
 
     def __init__(self, base: WanTimeTextImageEmbedding) -> None:
         nn.Module.__init__(self)
-        self.image_embedder = None
         for name, module in base.named_children():
             self.add_module(name, module)
 
-    def forward(
-        self, timestep, encoder_hidden_states, encoder_hidden_states_image=None, timestep_seq_len=None
-    ):
-        """See WanTimeTextImageEmbedding; `timestep` is [b * f] with `timestep_seq_len` f."""
+    def forward(  # type: ignore[override]
+        self,
+        timestep: Float[Tensor, " rows"],
+        encoder_hidden_states: Tensor,
+        encoder_hidden_states_image: FrameCondition,
+        timestep_seq_len: None = None,
+    ) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows modulation"], FrameCondition, None]:
+        """See WanTimeTextImageEmbedding; a row is a latent frame of a sample."""
         condition = encoder_hidden_states_image
-        if condition is None:
-            return super().forward(timestep, encoder_hidden_states, None, timestep_seq_len)
-        features = self.timesteps_proj(timestep).unflatten(0, (-1, timestep_seq_len))
-        features = features.to(next(self.time_embedder.parameters()).dtype)
+        features = self.timesteps_proj(timestep).to(next(self.time_embedder.parameters()).dtype)
         embedding = self.time_embedder(features).type_as(condition.text.tokens)
-        embedding = embedding + condition.actions.frames.to(embedding.dtype)
-        modulation = self.time_proj(self.act_fn(embedding))
-        expand = partial(torch.repeat_interleave, repeats=condition.patches_per_frame, dim=1)
-        return expand(embedding), expand(modulation), condition, None
+        embedding = embedding + condition.actions.frames.flatten(0, 1).to(embedding.dtype)
+        return embedding, self.time_proj(self.act_fn(embedding)), condition, None

@@ -1,6 +1,5 @@
 """Forward dynamics: Wan turns noisy latents, noise levels and action embeddings into a velocity."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -11,6 +10,7 @@ from diffusers.models.transformers.transformer_wan import (
     WanRotaryPosEmbed,
     WanTransformer3DModel,
 )
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,7 +20,11 @@ from worldmodel.models.action_interface import (
     FrameConditionEmbedder,
     TextContext,
 )
-from worldmodel.models.cross_attention import ConditionAttnProcessor, project_context
+from worldmodel.models.frame_attention import (
+    ConditionAttnProcessor,
+    VideoAttnProcessor,
+    project_context,
+)
 from worldmodel.objectives.flow_matching import TIMESTEPS, clean_from_velocity, velocity_from_clean
 
 Prediction = Literal["velocity", "clean"]
@@ -73,7 +77,12 @@ class CachedRotary(nn.Module):
 
 
 class ForwardDynamics(nn.Module):
-    """A Wan backbone with conditions per latent frame, at `condition_embedder` and in cross-attention."""
+    """A Wan backbone with conditions per latent frame.
+
+    Wrapped at the seams that Wan offers: the hook of its patch embedding, `condition_embedder` and the
+    attention processors. Parameters and their names stay Wan's own; the backbone is then called through this
+    class only.
+    """
 
     def __init__(
         self,
@@ -88,22 +97,16 @@ class ForwardDynamics(nn.Module):
         self.scene = scene
         backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
-        for layer, attention in enumerate(self.cross_attentions()):
-            attention.set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
-        if scene is not None:
-            backbone.patch_embedding.register_forward_hook(partial(_add_scene, scene))
+        backbone.patch_embedding.register_forward_hook(partial(_embed_frames, scene))
+        for layer, block in enumerate(backbone.blocks):
+            _attention(block.attn1).set_processor(VideoAttnProcessor())  # type: ignore[arg-type]
+            _attention(block.attn2).set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
 
     @property
     def width(self) -> int:
         """Channels of a token, d."""
         shape = self.backbone.config
         return int(shape["num_attention_heads"] * shape["attention_head_dim"])
-
-    def cross_attentions(self) -> Iterator[WanAttention]:
-        """The attention to prompt and action tokens, block by block."""
-        for block in self.backbone.blocks:
-            assert isinstance(block.attn2, WanAttention), type(block.attn2)
-            yield block.attn2
 
     def forward(
         self,
@@ -113,13 +116,11 @@ class ForwardDynamics(nn.Module):
         text: TextContext,
     ) -> FdmOutput:
         """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given."""
-        _, patch_height, patch_width = self.backbone.config["patch_size"]
-        patches = (noisy.shape[3] // patch_height) * (noisy.shape[4] // patch_width)
         (answer,) = self.backbone(
             hidden_states=noisy.to(self.backbone.dtype),
-            timestep=TIMESTEPS * sigma,
+            timestep=TIMESTEPS * sigma.flatten(),
             encoder_hidden_states=text.tokens,
-            encoder_hidden_states_image=FrameCondition(actions, text, patches),
+            encoder_hidden_states_image=FrameCondition(actions, text),
             return_dict=False,
         )
         answer = answer.to(noisy.dtype)
@@ -135,10 +136,20 @@ class ForwardDynamics(nn.Module):
         tokens = embedder(text.to(next(embedder.parameters()).dtype))
         if not with_keys:
             return TextContext(tokens)
-        pairs = [project_context(attention, tokens) for attention in self.cross_attentions()]
+        pairs = [project_context(_attention(block.attn2), tokens) for block in self.backbone.blocks]
         keys, values = zip(*pairs, strict=True)
         return TextContext(tokens, keys, values)
 
 
-def _add_scene(scene: SceneEmbedding, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    return output + scene(inputs[0].to(scene.space.dtype)).to(output.dtype)
+def _embed_frames(
+    scene: SceneEmbedding | None, module: nn.Module, inputs: tuple[Tensor], output: Tensor
+) -> Tensor:
+    """Hook on Wan's patch embedding: adds the scene, and lays the patches out frame by frame."""
+    if scene is not None:
+        output = output + scene(inputs[0].to(scene.space.dtype)).to(output.dtype)
+    return rearrange(output, "b d f p q -> (b f) d 1 p q")
+
+
+def _attention(module: Tensor | nn.Module) -> WanAttention:
+    assert isinstance(module, WanAttention), type(module)
+    return module

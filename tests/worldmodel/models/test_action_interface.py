@@ -57,14 +57,10 @@ def test_untrained_interface_leaves_wan_bit_for_bit(inputs, has_tokens, has_scen
     assert torch.equal(got, expected)
 
 
-@torch.no_grad()
-def test_wrapped_backbone_keeps_wan_parameter_names_and_its_own_call(inputs):
-    noisy, sigma, text, _ = inputs
-    base, wrapped = build_wan(tiny_wan()), build_wan(tiny_wan())
-    expected = base_velocity(base, noisy, sigma, text)
+def test_wrapped_backbone_keeps_the_parameter_names_of_wan():
+    wrapped = build_wan(tiny_wan())
     ForwardDynamics(wrapped)
-    assert base.state_dict().keys() == wrapped.state_dict().keys()
-    assert torch.equal(base_velocity(wrapped, noisy, sigma, text), expected)
+    assert build_wan(tiny_wan()).state_dict().keys() == wrapped.state_dict().keys()
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
@@ -111,9 +107,9 @@ def test_action_reaches_every_block_and_the_head(inputs):
     fdm(noisy, sigma, interface(actions), fdm.embed_text(text))
     fdm(noisy, sigma, other, fdm.embed_text(text))
     for layer in range(2):
-        changed = (seen[layer] - seen[2 + layer]).abs().amax((0, 2, 3)).view(FRAMES, PATCHES)
-        assert changed[0].max() == 0
-        assert changed[1:].min() > 0
+        changed = (seen[layer] - seen[2 + layer]).abs().amax((1, 2)).view(2, FRAMES)
+        assert changed[:, 0].max() == 0
+        assert changed[:, 1:].min() > 0
     for block in fdm.backbone.blocks:
         for part in (block.attn1.to_out[0], block.attn2.to_out[0], block.ffn.net[2]):
             torch.nn.init.zeros_(part.weight)

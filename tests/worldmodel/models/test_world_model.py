@@ -160,10 +160,10 @@ print(json.dumps(report))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_true_1_3b_shape_takes_a_lora_step_and_a_rollout_step_in_bfloat16():
     finished = subprocess.run(
-        [sys.executable, "-c", TRUE_SHAPE], check=True, capture_output=True, text=True, timeout=1200
+        [sys.executable, "-c", TRUE_SHAPE], check=True, capture_output=True, text=True, timeout=3600
     )
     report = json.loads(finished.stdout.splitlines()[-1])
     print(report)

@@ -1,21 +1,37 @@
-"""Cross-attention of a Wan block to the prompt and, in models that have them, to action tokens."""
+"""Attention of Wan blocks whose tokens are laid out frame by frame, [(b f) p d] instead of [b (f p) d].
+
+In this layout Wan's own block code applies one modulation per latent frame by broadcasting, where its per-
+token modulation would be written out for every token. Only attention has to know that the frames of a sample
+belong together.
+"""
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from diffusers.models.transformers.transformer_wan import WanAttention, WanAttnProcessor
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.models.action_interface import ActionEmbedding, FrameCondition
 
 
+class VideoAttnProcessor(WanAttnProcessor):
+    """Wan's self-attention over all tokens of a sample."""
+
+    def __call__(
+        self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
+    ) -> Tensor:
+        """See WanAttnProcessor; the rotary tables tell how many tokens a sample has."""
+        tokens = rotary_emb[0].shape[1]
+        whole = hidden_states.reshape(-1, tokens, hidden_states.shape[-1])
+        return super().__call__(attn, whole, None, attention_mask, rotary_emb).view_as(hidden_states)
+
+
 class ConditionAttnProcessor(WanAttnProcessor):
-    """Wan's attention processor, except that the context may be a `FrameCondition`.
+    """Cross-attention to the prompt and, when there are any, to the action tokens of the own latent frame.
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
-    they come ready from the `TextContext`. Action tokens are attended by the patches of their own latent
-    frame only, through the same projections, and enter with a gate that starts at zero.
+    they come ready from the `TextContext`. Action tokens go through the same projections and enter with a
+    gate that starts at zero.
     """
 
     def __init__(self, layer: int) -> None:
@@ -25,16 +41,16 @@ class ConditionAttnProcessor(WanAttnProcessor):
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
     ) -> Tensor:
-        """See WanAttnProcessor."""
-        condition = encoder_hidden_states
-        if not isinstance(condition, FrameCondition):
-            return super().__call__(attn, hidden_states, condition, attention_mask, rotary_emb)
+        """See WanAttnProcessor; the context is a `FrameCondition`."""
+        condition: FrameCondition = encoder_hidden_states
         query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
         if condition.text.keys:
             key, value = condition.text.keys[self.layer], condition.text.values[self.layer]
         else:
             key, value = project_context(attn, condition.text.tokens)
-        attended = self._attend(query, key, value)
+        num_samples = condition.actions.frames.shape[0]
+        whole = query.unflatten(0, (num_samples, -1)).flatten(1, 2)
+        attended = self._attend(whole, key, value).reshape(query.shape)
         if condition.actions.tokens is not None:
             attended = attended + self._attend_actions(attn, query, condition.actions)
         return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3).type_as(query)))
@@ -46,15 +62,13 @@ class ConditionAttnProcessor(WanAttnProcessor):
         return dispatch_attention_fn(query, key, value, backend=self._attention_backend)
 
     def _attend_actions(
-        self, attn: WanAttention, query: Float[Tensor, "b s h e"], actions: ActionEmbedding
-    ) -> Float[Tensor, "b s h e"]:
+        self, attn: WanAttention, query: Float[Tensor, "rows p h e"], actions: ActionEmbedding
+    ) -> Float[Tensor, "rows p h e"]:
         assert actions.tokens is not None
         assert actions.gates is not None
-        frames = actions.tokens.shape[1]
         key, value = project_context(attn, actions.tokens.flatten(0, 1).to(query.dtype))
-        query = rearrange(query, "b (f p) h e -> (b f) p h e", f=frames)
-        attended = rearrange(self._attend(query, key, value), "(b f) p h e -> b (f p) h e", f=frames)
-        return attended * torch.tanh(actions.gates[self.layer])[:, None].to(attended.dtype)
+        gate = torch.tanh(actions.gates[self.layer])[:, None]
+        return self._attend(query, key, value) * gate.to(query.dtype)
 
 
 def project_context(
