@@ -154,3 +154,40 @@ def test_every_config_class_is_frozen_and_every_default_has_a_comment() -> None:
         optional = [line for line in describe_config(schema) if "_MISSING_TYPE" not in line]
         bare = [line for line in optional if "    " not in line.strip()]
         assert not bare, f"{config}: no comment beside {bare}"
+
+
+PRESETS = sorted(
+    path for folder in ("debug", "desk", "wan") for path in (ROOT / "configs" / folder).glob("*.yaml")
+)
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_presets_load(path: Path) -> None:
+    from training.train_autoencoder import AutoencoderConfig
+    from training.world_model_run import TrainConfig
+
+    config = load_config(AutoencoderConfig if path.stem == "autoencoder" else TrainConfig, str(path))
+    assert config.output.startswith("outputs/")
+
+
+def test_commands_of_the_training_page_are_valid() -> None:
+    from training.train_autoencoder import AutoencoderConfig
+    from training.world_model_run import TrainConfig
+
+    text = (ROOT / "docs/training.md").read_text().replace("\\\n", " ")
+    commands = [
+        line for line in text.splitlines() if ".yaml" in line and ("training/" in line or "estimate" in line)
+    ]
+    commands = [
+        line for line in commands if line.startswith(("python", "accelerate", "torchrun", "worldmodel"))
+    ]
+    assert len(commands) >= 8
+    for command in commands:
+        words = [word for word in command.split("#")[0].split() if not word.startswith("--")]
+        script = next(word for word in words if word.startswith("training/") or word == "estimate")
+        assert script == "estimate" or (ROOT / script).is_file(), command
+        config = next(word for word in words if word.startswith("configs/") and "/accelerate/" not in word)
+        overrides = [word for word in words if "=" in word]
+        load_config(
+            AutoencoderConfig if "autoencoder" in script else TrainConfig, str(ROOT / config), overrides
+        )

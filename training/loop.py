@@ -146,6 +146,7 @@ def fit(
     pin_memory = accelerator.device.type == "cuda"
     batches = load(dataset, indices, num_workers=config.num_workers, pin_memory=pin_memory)
     with contextlib.ExitStack() as stack:
+        stack.callback(getattr(batches, "close", lambda: None))  # lets data-loading processes end in order
         if accelerator.is_main_process:
             run.tracker = Tracker(folder, config.trackers, run.state.step, asdict(config))
             stack.callback(run.tracker.close)

@@ -27,7 +27,7 @@ from worldmodel.types import ClipBatch
 GIB = 2**30
 # Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
 UTILISATION = (0.25, 0.35, 0.45)
-# Without checkpointing every block adds the same, so deep backbones are traced at these two depths only.
+# Depths at which a deep backbone is traced where its blocks just add up.
 TRACED_LAYERS = (2, 4)
 OPTIMISER_BYTES = 8  # AdamW keeps two float32 moments per trained parameter
 EMA_BYTES = 4  # float32
@@ -81,7 +81,7 @@ class Estimate:
     num_parameters: int
     num_trained: int
     memory: dict[str, int]  # part -> bytes
-    modulation_bytes: int  # per-token AdaLN tensors among the activations
+    modulation_bytes: int  # AdaLN tensors among the activations, at most
     activations: dict[str, int]  # "plain" and, where it works, "checkpointed" -> bytes
     mcl_memory_factor: float  # activations with MCL over activations without; 1 when it is off
     mcl_work_factor: float  # FLOPs with MCL over FLOPs without
@@ -160,7 +160,7 @@ def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
         + (f"   of {device.memory:g}" if device.memory else ""),
         "  activations of one micro-batch: "
         + ", ".join(f"{size / GIB:.2f} {name}" for name, size in result.activations.items())
-        + f"; per-token AdaLN tensors among them {result.modulation_bytes / GIB:.2f}",
+        + f"; AdaLN tensors among them at most {result.modulation_bytes / GIB:.2f}",
     ]
     if result.mcl_work_factor != 1:
         lines.append(
@@ -233,9 +233,10 @@ def _vae_parameters(source: str) -> list[nn.Parameter]:
 
 
 def _trace(run: RunShape, is_accumulating: bool) -> StepTrace:
-    """The traced step; without checkpointing a deep backbone is traced at two depths and continued."""
+    """The traced step; where every block adds the same, a deep backbone is traced at two depths."""
     layers, (low, high) = run.model.backbone.num_layers, TRACED_LAYERS
-    if run.gradient_checkpointing or layers <= high:
+    # Checkpointed or with gradients that come and go, the worst moment is another one at another depth.
+    if run.gradient_checkpointing or not is_accumulating or layers <= high:
         return _trace_depth(run, layers, is_accumulating)
     first, second = (_trace_depth(run, depth, is_accumulating) for depth in TRACED_LAYERS)
 

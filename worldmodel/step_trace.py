@@ -22,7 +22,7 @@ class StepTrace:
     """What one forward and backward pass of a micro-batch takes."""
 
     peak_bytes: int  # most bytes alive at once beside the weights
-    modulation_bytes: int  # of those, per-token AdaLN tensors (last axes 6 x width) alive at that moment
+    modulation_bytes: int  # most bytes of AdaLN tensors (..., 6, d) alive at once, among the others
     flops: int  # floating-point operations of matrix products, convolutions and attention
 
 
@@ -54,7 +54,7 @@ class LiveTensors(TorchDispatchMode):
         key, size = storage._cdata, storage.nbytes()
         if key in self._known:
             return
-        is_modulation = tensor.ndim == 4 and tensor.shape[2] == 6
+        is_modulation = tensor.ndim >= 3 and tensor.shape[-2] == 6
         self.live_bytes += size
         self._live_modulation += size * is_modulation
 
@@ -64,8 +64,8 @@ class LiveTensors(TorchDispatchMode):
             self._live_modulation -= size * is_modulation
 
         self._known[key] = weakref.ref(storage, forget)
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.modulation_bytes = self.live_bytes, self._live_modulation
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.modulation_bytes = max(self.modulation_bytes, self._live_modulation)
 
 
 def _full_masks(value: Any) -> Any:

@@ -199,3 +199,11 @@ def test_latents_encoded_by_two_processes_are_complete(overrides: list[str], tmp
     cache = f"data.latents={tmp_path / 'latents'}"
     assert encode_latents([CONFIG, *overrides, cache, "--processes", "2"]) == 0
     assert len(list((tmp_path / "latents").rglob("*.safetensors"))) == 4
+
+
+@pytest.mark.slow
+def test_a_compiled_run_has_the_losses_of_a_plain_one(overrides: list[str], tmp_path: Path) -> None:
+    for name, is_on in (("plain", "false"), ("compiled", "true")):
+        arguments = [*overrides, "fit.steps=2", f"fit.compile={is_on}", f"output={tmp_path / name}"]
+        assert train(load_config(TrainConfig, CONFIG, arguments), False)
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-4)

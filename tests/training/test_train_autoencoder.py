@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import torch
+
+from training.data import open_clips, open_index
+from training.train_autoencoder import AutoencoderConfig, initial_video, train
+from worldmodel.config import load_config
+from worldmodel.models.wan import encode_video, load_vae
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_saved_autoencoder_rebuilds_frames_and_knows_its_latent_scale(tmp_path: Path) -> None:
+    overrides = [f"output={tmp_path}", "fit.steps=8", "latent_scale=4", "fit.optim.lr=1e-3"]
+    config = load_config(AutoencoderConfig, str(ROOT / "configs/debug/autoencoder.yaml"), overrides)
+    assert train(config, resume=False)
+    vae = load_vae(str(tmp_path / "vae"))
+    index = open_index(config.data)
+    held_out = open_clips(config.data, index, "val", index.normalizer(), None, with_frames=True)
+    video = initial_video(held_out, 2)
+    rebuilt = vae.decode(vae.encode(video).latent_dist.mode()).sample
+    error = (rebuilt - video).square().mean()
+    still = (video[:, :, :1] - video).square().mean()
+    assert error < 0.5 * still
+    latents = encode_video(vae, video.movedim(2, 1))
+    assert latents.shape == (2, 16, 3, 8, 8)
+    assert 0.2 < latents.std() < 5
+    assert torch.isfinite(latents).all()
