@@ -27,7 +27,7 @@ def run_on_data(
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="world model folder or hub id")
     parser.add_argument("data", metavar="DATA", help="dataset of any supported format")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         config = load_config(schema, None, arguments.overrides)
         return run(arguments.checkpoint, open_dataset(arguments.data), config)

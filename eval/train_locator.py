@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data", metavar="DATA")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--resume", action="store_true")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         config = load_config(LocatorRunConfig, None, arguments.overrides)

@@ -20,7 +20,7 @@ def run_script(
     schema: type[C], train: Callable[[C, bool], bool], description: str, argv: Sequence[str] | None = None
 ) -> int:
     """Parse, load the config and call `train(config, resume)`, which says whether the run is finished."""
-    arguments = _parser(schema, description).parse_args(argv)
+    arguments = _parser(schema, description).parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         config = load_config(schema, arguments.config, arguments.overrides)

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--processes", type=int, default=1, help="encoders at a time; on GPUs they take turns"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         config = load_config(TrainConfig, arguments.config, arguments.overrides)
         if not config.data.latents or not config.model.vae:

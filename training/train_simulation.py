@@ -197,7 +197,7 @@ def main() -> None:
         "--out", type=Path, default=Path("outputs/simulation"), help="folder of the study's cells"
     )
     parser.add_argument("--show", action="store_true", help="print the resolved config and stop")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     positional = [entry for entry in (arguments.config, *arguments.overrides) if entry is not None]
     if arguments.study:
         run_study(arguments.study, arguments.out, positional)

@@ -18,7 +18,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add_command in (_add_collect, _add_inspect, _add_convert, _add_estimate, _add_diagnose):
         add_command(commands)
-    arguments = parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse gives up on key=value after an option, which is where people write it.
+    if rest and not (hasattr(arguments, "overrides") and all(_is_override(entry) for entry in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
     try:
         return int(arguments.run(arguments) or 0)
     except KeyboardInterrupt:
@@ -27,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"worldmodel {arguments.command}: {error}", file=sys.stderr)
         return 2
+
+
+def _is_override(entry: str) -> bool:
+    return "=" in entry and not entry.startswith("-")
 
 
 def _add_collect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -139,6 +139,14 @@ def test_the_command_prints_parts_formula_and_total(capsys: pytest.CaptureFixtur
     assert main(["estimate", config, "--gpus", "3xH100"]) == 2
 
 
+def test_overrides_may_follow_an_option_and_nothing_else_may(capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(ROOT / "configs/debug/world_model.yaml")
+    assert main(["estimate", config, "--gpus", "1xH100", "model.regime=nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["estimate", config, "--gpus", "1xH100", "nonsense"])
+
+
 @pytest.mark.slow
 def test_lora_trains_little_and_keeps_the_frozen_weights_in_bfloat16() -> None:
     lora = replace(RUN.model, dtype="bfloat16", lora=LoraConfig(rank=2))
