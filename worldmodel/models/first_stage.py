@@ -1,0 +1,116 @@
+"""The first stage of EncDiff and MDDiff: a VQ-VAE, whose decoder may be told the condition u: G(z, u).
+
+Latents are taken before quantisation; decoding quantises them. With a condition the decoder is
+
+    once        post_quant_conv sees [z, u]           u broadcast over space, 3 + dim(u) input channels
+    each_stage  every up-sampling stage sees [h, u]   likewise
+
+where concatenating a broadcast u and applying a linear map to it is adding W u to every place: only W is new.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from diffusers import VQModel
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class VqConfig:
+    """Shape of the VQ-VAE; the down-sampling factor is 2 ** (number of multipliers - 1)."""
+
+    channels: int = 32  # of the first level
+    multipliers: tuple[int, ...] = (1, 2, 4)  # channels of each level, in units of `channels`
+    num_res_blocks: int = 2  # per level of the encoder; the decoder has one more
+    latent_channels: int = 3  # channels of a latent, and of a code
+    num_codes: int = 2048  # size of the codebook
+    # The released configuration asks for no attention, but its encoder and decoder always have this one.
+    mid_attention: bool = True  # one self-attention at the lowest resolution of encoder and decoder
+    norm_groups: int = 32  # of every group norm
+
+    @property
+    def factor(self) -> int:
+        """Pixels per latent and side."""
+        return int(2 ** (len(self.multipliers) - 1))
+
+
+@dataclass(frozen=True)
+class DecoderConditionConfig:
+    """How u enters the decoder; `none` makes EncDiff, the others MDDiff."""
+
+    where: Literal["none", "each_stage", "once"] = "each_stage"  # the paper's text; its code: once
+    what: Literal["scalars", "tokens"] = "scalars"  # u: the concepts (code), or their tokens (paper's text)
+    init: Literal["zero", "xavier"] = "zero"  # of the new weights; zero starts as the plain decoder
+
+
+def build_vq(config: VqConfig) -> VQModel:
+    """A VQ-VAE with random weights."""
+    num_levels = len(config.multipliers)
+    return VQModel(
+        down_block_types=("DownEncoderBlock2D",) * num_levels,
+        up_block_types=("UpDecoderBlock2D",) * num_levels,
+        block_out_channels=tuple(config.channels * multiplier for multiplier in config.multipliers),
+        layers_per_block=config.num_res_blocks,
+        latent_channels=config.latent_channels,
+        num_vq_embeddings=config.num_codes,
+        norm_num_groups=config.norm_groups,
+        mid_block_add_attention=config.mid_attention,
+    )
+
+
+@torch.no_grad()
+def codes_from_latents(vq: VQModel, images: Float[Tensor, "n 3 H W"], rng: torch.Generator) -> None:
+    """Place the codebook on latents of these pictures: codes that start elsewhere are rarely ever used."""
+    latents = vq.encode(images).latents.movedim(1, -1).flatten(0, 2)
+    weight = vq.quantize.embedding.weight
+    chosen = torch.randint(len(latents), (len(weight),), generator=rng)
+    weight.copy_(latents[chosen])
+
+
+class FirstStage(nn.Module):
+    """Pictures in [-1, 1] to latents and back, G(z, u)."""
+
+    def __init__(self, vq: VQModel, config: DecoderConditionConfig, condition_dim: int) -> None:
+        super().__init__()
+        self.vq, self.config = vq, config
+        widths: list[int] = []
+        if config.where == "once":
+            widths = [vq.post_quant_conv.out_channels]
+        elif config.where == "each_stage":
+            widths = [block.resnets[0].in_channels for block in vq.decoder.up_blocks]
+        self.condition = nn.ModuleList(nn.Linear(condition_dim, width, bias=False) for width in widths)
+        for layer in self.condition:
+            assert isinstance(layer, nn.Linear)
+            (nn.init.zeros_ if config.init == "zero" else nn.init.xavier_uniform_)(layer.weight)
+
+    def encode(self, images: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b c h w"]:
+        """Latents before quantisation."""
+        latents: Tensor = self.vq.encode(images).latents
+        return latents
+
+    def quantise(self, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """The nearest codes; the derivative is that of the identity."""
+        codes: Tensor = self.vq.quantize(latents)[0]
+        return codes
+
+    def decode(
+        self, codes: Float[Tensor, "b c h w"], condition: Float[Tensor, "b a"]
+    ) -> Float[Tensor, "b 3 H W"]:
+        """Pictures from quantised latents."""
+        decoder = self.vq.decoder
+        shifts = [layer(condition)[:, :, None, None] for layer in self.condition]
+        h = self.vq.post_quant_conv(codes)
+        if self.config.where == "once":
+            h = h + shifts[0]
+        h = decoder.mid_block(decoder.conv_in(h))
+        for number, block in enumerate(decoder.up_blocks):
+            h = block(h + shifts[number] if self.config.where == "each_stage" else h)
+        images: Tensor = decoder.conv_out(decoder.conv_act(decoder.conv_norm_out(h)))
+        return images
+
+    def decoder_parameters(self) -> list[nn.Parameter]:
+        """Everything behind the quantiser, the condition's weights included."""
+        parts = (self.vq.post_quant_conv, self.vq.decoder, self.condition)
+        return [parameter for part in parts for parameter in part.parameters()]
