@@ -1,0 +1,72 @@
+"""The mechanistic contrast (MCL) of a concept model: critic and heads for pictures or latents."""
+
+import math
+
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from worldmodel.models.mddiff_config import MDDiffConfig
+from worldmodel.objectives.critics import ImageCritic, ProjectionHead, VectorCritic
+from worldmodel.objectives.mcl import MclConfig, MechanisticContrast
+
+
+class FlatCritic(nn.Module):
+    """The three-layer critic on [z, x_hat, u], pictures and latents flattened; rows are samples."""
+
+    def __init__(self, latent_dim: int, output_dim: int, condition_dim: int) -> None:
+        super().__init__()
+        self.critic = VectorCritic(latent_dim, output_dim, condition_dim)
+
+    def forward(
+        self, x_hat: Float[Tensor, "b ..."], z: Float[Tensor, "b ..."], u: Float[Tensor, "b a"]
+    ) -> Float[Tensor, " b"]:
+        """One score per sample."""
+        scores: Tensor = self.critic(x_hat.flatten(1), z.flatten(1), u)
+        return scores
+
+    def rows(self, tensor: Float[Tensor, "b ..."]) -> Float[Tensor, "b d"]:
+        """One row per sample."""
+        return tensor.flatten(1)
+
+    def condition_rows(self, u: Shaped[Tensor, "b a"]) -> Shaped[Tensor, "b a"]:
+        """One row per sample."""
+        return u
+
+
+def build_image_contrast(config: MDDiffConfig) -> MechanisticContrast | None:
+    """Critic and heads for the generator that the config names; none when MCL is off."""
+    contrast = config.contrast
+    if contrast is None:
+        return None
+    latent_dim = math.prod(config.latent_shape)
+    is_painting = contrast.generator == "decoder"
+    output_dim = 3 * config.image_size**2 if is_painting else latent_dim
+    channels = 3 if is_painting else config.vq.latent_channels
+    critic = (
+        ImageCritic(channels, latent_dim, config.condition_dim)
+        if contrast.critic == "conv"
+        else FlatCritic(latent_dim, output_dim, config.condition_dim)
+    )
+    built = MechanisticContrast(
+        contrast.mcl,
+        critic,
+        ProjectionHead(contrast.mcl.feature_dim(latent_dim, output_dim), layer_norm=contrast.layer_norm),
+        ProjectionHead(config.condition_dim),
+    )
+    _freeze_unreached(built, contrast.mcl)
+    return built
+
+
+def _freeze_unreached(contrast: MechanisticContrast, config: MclConfig) -> None:
+    """What this mode cannot train must not ask for a gradient: distributed training would wait for it."""
+    critic = contrast.critic
+    assert isinstance(critic, nn.Module)
+    if config.variant in ("nce", "fisher", "denoising"):
+        contrast.gradient_head.requires_grad_(False)
+        contrast.condition_head.requires_grad_(False)
+    elif config.variant == "jacobian_vjp" or config.mode not in ("exact", "hessian_diag"):
+        critic.requires_grad_(False)
+    if config.variant != "nce":
+        # A constant in the score has no derivative by z.
+        last = [layer for layer in critic.modules() if isinstance(layer, nn.Linear)][-1]
+        last.bias.requires_grad_(False)
