@@ -1,0 +1,53 @@
+"""Data sets with known factors for training and evaluation: `rooms`, which is rendered once, or a file."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from torch import Tensor
+
+from worldmodel.data.factors.open_file import open_factor_file
+from worldmodel.data.factors.rooms import open_rooms
+from worldmodel.data.factors.types import FactorDataset
+from worldmodel.data.factors.views import shrunk, sub_grid
+
+CACHE = "outputs/factors"
+
+
+@dataclass(frozen=True)
+class FactorDataConfig:
+    """Which pictures."""
+
+    path: str = "rooms"  # rooms, or the published file or folder of Shapes3D, MPI3D, Cars3D or dSprites
+    counts: tuple[int, ...] = ()  # evenly spread values kept of each factor, in order; empty = all of them
+    size: int = 64  # pixels a side
+    cache: str = CACHE  # folder of what is rendered or unpacked once
+
+
+def open_factors(name_or_path: str, cache: str = CACHE) -> FactorDataset:
+    """A data set by path; `rooms` is rendered into the cache when it is not there yet (about a minute)."""
+    if name_or_path != "rooms":
+        return open_factor_file(name_or_path, cache)
+    path = Path(cache) / "rooms.safetensors"
+    if not path.exists():
+        # Rendering needs the simulator, which only those who render have to install.
+        from robotwin_adapters.tabletop.rooms import render_rooms
+
+        render_rooms(path)
+    return open_rooms(path)
+
+
+def open_factor_data(config: FactorDataConfig) -> FactorDataset:
+    """The pictures that a config names: sub-grid and size applied."""
+    return shrunk(sub_grid(open_factors(config.path, config.cache), config.counts), config.size)
+
+
+def load_images(
+    dataset: FactorDataset, batches: Iterable[list[int]], num_workers: int = 0, pin_memory: bool = False
+) -> Iterator[UInt8[Tensor, "n 3 H W"]]:
+    """Pictures of the given indices, for `fit(load=...)`; one read a batch, so no workers are needed."""
+    for indices in batches:
+        images = dataset.images(np.asarray(indices, np.int64))
+        yield images.pin_memory() if pin_memory else images
