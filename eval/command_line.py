@@ -5,11 +5,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.open_dataset import action_space_of, open_dataset
+from worldmodel import checkpoint
 from worldmodel.config import describe_config, load_config
 from worldmodel.types import EpisodeSource
 
 C = TypeVar("C")
+
+
+def open_for_model(model: str, path: str) -> EpisodeSource:
+    """The dataset with actions of the kind that the model was trained on."""
+    known = checkpoint.read_description(checkpoint.locate(model)).normalizer.stats.values()
+    spaces = {action_space_of(stats.names) for stats in known}
+    return open_dataset(path, action_space=spaces.pop() if len(spaces) == 1 else "joint")
 
 
 def run_on_data(
@@ -30,7 +38,7 @@ def run_on_data(
     arguments = parser.parse_intermixed_args(argv)
     try:
         config = load_config(schema, None, arguments.overrides)
-        return run(arguments.checkpoint, open_dataset(arguments.data), config)
+        return run(arguments.checkpoint, open_for_model(arguments.checkpoint, arguments.data), config)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

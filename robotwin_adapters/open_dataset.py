@@ -1,11 +1,13 @@
 """Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from robotwin_adapters.actions import END_EFFECTOR_NAMES
 from robotwin_adapters.lerobot import LerobotDataset, is_lerobot
+from robotwin_adapters.recording import ActionSpace
 from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
 from worldmodel.types import Episode, EpisodeSource
@@ -38,8 +40,23 @@ class JoinedDatasets:
         raise IndexError(f"episode {index} of {len(self)}")
 
 
+@dataclass(frozen=True)
+class _Options:
+    """See the arguments of `open_dataset`."""
+
+    camera: str | None
+    mapping: str | Path | None
+    verify: bool
+    action_space: ActionSpace
+
+
 def open_dataset(
-    path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None, verify: bool = True
+    path: str | Path,
+    *,
+    camera: str | None = None,
+    mapping: str | Path | None = None,
+    verify: bool = True,
+    action_space: ActionSpace = "joint",
 ) -> EpisodeSource:
     """The dataset at `path`, or all datasets below it as one.
 
@@ -48,14 +65,16 @@ def open_dataset(
         camera: keep this camera only; None keeps all, the overview camera first.
         mapping: YAML of VideoFolderConfig, for folders of videos with annotations.
         verify: decode each video once per process, so that a broken one is found when its episode is opened.
+        action_space: RoboTwin only: joint commands, or the end-effector pose that the next frame shows.
     """
+    options = _Options(camera, mapping, verify, action_space)
     path = Path(path)
     if not path.exists():
         raise ValueError(f"no dataset at {path}: no such file or folder")
-    single = _open_here(path, camera, mapping, verify)
+    single = _open_here(path, options)
     if single is not None:
         return single
-    found = list(_open_below(path, camera, mapping, verify)) if path.is_dir() else []
+    found = list(_open_below(path, options)) if path.is_dir() else []
     if not found:
         given = f"\n  (videos by the patterns of {mapping})" if mapping else ""
         raise ValueError(f"{path}: no supported dataset. Looked for\n{LOOKED_FOR}{given}")
@@ -72,28 +91,34 @@ def describe_format(source: EpisodeSource) -> str:
     return getattr(source, "format", "RoboTwin" if isinstance(source, RobotwinDataset) else "unknown")
 
 
-def _open_here(
-    path: Path, camera: str | None, mapping: str | Path | None, verify: bool
-) -> EpisodeSource | None:
-    if is_lerobot(path):
-        return LerobotDataset(path, camera=camera, verify=verify)
-    if path.is_dir() and is_video_folder(path, mapping):
-        return VideoFolderDataset(path, camera=camera, mapping=mapping, verify=verify)
+def action_space_of(names: Sequence[str]) -> ActionSpace:
+    """The space that these action names tell of."""
+    return "end_effector" if tuple(names) == END_EFFECTOR_NAMES else "joint"
+
+
+def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
     if path.is_file() and path.suffix in (".zip", ".hdf5"):
-        return _robotwin(path, camera)
-    return None
+        return _robotwin(path, options)
+    source: EpisodeSource | None = None
+    if is_lerobot(path):
+        source = LerobotDataset(path, camera=options.camera, verify=options.verify)
+    elif path.is_dir() and is_video_folder(path, options.mapping):
+        source = VideoFolderDataset(
+            path, camera=options.camera, mapping=options.mapping, verify=options.verify
+        )
+    if source is not None and options.action_space != "joint":
+        raise ValueError(f"{path}: only RoboTwin files hold {options.action_space} actions beside joints")
+    return source
 
 
-def _open_below(
-    root: Path, camera: str | None, mapping: str | Path | None, verify: bool
-) -> Iterator[tuple[str, EpisodeSource]]:
+def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSource]]:
     """(place, dataset); RoboTwin episodes of a tree are one dataset, whose uids already tell the place."""
     if find_robotwin(root):
-        yield "", _robotwin(root, camera)
+        yield "", _robotwin(root, options)
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         place = here.relative_to(root).as_posix()
-        source = _open_here(here, camera, mapping, verify) if here != root else None
+        source = _open_here(here, options) if here != root else None
         if source is not None:
             yield place, source
         if source is not None or len(here.relative_to(root).parts) >= MAX_DEPTH:
@@ -103,8 +128,9 @@ def _open_below(
         for name in sorted(files):
             if name.endswith(".zip") and find_robotwin(here / name):
                 archive = (here / name).relative_to(root).with_suffix("")
-                yield archive.as_posix(), _robotwin(here / name, camera)
+                yield archive.as_posix(), _robotwin(here / name, options)
 
 
-def _robotwin(path: Path, camera: str | None) -> RobotwinDataset:
-    return RobotwinDataset(path, cameras=None if camera is None else (camera,))
+def _robotwin(path: Path, options: _Options) -> RobotwinDataset:
+    cameras = None if options.camera is None else (options.camera,)
+    return RobotwinDataset(path, cameras=cameras, action_space=options.action_space)

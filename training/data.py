@@ -1,17 +1,19 @@
 """From paths in a config to clips: open datasets, divide episodes, build or find the cached latents."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import nn
 
 from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.recording import ActionSpace
 from worldmodel.data.clips import ClipConfig, find_camera, frames_per_step
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
 from worldmodel.data.latents import LatentCache, LatentTable, module_identity
-from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.normalize import ActionNormalizer, share_scales
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.wan import VideoAutoencoder, encode_video
@@ -28,6 +30,10 @@ class DataConfig:
     synthetic_embodiments: int = 1  # embodiments that take turns in them
     latents: str = ""  # folder of the latent cache; empty: encode frames in every step
     latents_dtype: str = "float16"  # number type of cached latents: float16, bfloat16 or float32
+    action_space: ActionSpace = "joint"  # of RoboTwin files: joint commands or end-effector poses
+    action_scale: Literal["own", "shared"] = (
+        "own"  # each embodiment's own range goes to [-1, 1], or one range for all with the same action names
+    )
     on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and left out (skip)
     clip: ClipConfig = field(default_factory=ClipConfig)
     splits: SplitConfig = field(default_factory=SplitConfig)
@@ -41,12 +47,22 @@ class DataConfig:
 
 def open_index(config: DataConfig) -> EpisodeIndex:
     """Every episode looked at once."""
-    return index_episodes(_open_sources(config), config.clip, config.splits, config.on_bad)
+    index = index_episodes(_open_sources(config), config.clip, config.splits, config.on_bad)
+    return replace(index, stats=share_scales(index.stats)) if config.action_scale == "shared" else index
+
+
+def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNormalizer) -> ActionNormalizer:
+    """The table of a trained model with the embodiments of new data added."""
+    stats = share_scales(index.stats, known.stats) if config.action_scale == "shared" else index.stats
+    return known.with_embodiments(stats)
 
 
 def _open_sources(config: DataConfig) -> list[EpisodeSource]:
     if config.paths:
-        return [open_dataset(path, camera=config.clip.camera) for path in config.paths]
+        return [
+            open_dataset(path, camera=config.clip.camera, action_space=config.action_space)
+            for path in config.paths
+        ]
     names = tuple(f"robot{i}" for i in range(config.synthetic_embodiments))
     size = (config.clip.height, config.clip.width)
     num_frames = 2 * config.clip.num_frames

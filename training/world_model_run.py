@@ -7,7 +7,15 @@ from pathlib import Path
 import torch
 
 from training.checkpointing import Checkpoint
-from training.data import DataConfig, cache_latents, frame_contract, on_device, open_clips, open_index
+from training.data import (
+    DataConfig,
+    cache_latents,
+    extended_normalizer,
+    frame_contract,
+    on_device,
+    open_clips,
+    open_index,
+)
 from training.loop import FitConfig
 from training.validation import Validation, ValidationConfig
 from worldmodel.data.dataset import ClipDataset
@@ -95,7 +103,7 @@ def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     model.contract.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)
     has_new_contrast = config.model.mcl != model.config.mcl
     num_known = len(model.normalizer.embodiments)
-    model.normalizer = model.normalizer.with_embodiments(index.stats)
+    model.normalizer = extended_normalizer(config.data, index, model.normalizer)
     model.config = replace(model.config, objective=config.model.objective, mcl=config.model.mcl)
     if has_new_contrast:
         model.mcl = build_mcl(model.config, model.contract, model.normalizer)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.lerobot_write import write_lerobot
-from robotwin_adapters.open_dataset import JoinedDatasets, describe_format, open_dataset
+from robotwin_adapters.open_dataset import JoinedDatasets, action_space_of, describe_format, open_dataset
 from robotwin_adapters.robotwin_write import CameraRecord, RobotwinEpisode, write_robotwin_episode
 from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_video_folder import write_ctrl_world
@@ -22,7 +22,9 @@ def write_robotwin(folder: Path, count: int = 2) -> None:
     frames = np.full((5, 32, 32, 3), 90, np.uint8)
     for index in range(count):
         arm = np.full((5, 6), 0.1 * index)
-        episode = RobotwinEpisode(arm, np.ones(5), arm, np.ones(5), {"head_camera": CameraRecord(frames)})
+        poses = np.tile([0.1, 0.2, 0.8, 1.0, 0.0, 0.0, 0.0], (5, 1))
+        cameras = {"head_camera": CameraRecord(frames)}
+        episode = RobotwinEpisode(arm, np.ones(5), arm, np.ones(5), cameras, poses, poses)
         write_robotwin_episode(folder, index, episode)
 
 
@@ -83,6 +85,26 @@ def test_camera_is_passed_on(tmp_path: Path) -> None:
     write_robotwin(tmp_path / "set")
     assert list(open_dataset(tmp_path / "set", camera="head_camera")[0].frames) == ["head_camera"]
     assert list(open_dataset(DATA / "lerobot_v30", camera="cam_high")[0].frames) == ["cam_high"]
+
+
+def test_the_action_space_is_passed_on_and_told_by_the_names(tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "a")
+    write_robotwin(tmp_path / "b")
+    names = {
+        space: open_dataset(tmp_path, action_space=space)[3].action_names
+        for space in ("joint", "end_effector")
+    }
+    assert names["end_effector"] != names["joint"]
+    assert {action_space_of(found): space for space, found in names.items()} == {
+        "joint": "joint",
+        "end_effector": "end_effector",
+    }
+
+
+def test_other_formats_have_no_end_effector_space(tmp_path: Path) -> None:
+    write_ctrl_world(tmp_path)
+    with pytest.raises(ValueError, match="only RoboTwin files hold end_effector"):
+        open_dataset(tmp_path, action_space="end_effector")
 
 
 def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:

@@ -48,6 +48,28 @@ class ActionStats:
         return low, np.where(_is_constant(low, high), low, high)
 
 
+def share_scales(
+    stats: Mapping[str, ActionStats], known: Mapping[str, ActionStats] | None = None
+) -> dict[str, ActionStats]:
+    """One scale for all embodiments with the same action names: that of `known` ones, else the widest range.
+
+    For actions in units that all robots share, such as end-effector poses: the same place then is the same
+    number for each of them.
+    """
+    shared = {entry.names: entry for entry in (known or {}).values()}
+    for names in {entry.names for entry in stats.values()} - set(shared):
+        shared[names] = _widest([entry for entry in stats.values() if entry.names == names])
+    return {name: shared[entry.names] for name, entry in stats.items()}
+
+
+def _widest(entries: Sequence[ActionStats]) -> ActionStats:
+    low, minimum = (np.min([getattr(entry, key) for entry in entries], 0) for key in ("q01", "minimum"))
+    high, maximum = (np.max([getattr(entry, key) for entry in entries], 0) for key in ("q99", "maximum"))
+    num_samples = sum(entry.num_samples for entry in entries)
+    values = (tuple(map(float, side)) for side in (low, high, minimum, maximum))
+    return ActionStats(entries[0].names, *values, num_samples)
+
+
 class ActionStatsBuilder:
     """Collects actions of one embodiment, episode by episode, in bounded memory."""
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from worldmodel.data import normalize
-from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
+from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder, share_scales
 
 
 def stats_of(actions: np.ndarray, pieces: int = 1) -> ActionStats:
@@ -136,3 +136,15 @@ def test_names_must_agree_within_an_embodiment() -> None:
     builder = ActionStatsBuilder(("a", "b"))
     with pytest.raises(ValueError, match=r"f\.hdf5: action names \['b', 'a'\] differ from \['a', 'b'\]"):
         builder.add(np.zeros((1, 2)), ("b", "a"), "f.hdf5")
+
+
+def test_shared_scales_give_the_same_place_the_same_number(actions: np.ndarray) -> None:
+    near, far = stats_of(actions), stats_of(3 * actions)
+    other = ActionStats(("k",), (0.0,), (1.0,), (0.0,), (1.0,), 5)
+    shared = share_scales({"near": near, "far": far, "other": other})
+    assert shared["near"] == shared["far"] and shared["other"] == other
+    np.testing.assert_array_equal(shared["near"].q99, np.maximum(near.q99, far.q99))
+    np.testing.assert_array_equal(shared["near"].minimum, np.minimum(near.minimum, far.minimum))
+    assert shared["near"].num_samples == 2000
+    # A robot that joins a trained model takes the scale that the model knows.
+    assert share_scales({"new": far}, known={"near": near})["new"] == near
