@@ -142,7 +142,8 @@ def test_shared_scales_give_the_same_place_the_same_number(actions: np.ndarray) 
     near, far = stats_of(actions), stats_of(3 * actions)
     other = ActionStats(("k",), (0.0,), (1.0,), (0.0,), (1.0,), 5)
     shared = share_scales({"near": near, "far": far, "other": other})
-    assert shared["near"] == shared["far"] and shared["other"] == other
+    assert shared["near"] == shared["far"]
+    assert shared["other"] == other
     np.testing.assert_array_equal(shared["near"].q99, np.maximum(near.q99, far.q99))
     np.testing.assert_array_equal(shared["near"].minimum, np.minimum(near.minimum, far.minimum))
     assert shared["near"].num_samples == 2000
