@@ -91,6 +91,19 @@ class TextContext:
     tokens: Float[Tensor, "b s d"]  # b may be 1: the same prompt for the whole batch
     keys: tuple[Float[Tensor, "b s heads e"], ...] = ()
     values: tuple[Float[Tensor, "b s heads e"], ...] = ()
+    answers: tuple[Float[Tensor, "b 1 d"], ...] = ()  # of a one-token prompt: what every query gets from it
+
+
+@dataclass(frozen=True)
+class FrameModulation:
+    """Noise level and actions of every latent frame, as Wan's blocks and output head take them."""
+
+    embedding: Float[Tensor, "*steps rows d"]  # a row is a latent frame of a sample
+    projection: Float[Tensor, "*steps rows modulation"]
+
+    def unbind(self) -> list["FrameModulation"]:
+        """One for each step."""
+        return [FrameModulation(*step) for step in zip(self.embedding, self.projection, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,7 @@ class FrameCondition:
 
     actions: ActionEmbedding
     text: TextContext
+    modulation: FrameModulation | None = None  # made before (sampling), or now
 
 
 class FrameConditionEmbedder(WanTimeTextImageEmbedding):
@@ -122,7 +136,12 @@ class FrameConditionEmbedder(WanTimeTextImageEmbedding):
     ) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows modulation"], FrameCondition, None]:
         """See WanTimeTextImageEmbedding; a row is a latent frame of a sample."""
         condition = encoder_hidden_states_image
-        features = self.timesteps_proj(timestep).to(next(self.time_embedder.parameters()).dtype)
-        embedding = self.time_embedder(features).type_as(condition.text.tokens)
+        modulation = condition.modulation or self.modulate(timestep, condition)
+        return modulation.embedding, modulation.projection, condition, None
+
+    def modulate(self, timestep: Float[Tensor, "*steps rows"], condition: FrameCondition) -> FrameModulation:
+        """The modulation at these timesteps; the actions are those of every step."""
+        features = self.timesteps_proj(timestep.flatten()).to(next(self.time_embedder.parameters()).dtype)
+        embedding = self.time_embedder(features).type_as(condition.text.tokens).unflatten(0, timestep.shape)
         embedding = embedding + condition.actions.frames.flatten(0, 1).to(embedding.dtype)
-        return embedding, self.time_proj(self.act_fn(embedding)), condition, None
+        return FrameModulation(embedding, self.time_proj(self.act_fn(embedding)))

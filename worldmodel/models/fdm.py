@@ -18,6 +18,7 @@ from worldmodel.models.action_interface import (
     ActionEmbedding,
     FrameCondition,
     FrameConditionEmbedder,
+    FrameModulation,
     TextContext,
 )
 from worldmodel.models.frame_attention import (
@@ -114,13 +115,18 @@ class ForwardDynamics(nn.Module):
         sigma: Float[Tensor, "b f"],
         actions: ActionEmbedding,
         text: TextContext,
+        modulation: FrameModulation | None = None,
     ) -> FdmOutput:
-        """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given."""
+        """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given.
+
+        `modulation` is what `modulate` made of the same sigma and actions; none: made now.
+        """
         (answer,) = self.backbone(
-            hidden_states=noisy.to(self.backbone.dtype),
+            # The backbone's own dtype property walks through all modules, which a small one feels.
+            hidden_states=noisy.to(self.backbone.patch_embedding.weight.dtype),
             timestep=TIMESTEPS * sigma.flatten(),
             encoder_hidden_states=text.tokens,
-            encoder_hidden_states_image=FrameCondition(actions, text),
+            encoder_hidden_states_image=FrameCondition(actions, text, modulation),
             return_dict=False,
         )
         answer = answer.to(noisy.dtype)
@@ -130,15 +136,27 @@ class ForwardDynamics(nn.Module):
         clean = noisy[:, :, :1] + answer
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
 
+    def modulate(
+        self, sigmas: Float[Tensor, "steps b f"], actions: ActionEmbedding, text: TextContext
+    ) -> list[FrameModulation]:
+        """The modulation of every step of a schedule, all at once (sampling)."""
+        embedder = self.backbone.condition_embedder
+        assert isinstance(embedder, FrameConditionEmbedder), type(embedder)
+        return embedder.modulate(TIMESTEPS * sigmas.flatten(1), FrameCondition(actions, text)).unbind()
+
     def embed_text(self, text: Float[Tensor, "b s e"], *, with_keys: bool = False) -> TextContext:
         """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""
         embedder = self.backbone.condition_embedder.text_embedder
         tokens = embedder(text.to(next(embedder.parameters()).dtype))
         if not with_keys:
             return TextContext(tokens)
-        pairs = [project_context(_attention(block.attn2), tokens) for block in self.backbone.blocks]
-        keys, values = zip(*pairs, strict=True)
-        return TextContext(tokens, keys, values)
+        layers = [_attention(block.attn2) for block in self.backbone.blocks]
+        keys, values = zip(*(project_context(layer, tokens) for layer in layers), strict=True)
+        if tokens.shape[1] > 1:
+            return TextContext(tokens, keys, values)
+        # A softmax over one key is 1: the answer is the projected value, whatever was asked.
+        answers = (layer.to_out[0](value.flatten(2)) for layer, value in zip(layers, values, strict=True))
+        return TextContext(tokens, keys, values, tuple(answers))
 
 
 def _embed_frames(

@@ -30,8 +30,8 @@ class ConditionAttnProcessor(WanAttnProcessor):
     """Cross-attention to the prompt and, when there are any, to the action tokens of the own latent frame.
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
-    they come ready from the `TextContext`. Action tokens go through the same projections and enter with a
-    gate that starts at zero.
+    they come ready from the `TextContext`, and so does the answer of a prompt of one token. Action tokens go
+    through the same projections and enter with a gate that starts at zero.
     """
 
     def __init__(self, layer: int) -> None:
@@ -43,6 +43,9 @@ class ConditionAttnProcessor(WanAttnProcessor):
     ) -> Tensor:
         """See WanAttnProcessor; the context is a `FrameCondition`."""
         condition: FrameCondition = encoder_hidden_states
+        if condition.text.answers and condition.actions.tokens is None:
+            answer = condition.text.answers[self.layer]
+            return answer.repeat_interleave(len(hidden_states) // len(answer), 0)
         query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
         if condition.text.keys:
             key, value = condition.text.keys[self.layer], condition.text.values[self.layer]

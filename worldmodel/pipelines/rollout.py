@@ -10,6 +10,7 @@ frames given, a history of one latent frame and clips of five frames:
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from worldmodel.models.action_interface import ActionEmbedding, TextContext
 from worldmodel.models.world_model import WorldModel
 from worldmodel.objectives.flow_matching import add_noise
 from worldmodel.pipelines.driver import Driver
-from worldmodel.pipelines.sampler import euler_sample, sigma_schedule
+from worldmodel.pipelines.sampler import euler_sample, schedule_per_frame, sigma_schedule
 from worldmodel.types import FRAMES_PER_LATENT, RolloutResult
 
 Generators = torch.Generator | Sequence[torch.Generator]
@@ -92,12 +93,8 @@ class RolloutPipeline:
         driver = Driver(self.model, robot_actions, latent_actions, num_frames)
         given = frames.to(self.model.text.device)
         given = given.float() / 255 if given.dtype == torch.uint8 else given.float()
-        was_training = self.model.training
-        self.model.eval()
-        try:
+        with _evaluation_mode(self.model):
             chunks = list(self.stream(given, driver, num_inference_steps, generator, anchor=anchor))
-        finally:
-            self.model.train(was_training)
         return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
 
     @torch.no_grad()
@@ -140,10 +137,13 @@ class RolloutPipeline:
         num_samples, channels, num_given, *size = history.shape
         shape = (channels, model.contract.latent_grid[0], *size)
         noise = _noise(num_samples, shape, generator).to(history)
-        sigma = history.new_full((num_samples, num_given), level)
+        schedule = schedule_per_frame(
+            sigmas.to(history), num_samples, shape[1], num_history=num_given, history_sigma=level
+        )
+        modulations = iter(model.fdm.modulate(schedule, embedding, text))
         future = euler_sample(
-            lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,
-            add_noise(history, noise[:, :, :num_given], sigma),
+            lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text, next(modulations)).velocity,
+            add_noise(history, noise[:, :, :num_given], schedule[0, :, :num_given]),
             noise[:, :, num_given:],
             sigmas,
             history_sigma=level,
@@ -166,6 +166,19 @@ class RolloutPipeline:
         return torch.stack(
             [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
         )
+
+
+@contextmanager
+def _evaluation_mode(model: WorldModel) -> Iterator[None]:
+    """Walks through the modules only when the model is in training: for a small one that costs a step."""
+    was_training = model.training
+    if was_training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if was_training:
+            model.train()
 
 
 def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history: bool) -> None:

@@ -20,6 +20,20 @@ def sigma_schedule(num_steps: int, shift: float) -> Float[Tensor, " levels"]:
     return shift_sigma(torch.linspace(1, 0, num_steps + 1), shift)
 
 
+def schedule_per_frame(
+    sigmas: Float[Tensor, " levels"],
+    num_samples: int,
+    num_frames: int,
+    *,
+    num_history: int,
+    history_sigma: float = 0.0,
+) -> Float[Tensor, "steps b f"]:
+    """The noise level of every latent frame before each step."""
+    every = sigmas[:-1].repeat_interleave(num_samples)
+    per_frame = sigma_per_frame(every, num_frames, num_history=num_history, history_sigma=history_sigma)
+    return per_frame.unflatten(0, (-1, num_samples))
+
+
 def euler_sample(
     velocity: VelocityFn,
     history: Float[Tensor, "b c past h w"],
@@ -28,15 +42,21 @@ def euler_sample(
     *,
     history_sigma: float = 0.0,
 ) -> Float[Tensor, "b c future h w"]:
-    """Follow the velocity from `noise` at sigmas[0] to sigmas[-1]; history frames stay as they are."""
+    """Follow the velocity from `noise` at sigmas[0] to sigmas[-1]; history frames stay as they are.
+
+    The velocity is asked once for each step, in order.
+    """
     num_history = history.shape[2]
     latents = torch.cat([history, noise], 2)
-    for level, following in pairwise(sigmas.tolist()):
-        sigma = latents.new_full((latents.shape[0],), level)
-        per_frame = sigma_per_frame(
-            sigma, latents.shape[2], num_history=num_history, history_sigma=history_sigma
-        )
-        change = velocity(latents, per_frame)[:, :, num_history:]
+    per_frame = schedule_per_frame(
+        sigmas.to(latents),
+        len(latents),
+        latents.shape[2],
+        num_history=num_history,
+        history_sigma=history_sigma,
+    )
+    for (level, following), sigma in zip(pairwise(sigmas.tolist()), per_frame, strict=True):
+        change = velocity(latents, sigma)[:, :, num_history:]
         future = latents[:, :, num_history:] + (following - level) * change
         latents = torch.cat([history, future], 2)
     return latents[:, :, num_history:]

@@ -49,6 +49,33 @@ def test_prepared_keys_give_the_same_answer(make_world_model, batch, randomise):
     assert torch.allclose(plain, prepared, atol=1e-6)
 
 
+@torch.no_grad()
+def test_a_prompt_of_one_token_is_answered_before_it_is_asked(make_world_model, batch, randomise):
+    model = make_world_model()
+    randomise(model.interface)
+    for count in (1, len(batch.frames)):  # one prompt for all samples, or one each
+        model.text = torch.randn(count, 1, 32, generator=torch.Generator().manual_seed(0))
+        assert len(model.text_context(with_keys=True).answers) == len(model.fdm.backbone.blocks)
+        plain, prepared = (answer(model, batch, with_keys=keys).velocity for keys in (False, True))
+        assert torch.allclose(plain, prepared, atol=1e-6)
+    model.text = torch.randn(1, 6, 32)
+    assert not model.text_context(with_keys=True).answers
+
+
+@torch.no_grad()
+def test_modulation_made_before_gives_the_same_answer(make_world_model, batch, randomise):
+    model = make_world_model()
+    randomise(model.interface)
+    noisy, sigma = noisy_clip(model, batch)
+    actions, text = model.interface(batch.robot_actions), model.text_context()
+    steps = model.fdm.modulate(torch.stack([sigma, sigma / 2]), actions, text)
+    for step, made in enumerate(steps):
+        level = sigma / 2**step
+        now, before = (model.fdm(noisy, level, actions, text, m).velocity for m in (None, made))
+        assert torch.allclose(now, before, atol=1e-6)
+    assert not torch.allclose(before, model.fdm(noisy, sigma, actions, text).velocity, atol=1e-3)
+
+
 def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch, randomise):
     gradients = []
     for checkpointing in (False, True):
