@@ -3,14 +3,13 @@
 A step is forward and backward on cached latents, without the optimiser, whose share would flatter the ratios.
 The bare step is the diffusers backbone as it comes, with the per-token timesteps that clean history frames
 need, and the same flow-matching loss.
-All cases run in turns in one process; times are CPU seconds, ratios are taken within a round and their median
-is shown. MCL through second derivatives needs math attention: the bare step is timed with both kernels, and
-each case is compared with the bare step of its own kernel.
+All cases run in turns in one process; the CPU time of a case is its best round, since noise only adds. MCL
+through second derivatives needs math attention: the bare step is timed with both kernels, and each case is
+compared with the bare step of its own kernel.
 """
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -124,11 +123,11 @@ def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
             step()
             if round_number:  # the first round warms up
                 times[name].append(1000 * (time.process_time() - start))
+    best = {name: min(values) for name, values in times.items()}
     results = {}
-    for name, values in times.items():
-        bare = times["bare, math attention" if name == "mcl exact" else "bare"]
-        ratios = [value / base for value, base in zip(values, bare, strict=True)]
-        results[name] = {"ms": statistics.median(values), "ratio": statistics.median(ratios)}
+    for name, fastest in best.items():
+        bare = best["bare, math attention" if name == "mcl exact" else "bare"]
+        results[name] = {"ms": fastest, "ratio": fastest / bare}
     return results
 
 
