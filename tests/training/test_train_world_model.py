@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from training.command_line import run_script
 from training.encode_latents import main as encode_latents
+from training.ship_model import ship
 from training.train_autoencoder import AutoencoderConfig
 from training.train_autoencoder import train as train_autoencoder
 from training.train_world_model import train
@@ -150,6 +151,23 @@ def test_fine_tuning_adds_embodiments_and_an_objective(overrides: list[str], tmp
     assert (model.config.regime, model.config.objective.mcl_weight) == ("lacg", 0.5)
     assert model.mcl is not None
     assert model.embodiment_classifier is not None
+
+
+def test_a_finished_run_ships_in_half_the_size(
+    overrides: list[str], one_process: Path, tmp_path: Path
+) -> None:
+    size = ship(one_process, tmp_path / "shipped")
+    assert size == sum(path.stat().st_size for path in (tmp_path / "shipped").rglob("*") if path.is_file())
+    assert (tmp_path / "shipped/curves.png").stat().st_size > 1000
+    whole, half = (WorldModel.from_pretrained(path) for path in (one_process / "model", tmp_path / "shipped"))
+    weights = {name: value for name, value in whole.state_dict().items() if value.is_floating_point()}
+    for name, value in half.state_dict().items():
+        assert value.dtype == weights[name].dtype
+        torch.testing.assert_close(value, weights[name], rtol=1e-3, atol=1e-6)
+    stored = load_file(tmp_path / "shipped/transformer/diffusion_pytorch_model.safetensors").values()
+    assert {value.dtype for value in stored} == {torch.float16}
+    with pytest.raises(ValueError, match="not a finished run"):
+        ship(tmp_path, tmp_path / "other")
 
 
 def test_fine_tuning_on_other_frames_is_refused(
