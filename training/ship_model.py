@@ -2,8 +2,8 @@
 
 python training/ship_model.py RUN TARGET [--model best]
 
-RUN is the output folder of train_world_model.py. TARGET gets its world model with weights in half precision (they
-are computed with in single precision again when loaded), the config of the run, and its curves.
+RUN is the output folder of train_world_model.py. TARGET gets its world model with weights in half precision
+(single again when loaded), the config of the run, and its curves.
 """
 
 import argparse

@@ -36,6 +36,7 @@ from worldmodel.types import ClipBatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PROMPT_FILE, PROMPT_KEY, IMAGE_ENCODER_FILE = "prompt.safetensors", "text", "image_encoder.json"
+SCENE_FILE = "scene.safetensors"
 
 
 class WorldModel(nn.Module):
@@ -86,7 +87,12 @@ class WorldModel(nn.Module):
         backbone = load_wan(config.pretrained or config.backbone, DTYPES[config.dtype])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            return cls(config, contract, normalizer, backbone, vae, text)
+            model = cls(config, contract, normalizer, backbone, vae, text)
+        # A backbone that was trained with a scene embedding, as in a world model's folder, brings it.
+        scene = Path(config.pretrained) / SCENE_FILE
+        if model.fdm.scene is not None and config.pretrained and scene.is_file():
+            checkpoint.read_into(model.fdm.scene, scene)
+        return model
 
     @classmethod
     def from_pretrained(

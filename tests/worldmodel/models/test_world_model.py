@@ -43,6 +43,15 @@ def test_new_models_repeat_with_their_seed(make_world_model):
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+def test_a_backbone_from_another_regime_brings_its_scene(make_world_model, tmp_path):
+    trained = make_world_model(regime="acg", scene=True)
+    torch.nn.init.normal_(trained.fdm.scene.space)
+    trained.save_pretrained(tmp_path / "acg")
+    fresh = make_world_model(regime="no_action", scene=True, pretrained=str(tmp_path / "acg"))
+    weights = fresh.fdm.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in trained.fdm.state_dict().items())
+
+
 def test_latent_actions_belong_to_lacg(make_world_model, batch):
     model = make_world_model(regime="acg")
     with pytest.raises(ValueError, match="need regime 'lacg', this model is 'acg'"):
