@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from diffusers import VQModel
+from diffusers.models.unets.unet_2d_blocks import UNetMidBlock2D
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -104,7 +105,7 @@ class FirstStage(nn.Module):
         h = self.vq.post_quant_conv(codes)
         if self.config.where == "once":
             h = h + shifts[0]
-        h = decoder.mid_block(decoder.conv_in(h))
+        h = _middle(decoder.mid_block, decoder.conv_in(h))
         for number, block in enumerate(decoder.up_blocks):
             h = block(h + shifts[number] if self.config.where == "each_stage" else h)
         images: Tensor = decoder.conv_out(decoder.conv_act(decoder.conv_norm_out(h)))
@@ -114,3 +115,12 @@ class FirstStage(nn.Module):
         """Everything behind the quantiser, the condition's weights included."""
         parts = (self.vq.post_quant_conv, self.vq.decoder, self.condition)
         return [parameter for part in parts for parameter in part.parameters()]
+
+
+def _middle(block: UNetMidBlock2D, h: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d h w"]:
+    """The block's own layers; the forward-mode derivative of a group norm wants contiguous input."""
+    h = block.resnets[0](h, None)
+    for attention, resnet in zip(block.attentions, block.resnets[1:], strict=True):
+        h = h if attention is None else attention(h, temb=None).contiguous()
+        h = resnet(h, None)
+    return h

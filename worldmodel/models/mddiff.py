@@ -56,7 +56,8 @@ class MDDiff(nn.Module):
     @torch.no_grad()
     def latents_of(self, pixels: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b c h w"]:
         """Latents of unit variance, before quantisation."""
-        return self.first_stage.encode(pixels) * self.latent_scale
+        # Contiguous: the forward-mode derivative of a group norm, which MCL may take, wants it.
+        return (self.first_stage.encode(pixels) * self.latent_scale).contiguous()
 
     @torch.no_grad()
     def set_latent_scale(self, images: UInt8[Tensor, "n 3 H W"]) -> None:
