@@ -1,0 +1,58 @@
+"""Train a concept model, one stage at a time:
+
+python training/train_concepts.py configs/disentanglement/desk/vqvae.yaml      first stage
+python training/train_concepts.py configs/disentanglement/desk/encdiff.yaml    stage 1, or mddiff.yaml
+python training/train_concepts.py configs/disentanglement/desk/mcl.yaml        stage 2, MCL fine-tuning
+
+Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.json, OUTPUT/model (last step)
+and OUTPUT/best (lowest fit.best_metric): a VQ-VAE folder after the first stage, else one that
+`MDDiff.from_pretrained` loads.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from training.checkpointing import CheckpointStore, verify, write_atomically
+from training.command_line import run_script
+from training.concept_run import ConceptTrainConfig, build_run, export_model
+from training.distributed import start_accelerator
+from training.factors import load_images
+from training.loop import fit
+from worldmodel.config import save_config
+
+
+def train(config: ConceptTrainConfig, resume: bool) -> bool:
+    """Build, fit, export; False when a signal ended it early."""
+    accelerator = start_accelerator(config.fit.machine)
+    output = Path(config.output)
+    run = build_run(config)
+    if accelerator.is_main_process:
+        output.mkdir(parents=True, exist_ok=True)
+        save_config(run.config, output / "config.yaml")
+    result = fit(
+        run.step,
+        run.model,
+        run.data,
+        run.config.fit,
+        output,
+        load=load_images,
+        validate=run.validation,
+        resume=resume,
+        accelerator=accelerator,
+    )
+    if result.is_finished and accelerator.is_main_process:
+        if result.metrics:
+            write_atomically(output / "metrics.json", json.dumps(result.metrics, indent=2) + "\n")
+        store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
+        last = store.last_good()
+        assert last is not None, "a finished run has a checkpoint"
+        export_model(run, last, output / "model")
+        if best := store.best():
+            export_model(run, verify(store.folder / best), output / "best")
+    accelerator.end_training()
+    return result.is_finished
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(ConceptTrainConfig, train, __doc__ or ""))
