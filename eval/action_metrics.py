@@ -1,5 +1,7 @@
 """Whether a video shows what was commanded; pure functions on arrays."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -23,20 +25,26 @@ def point_error(
     return torch.where(visible, distance, torch.full_like(distance, float("nan")))
 
 
+@dataclass(frozen=True)
+class Carried:
+    """What became of the object by the end of a clip."""
+
+    moved: bool  # in truth
+    in_place: bool  # the prediction shows it where it belongs
+    distance: float | None  # from there, in pixels of a picture 64 wide; None: the prediction shows no object
+
+
 def carried_object(
     found: Float[Tensor, "t 2"],
     truth: Float[Tensor, "t 2"],
     is_found: Bool[Tensor, " t"],
     visible: Bool[Tensor, " t"],
     width: int,
-) -> tuple[bool, bool] | None:
-    """(whether the object moved in truth, whether the prediction has it in place at the end).
-
-    Distances are those of a picture 64 pixels wide. None when the object is not seen at both ends.
-    """
+) -> Carried | None:
+    """Compares the last frames; None when the truth does not show the object at both ends."""
     if not (visible[0] and visible[-1]):
         return None
     unit = width / 64
     moved = (truth[-1] - truth[0]).norm() > MOVED_PIXELS * unit
-    in_place = is_found[-1] & ((found[-1] - truth[-1]).norm() <= FOUND_PIXELS * unit)
-    return bool(moved), bool(in_place)
+    distance = (found[-1] - truth[-1]).norm().item() / unit if is_found[-1] else None
+    return Carried(bool(moved), distance is not None and distance <= FOUND_PIXELS, distance)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from worldmodel.data.clips import ClipConfig, cut_clip
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.splits import SplitConfig
@@ -45,6 +45,7 @@ class HeldOutClip:
     actions: Float[Tensor, "n a"]  # normalised and padded
     mask: Bool[Tensor, " a"]  # False in the padding
     names: tuple[str, ...]  # of the robot's own dimensions
+    recorded: tuple[int, ...]  # number of each frame in the recording
 
     @property
     def key(self) -> str:
@@ -88,6 +89,7 @@ class HeldOutClips:
             actions=actions,
             mask=self.normalizer.mask(robot),
             names=episode.action_names,
+            recorded=tuple((start + clip_offsets(episode.fps, self.index.config)).tolist()),
         )
 
     def partner(self, number: int) -> int | None:

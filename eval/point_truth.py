@@ -6,6 +6,7 @@ Pixel coordinates are continuous: the picture spans [0, width] x [0, height], a 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
 from robotwin_adapters.robotwin import RobotwinDataset
+from robotwin_adapters.robotwin_cameras import CameraMatrices
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS, TCP_OFFSET
 from worldmodel.data.clips import find_camera, resize_frames
 
@@ -47,6 +49,18 @@ def project(
     return image[:, :2] / safe[:, None], depth
 
 
+def in_picture(
+    points: Float[np.ndarray, "t 3"],
+    matrices: CameraMatrices,
+    recorded: tuple[int, int],
+    size: tuple[int, int],
+) -> tuple[Float[np.ndarray, "t 2"], Bool[np.ndarray, " t"]]:
+    """Pixels of world points in pictures resized from `recorded` to `size` (height, width); who is inside."""
+    found, depth = project(points, matrices.intrinsic_cv, matrices.extrinsic_cv)
+    pixels = found * np.array([size[1] / recorded[1], size[0] / recorded[0]])
+    return pixels, (pixels >= 0).all(1) & (pixels < [size[1], size[0]]).all(1) & (depth > 0)
+
+
 def tool_centres(poses: Float[np.ndarray, "t 7"]) -> Float[np.ndarray, "t 3"]:
     """Fingertip centres of wrist poses: TCP_OFFSET along the local x axis."""
     w, x, y, z = (poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)).T
@@ -74,15 +88,11 @@ def label_episode(
     path = object_path(episode.source)
     if path is not None and len(path) == len(poses):
         places[:, 2] = path
-    scale = np.array([size[1] / reader.size[1], size[0] / reader.size[0]])
     pixels, is_visible = np.zeros((len(poses), len(POINTS), 2)), np.zeros((len(poses), len(POINTS)), bool)
     for point in range(len(POINTS)):
-        found, depth = project(
-            np.nan_to_num(places[:, point]), matrices[camera].intrinsic_cv, matrices[camera].extrinsic_cv
+        pixels[:, point], is_visible[:, point] = in_picture(
+            np.nan_to_num(places[:, point]), matrices[camera], reader.size, size
         )
-        pixels[:, point] = found * scale
-        inside = (pixels[:, point] >= 0).all(1) & (pixels[:, point] < [size[1], size[0]]).all(1)
-        is_visible[:, point] = inside & (depth > 0)
     is_known = ~np.isnan(places).any(2)
     return LabelledFrames(
         embodiment=episode.embodiment,
@@ -91,6 +101,24 @@ def label_episode(
         is_known=is_known[rows],
         is_visible=(is_visible & is_known)[rows],
     )
+
+
+def object_in_frames(
+    episode_file: str, camera: str, frames: Sequence[int], size: tuple[int, int]
+) -> tuple[Float[np.ndarray, "n 2"], Bool[np.ndarray, " n"]] | None:
+    """Pixels of object A in these recorded frames, and whether it is inside; None: its path is unknown."""
+    try:
+        path = object_path(episode_file)
+    except ImportError:  # tabletop data on a machine without the simulator
+        return None
+    if path is None:
+        return None
+    dataset = RobotwinDataset(episode_file, cameras=(camera,))
+    matrices, recorded = dataset.camera_matrices(0)[camera], dataset[0].frames[camera].size
+    if len(path) != len(matrices.intrinsic_cv):
+        return None
+    pixels, is_visible = in_picture(path, matrices, recorded, size)
+    return pixels[list(frames)], is_visible[list(frames)]
 
 
 def object_path(episode_file: str) -> Float[np.ndarray, "t 3"] | None:

@@ -45,20 +45,7 @@ def write_rollout_page(
     sections = [
         Section("Quality", (_quality_table(results), _gap_table(results, records))),
         Section("Do the actions matter?", tuple(_following_blocks(results))),
-        Section(
-            "Along the horizon",
-            (
-                Figures(
-                    (
-                        (
-                            output / "curves.png",
-                            "Mean over episodes at every frame; bands are 95 % intervals.",
-                        ),
-                    ),
-                    True,
-                ),
-            ),
-        ),
+        Section("Along the horizon", tuple(_horizon_blocks(results, output))),
         Section("Videos", tuple(_video_blocks(records, shown, output))),
     ]
     return write_page(Page(title, lead, tuple(sections)), output)
@@ -96,7 +83,7 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
         if len(found) > 1:
             groups |= {name or "unnamed": summarise(part)["gap_closed"] for name, part in found.items()}
     rows = tuple(
-        (name, *(_percent(estimate_of(gaps[metric])) for metric in GAP_TITLES))
+        (name, *(percent(estimate_of(gaps[metric])) for metric in GAP_TITLES))
         for name, gaps in groups.items()
     )
     return Table(
@@ -108,9 +95,23 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
     )
 
 
+def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Figures]:
+    sentences = []
+    for metric, above in results["above_static"].items():
+        if above["frame"] is not None:
+            least = estimate_of(above["least"]).text(2)
+            verb = "stay above" if above["every_frame"] else "do not stay above"
+            sentences.append(
+                f"By {COLUMNS[metric][0]}, rollouts under true actions {verb} the static frame at every "
+                f"generated frame; the least margin is {least} dB, at frame {above['frame']}."
+            )
+    caption = "Mean over episodes at every frame; bands are 95 % intervals."
+    return [*map(Text, sentences), Figures(((output / "curves.png", caption),), is_wide=True)]
+
+
 def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
     wins = tuple(
-        (row_title(name), *(_percent(estimate_of(values[metric])) for metric in ("psnr", "moving_psnr")))
+        (row_title(name), *(percent(estimate_of(values[metric])) for metric in ("psnr", "moving_psnr")))
         for name, values in results["wins"].items()
     )
     title = "Episodes in which true actions score better"
@@ -126,6 +127,7 @@ def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
         "action_error": "IDM-recovered action error (half ranges)",
         "gripper_error": "gripper error (pixels)",
         "object": "carried object in place (share)",
+        "object_distance": "its distance where found (px of 64)",
     }
     present = {field: name for field, name in measured.items() if results[field]}
     if not present:
@@ -144,6 +146,9 @@ def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
     note = (
         "Distance of what the video shows from what was commanded (true actions), whatever drove the video."
     )
+    if results["object"]:
+        carried = estimate_of(results["object_carried"])
+        note += f" The object is carried in {percent(carried)} of {carried.count} clips that show it."
     return [*blocks, Table(("video of", *present.values()), rows, note=note, strong=(ROW_TITLES[TRUE],))]
 
 
@@ -166,6 +171,7 @@ def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path)
     return [Text(text), Figures(tuple(items))]
 
 
-def _percent(estimate: Estimate) -> str:
+def percent(estimate: Estimate) -> str:
+    """A share as it stands in a table."""
     scaled = Estimate(100 * estimate.mean, 100 * estimate.low, 100 * estimate.high, estimate.count)
     return scaled.text(0).replace(" [", " % [") if estimate.count else "-"

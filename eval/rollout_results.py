@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from eval.estimates import Estimate, gap_closed, mean_estimate, share_estimate, win_estimate
+from eval.estimates import NOTHING, Estimate, gap_closed, mean_estimate, share_estimate, win_estimate
 from eval.video_metrics import HIGHER_IS_BETTER, METRICS
 
 STATIC, CEILING, TRUE = "static", "autoencoder", "true"
@@ -77,10 +77,41 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
             row: {metric: [e.to_dict() for e in horizon(records, row, metric)] for metric in METRICS}
             for row in rows
         },
+        "above_static": {metric: above_static(records, metric) for metric in ("psnr", "moving_psnr")},
         "action_error": _means_by_row(records, "action_error"),
         "gripper_error": _means_by_row(records, "gripper_error"),
-        "object": _object_summary(records),
+        **_object_summary(records),
     }
+
+
+def above_static(records: Sequence[Record], metric: str) -> dict[str, Any]:
+    """Whether true actions beat the static frame at every generated frame, and where by the least.
+
+    The margin is taken clip by clip; `frame` 1 is the first generated one.
+    """
+    pairs = [tuple(record["rows"].get(row, {}).get(metric) for row in (TRUE, STATIC)) for record in records]
+    margins = [
+        mean_estimate(episode_means(records, [_margin(made, floor, frame) for made, floor in pairs]))
+        for frame in range(max(len(made or ()) for made, _ in pairs))
+    ]
+    known = [number for number, margin in enumerate(margins) if margin.count]
+    if not known:
+        return {"every_frame": None, "frame": None, "least": NOTHING.to_dict()}
+    least = min(known, key=lambda number: margins[number].mean)
+    return {
+        "every_frame": margins[least].mean > 0,
+        "frame": least + 1,
+        "least": margins[least].to_dict(),
+    }
+
+
+def _margin(
+    made: Sequence[float | None] | None, floor: Sequence[float | None] | None, frame: int
+) -> float | None:
+    if not made or not floor or frame >= len(made):
+        return None
+    ours, static = made[frame], floor[frame]
+    return None if ours is None or static is None else ours - static
 
 
 def wins(records: Sequence[Record], control: str, metric: str) -> Estimate:
@@ -125,11 +156,19 @@ def _means_by_row(records: Sequence[Record], field: str) -> dict[str, Any]:
 
 
 def _object_summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Of the clips in which the object is carried: in how many the prediction has it in place."""
+    """How often the object is carried, and of those clips: where the prediction has it at the end."""
     judged = [record["object"] for record in records if record.get("object")]
     names = dict.fromkeys(name for one in judged for name in one["in_place"])
     carried = [one for one in judged if one["moved"]]
+    distances = {name: [one["distance"][name] for one in carried] for name in names}
     return {
-        name: share_estimate(sum(one["in_place"][name] for one in carried), len(carried)).to_dict()
-        for name in names
+        "object_carried": share_estimate(len(carried), len(judged)).to_dict(),
+        "object": {
+            name: share_estimate(sum(one["in_place"][name] for one in carried), len(carried)).to_dict()
+            for name in names
+        },
+        "object_distance": {
+            name: mean_estimate([value for value in values if value is not None]).to_dict()
+            for name, values in distances.items()
+        },
     }

@@ -19,12 +19,13 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.action_metrics import action_error, carried_object, point_error
+from eval.action_metrics import Carried, action_error, carried_object, point_error
 from eval.command_line import run_on_data
 from eval.controls import CONTROLS, controlled_actions, static_video
 from eval.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from eval.locator import Locator
 from eval.pictures import draw_trajectories, side_by_side
+from eval.point_truth import object_in_frames
 from eval.predictors import Drive, ModelPredictor, fingerprint, predict_each
 from eval.record_lines import RecordLines
 from eval.rollout_page import write_rollout_page
@@ -120,30 +121,33 @@ class RolloutEvaluation:
         return errors
 
     def _positions(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, Any]:
-        """Gripper distance in pixels and whether a carried object arrives, by the locator's eyes."""
+        """Gripper distance in pixels and where a carried object ends, by the locator's eyes.
+
+        `truth` is what the locator makes of the true video: for the object, its own error.
+        """
         if self.locator is None:
             return {}
-        first = self.predictor.num_given
+        first, width = self.predictor.num_given, clip.frames.shape[-1]
         truth = self.locator.locate(clip.frames[first - 1 :])
-        grippers, moved, in_place = {}, False, {}
-        for name, video in videos.items():
+        places, visible = self._object_truth(clip) or (truth.points[:, 2], truth.is_visible[:, 2])
+        grippers, carried = {}, {}
+        for name, video in {"truth": clip.frames, **videos}.items():
             found = self.locator.locate(video[first - 1 :])
             errors = point_error(found.points[1:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
-            if not errors.isnan().all():
+            if name != "truth" and not errors.isnan().all():
                 grippers[name] = errors.nanmean().item()
-            judged = carried_object(
-                found.points[:, 2],
-                truth.points[:, 2],
-                found.is_visible[:, 2],
-                truth.is_visible[:, 2],
-                video.shape[-1],
-            )
+            judged = carried_object(found.points[:, 2], places, found.is_visible[:, 2], visible, width)
             if judged is not None:
-                moved, in_place[name] = judged
-        return {
-            "gripper_error": grippers,
-            "object": {"moved": moved, "in_place": in_place} if in_place else None,
-        }
+                carried[name] = judged
+        return {"gripper_error": grippers, "object": _object_record(carried)}
+
+    def _object_truth(self, clip: HeldOutClip) -> tuple[Tensor, Tensor] | None:
+        """Where the object is in the true frames from the last given one on; None: only the locator knows."""
+        if self.config.held_out.aspect != "stretch":
+            return None
+        frames, size = clip.recorded[self.predictor.num_given - 1 :], tuple(clip.frames.shape[-2:])
+        known = object_in_frames(clip.source, self.model.contract.camera, frames, size)
+        return None if known is None else (torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
 
     def picture(self, number: int, clip: HeldOutClip, video: Tensor, folder: Path) -> None:
         """Side-by-side video, and with a locator the trajectories."""
@@ -155,6 +159,16 @@ class RolloutEvaluation:
             # What is out of the picture has no place in it: its line is broken there.
             points = [one.points.masked_fill(~one.is_visible[..., None], float("nan")) for one in located]
             draw_trajectories(folder / f"clip{number:03d}.png", clip.frames, video, *points)
+
+
+def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
+    if not carried:
+        return None
+    return {
+        "moved": carried["truth"].moved,
+        "in_place": {name: one.in_place for name, one in carried.items()},
+        "distance": {name: one.distance for name, one in carried.items()},
+    }
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:

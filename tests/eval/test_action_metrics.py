@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from eval.action_metrics import action_error, carried_object, point_error
+from eval.action_metrics import Carried, action_error, carried_object, point_error
 
 
 def test_action_error_counts_the_robots_own_dimensions_only():
@@ -24,11 +24,11 @@ def test_point_error_is_a_distance_where_the_truth_shows_the_point():
 @pytest.mark.parametrize(
     ("end", "found_end", "is_found", "width", "expected"),
     [
-        (10.0, 12.0, True, 64, (True, True)),
-        (10.0, 14.0, True, 64, (True, False)),
-        (10.0, 14.0, True, 128, (True, True)),  # 4 pixels of 128 are 2 of 64
-        (10.0, 10.0, False, 64, (True, False)),
-        (2.0, 2.0, True, 64, (False, True)),
+        (10.0, 12.0, True, 64, Carried(True, True, 2.0)),
+        (10.0, 14.0, True, 64, Carried(True, False, 4.0)),
+        (10.0, 14.0, True, 128, Carried(True, True, 2.0)),  # 4 pixels of 128 are 2 of 64
+        (10.0, 10.0, False, 64, Carried(True, False, None)),
+        (2.0, 2.0, True, 64, Carried(False, True, 0.0)),
     ],
 )
 def test_carried_object(end, found_end, is_found, width, expected):

@@ -2,7 +2,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from eval.point_truth import label_episode, object_path, project, tool_centres
+from eval.point_truth import label_episode, object_in_frames, object_path, project, tool_centres
 from robotwin_adapters.robotwin import RobotwinDataset
 from robotwin_adapters.tabletop.cameras import DESK, camera_pose, extrinsic_cv, intrinsic_cv
 from robotwin_adapters.tabletop.collect import collect_all
@@ -109,6 +109,16 @@ def test_the_simulated_object_moves_with_the_gripper_that_carries_it(recorded):
     ]
     assert min(distances) < 0.1
     assert max(distances) > 0.3
+
+
+def test_the_object_in_recorded_frames_is_where_the_labels_have_it(recorded):
+    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="end_effector")
+    labels = label_episode(dataset, 0, "desk_camera", (64, 96), 2)  # the first and the last frame
+    frames = (0, dataset[0].num_frames - 1)
+    pixels, is_visible = object_in_frames(dataset[0].source, "desk_camera", frames, (64, 96))
+    assert pixels == pytest.approx(labels.points[:, 2])
+    assert is_visible.all()
+    assert object_in_frames(str(recorded / "elsewhere.hdf5"), "desk_camera", frames, (64, 96)) is None
 
 
 def test_data_of_other_origin_has_no_object_path(tmp_path):

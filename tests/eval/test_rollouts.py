@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 from eval.controls import CONTROLS
 from eval.held_out import HeldOutConfig, held_out_clips
 from eval.locator import Located, Locator, LocatorConfig
-from eval.rollout_results import episode_means, horizon, row_names, summarise, wins
+from eval.rollout_results import above_static, episode_means, horizon, row_names, summarise, wins
 from eval.rollouts import RolloutEvaluation, RolloutsConfig, run
 from robotwin_adapters.video import open_video
+from tests.eval.browser import open_page
 
 HELD_OUT = HeldOutConfig(split="all", episodes=3)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def record(uid, **rows):
@@ -55,6 +58,29 @@ def test_horizon_is_one_estimate_per_frame():
     curve = horizon(RECORDS, "true", "psnr")
     assert [estimate.mean for estimate in curve] == pytest.approx([23.5, 25.5])
     assert horizon(RECORDS, "true", "moving_psnr")[0].count == 0
+
+
+def test_margin_over_the_static_frame_is_paired_and_the_least_one_is_named():
+    above = above_static(RECORDS, "psnr")
+    assert (above["every_frame"], above["frame"]) == (True, 1)
+    assert above["least"]["mean"] == pytest.approx((6 + 1) / 2)  # 4 and 8 dB in one episode, 1 in the other
+    worse = [record("c", true=[22.0, 19.0], static=[20.0, 20.0])]
+    assert above_static(worse, "psnr")["frame"] == 2
+    assert above_static(worse, "psnr")["every_frame"] is False
+    assert above_static(RECORDS, "moving_psnr")["frame"] == 2  # nothing moves in the first frame
+    assert above_static([record("d", true=[22.0])], "psnr")["frame"] is None
+
+
+def test_object_numbers_are_of_the_clips_in_which_it_is_carried():
+    judged = [
+        {"moved": moved, "in_place": {"true": near}, "distance": {"true": distance}}
+        for moved, near, distance in ((True, True, 1.0), (True, False, None), (False, False, 9.0))
+    ]
+    records = [{**one, "object": found} for one, found in zip(RECORDS, judged, strict=True)]
+    results = summarise(records)
+    assert (results["object_carried"]["mean"], results["object_carried"]["count"]) == (2 / 3, 3)
+    assert (results["object"]["true"]["mean"], results["object"]["true"]["count"]) == (0.5, 2)
+    assert results["object_distance"]["true"]["mean"] == 1.0
 
 
 def test_rows_and_wins_and_episode_means():
@@ -113,6 +139,20 @@ def test_journey_videos_are_truth_prediction_difference(report, source):
     assert np.abs(difference - 127.5).mean() < 3
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_journey_the_videos_play_in_a_browser(report):
+    output, _ = report
+    seen = open_page(CHROMIUM, output / "report.html")
+    assert len(seen["videos"]) == 2
+    for video in seen["videos"]:
+        assert video["error"] == ""
+        assert video["time"] >= 0.1  # it advances
+        assert video["ready"] >= 2  # there is a picture to show
+        assert video["width"] == 3 * 192 + 8
+    assert seen["broken"] == 0
+    assert seen["wide"] <= 0  # nothing stands out of the window
+
+
 def test_a_killed_run_goes_on_where_it_was(report, model_folder, source, monkeypatch):
     output, config = report
     lines = (output / "clips.jsonl").read_text().splitlines(keepends=True)
@@ -154,6 +194,16 @@ def test_static_rows_are_exact(make_model, source, contract, training_clips):
     assert set(videos) == {"static", "autoencoder", "true"}
 
 
+def test_rollouts_may_be_longer_than_a_clip(make_model, source, contract, training_clips):
+    held_out = dataclasses.replace(HELD_OUT, num_frames=25)  # two chunks of 12 frames
+    clips = held_out_clips(source, contract, training_clips.normalizer, held_out)
+    config = RolloutsConfig(num_inference_steps=1, controls=("zero",), held_out=held_out)
+    evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(0)
+    assert videos["true"].shape == clips[0].frames.shape
+    assert {len(rows["psnr"]) for rows in evaluated["rows"].values()} == {24}
+    assert summarise([evaluated])["above_static"]["psnr"]["frame"] in range(1, 25)
+
+
 class Blobs:
     """Finds the brightest pixel of each channel: left gripper red, right gripper green, object blue."""
 
@@ -176,7 +226,11 @@ def test_positions_are_compared_with_the_truth_by_the_locators_eyes(
     clip = dataclasses.replace(clips[0], frames=real)
     found = evaluation._positions(clip, {"true": made, "static": real[:1].expand(3, -1, -1, -1)})
     assert found["gripper_error"]["true"] == pytest.approx((1 + 2) / 4)  # two frames, two grippers
-    assert found["object"] == {"moved": True, "in_place": {"true": False, "static": False}}
+    assert found["object"] == {
+        "moved": True,
+        "in_place": {"truth": True, "true": False, "static": False},
+        "distance": {"truth": 0.0, "true": 4.0, "static": 12.0},  # 2 and 6 pixels of 32
+    }
     made[2, 2] = real[2, 2]
     assert evaluation._positions(clip, {"true": made})["object"]["in_place"]["true"]
 
