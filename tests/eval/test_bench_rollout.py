@@ -1,7 +1,16 @@
 import pytest
 import torch
 
-from eval.bench_rollout import BenchConfig, PlainLoop, build_model, compare, measure_length, show
+from eval.bench_rollout import (
+    BenchConfig,
+    PlainLoop,
+    build_model,
+    compare,
+    measure_length,
+    measure_quality,
+    show,
+)
+from eval.held_out import HeldOutConfig
 from eval.predictors import ModelPredictor
 from worldmodel.models.wan import WanConfig
 
@@ -29,6 +38,16 @@ def test_figures_have_the_right_names_and_print():
     assert all(row["seconds"] > 0 for row in rows)
     lengths = [measure_length(CONFIG, chunks) for chunks in (1, 3)]
     assert [length["frames"] for length in lengths] == [8, 24]
-    quality = {"steps": 4, "mean": 25.0, "low": 24.0, "high": 26.0, "seconds": 0.5}
-    text = show({"compare": rows, "lengths": lengths, "quality": [quality]})
-    assert "25.00 (24.00 to 26.00)" in text
+    assert "ours" in show({"compare": rows, "lengths": lengths, "quality": []})
+
+
+def test_quality_against_steps(model_folder, source, monkeypatch):
+    monkeypatch.setattr("eval.bench_rollout.open_dataset", lambda path: source)
+    held_out = HeldOutConfig(split="all", episodes=2)
+    config = BenchConfig(checkpoint=str(model_folder), data="x", held_out=held_out, quality_steps=(1, 3))
+    quality = measure_quality(config)
+    assert [row["steps"] for row in quality] == [1, 3]
+    assert all(row["psnr"]["count"] == 2 for row in quality)
+    assert quality[0]["psnr"]["mean"] != quality[1]["psnr"]["mean"]
+    text = show({"compare": [], "lengths": [], "quality": quality})
+    assert f"{quality[1]['moving_psnr']['mean']:.2f} [" in text
