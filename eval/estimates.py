@@ -1,6 +1,6 @@
 """Means and shares over episodes, each with its 95 % interval."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ class Estimate:
         """As it stands in a table."""
         if not self.count:
             return "-"
+        if not (np.isfinite(self.low) and np.isfinite(self.high)):
+            return f"{self.mean:.{digits}f}"  # one episode or seed has no interval
         return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
     def to_dict(self) -> dict[str, float | int | None]:
@@ -63,16 +65,26 @@ def gap_closed(floor: Values, value: Values, ceiling: Values, *, seed: int = 0) 
     The same formula serves dB (larger is better) and squared errors (smaller is better). A ratio of means,
     not a mean of ratios: an episode whose floor is at its ceiling already would have no ratio.
     """
-    table = np.stack([np.asarray(column, np.float64) for column in (floor, value, ceiling)], 1)
+    return _bootstrap((floor, value, ceiling), lambda low, made, high: (made - low) / (high - low), seed)
+
+
+def ratio_estimate(value: Values, base: Values, *, seed: int = 0) -> Estimate:
+    """The mean of `value` over the mean of `base`, for the same episodes; bootstrap interval."""
+    return _bootstrap((value, base), lambda made, reference: made / reference, seed)
+
+
+def _bootstrap(columns: Sequence[Values], statistic: Callable[..., np.ndarray], seed: int) -> Estimate:
+    """A function of the columns' means, with the interval of resampled episodes."""
+    table = np.stack([np.asarray(column, np.float64) for column in columns], 1)
     table = table[~np.isnan(table).any(1)]
     if not len(table):
         return NOTHING
     rows = np.random.default_rng(seed).integers(len(table), size=(RESAMPLES, len(table)))
     means = np.concatenate([table.mean(0)[None], table[rows].mean(1)])
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = (means[:, 1] - means[:, 0]) / (means[:, 2] - means[:, 0])
-    low, high = np.nanquantile(shares[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(shares[0]), float(low), float(high), len(table))
+        values = statistic(*means.T)
+    low, high = np.nanquantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(values[0]), float(low), float(high), len(table))
 
 
 def win_estimate(ours: Values, theirs: Values, *, higher_is_better: bool, tie: float = 0.0) -> Estimate:

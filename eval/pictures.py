@@ -1,6 +1,7 @@
 """Pictures of rollouts: side-by-side videos, horizon curves and gripper trajectories."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -91,6 +92,35 @@ def draw_sheet(path: Path, videos: Mapping[str, Float[Tensor, "t 3 H W"]], num_c
     for axis, frame in zip(axes[0], chosen, strict=True):
         axis.set_title(f"frame {frame}", fontsize=8)
     figure.subplots_adjust(wspace=0.04, hspace=0.04)
+    _save(figure, path)
+
+
+@dataclass(frozen=True)
+class PointPanel:
+    """Rows of a table as points, each with one or more intervals."""
+
+    title: str
+    floor: float  # drawn as a line
+    rows: Mapping[str, Sequence[Estimate]]  # of the same number, the widest bar first
+
+
+def draw_points(path: Path, panels: Sequence[PointPanel]) -> None:
+    """One panel beside the other, rows from top to bottom."""
+    count = max(len(panel.rows) for panel in panels)
+    size = (3.4 * len(panels) + 1.2, 1.2 + 0.42 * count)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        axis.axvline(panel.floor, color=MAIN_COLOURS["static"], linewidth=1, linestyle=":")
+        for place, estimates in enumerate(panel.rows.values()):
+            for number, estimate in enumerate(estimates):
+                ends = np.abs(np.array([[estimate.low], [estimate.high]]) - estimate.mean)
+                width, colour = (5, "#a9c4e6") if not number else (1.4, MAIN_COLOURS["true"])
+                error = np.where(np.isfinite(ends), ends, 0)
+                axis.errorbar(estimate.mean, place, xerr=error, color=colour, elinewidth=width, fmt="o", ms=4)
+        axis.set(title=panel.title, yticks=range(len(panel.rows)), yticklabels=list(panel.rows))
+        axis.title.set_size(10)
+        axis.grid(axis="x", alpha=0.25)
+    axes[0][0].invert_yaxis()
     _save(figure, path)
 
 

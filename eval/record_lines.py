@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The items of a finished run, in the order in which they were done."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return list({line["key"]: line["record"] for line in lines[1:]}.values())
+
+
 class RecordLines:
     """Finished items of a run, by key; a run that is started again finds them and goes on.
 

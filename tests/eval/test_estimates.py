@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from eval.estimates import gap_closed, mean_estimate, share_estimate, win_estimate
+from eval.estimates import gap_closed, mean_estimate, ratio_estimate, share_estimate, win_estimate
 
 
 def test_mean_and_its_t_interval():
@@ -43,6 +43,18 @@ def test_episodes_without_a_number_are_left_out_in_all_rows():
     nan = float("nan")
     assert gap_closed([0, nan, 0], [1, 1, 1], [2, 2, nan]).count == 1
     assert gap_closed([nan], [1], [1]).count == 0
+
+
+def test_ratio_of_means_over_the_same_episodes():
+    estimate = ratio_estimate([1.0, 3.0, 5.0], [4.0, 8.0, float("nan")])
+    assert (estimate.mean, estimate.count) == (4 / 12, 2)
+    assert estimate.low == pytest.approx(1 / 4)
+    assert estimate.high == pytest.approx(3 / 8)
+
+
+def test_one_seed_has_no_interval():
+    assert mean_estimate([2.5]).text(1) == "2.5"
+    assert mean_estimate([1.0, 2.0]).text(1).startswith("1.5 [")
 
 
 def test_ties_are_no_wins():
