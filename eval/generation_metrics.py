@@ -1,0 +1,90 @@
+"""LPIPS and FID through the networks everyone uses; their weights come from the user, none are shipped.
+
+LPIPS 0.1 on AlexNet: `alexnet-owt-7be5be79.pth` (torchvision) and `alex.pth` (the linear layers of the lpips
+package). FID: `inception-2015-12-05.pt`, the TorchScript Inception-v3 with the original TensorFlow weights.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import scipy.linalg
+import torch
+from jaxtyping import Float, UInt8
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+SHIFT = (-0.030, -0.088, -0.188)  # LPIPS standardises pictures in [-1, 1] with these
+SCALE = (0.458, 0.448, 0.450)
+ALEXNET = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
+BATCH = 100  # pictures at once
+
+
+class AlexNetDistance(nn.Module):
+    """LPIPS: squared differences of unit-length features after AlexNet's ReLUs, weighted by channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = 3
+        for number, (channels, kernel, stride, padding) in enumerate(ALEXNET):
+            layers += [nn.MaxPool2d(3, 2)] if number in (1, 2) else []
+            layers += [nn.Conv2d(width, channels, kernel, stride, padding), nn.ReLU()]
+            width = channels
+        self.features = nn.Sequential(*layers)
+        self.linear = nn.ModuleList(nn.Conv2d(size, 1, 1, bias=False) for size, *_ in ALEXNET)
+        self.register_buffer("shift", torch.tensor(SHIFT).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("scale", torch.tensor(SCALE).view(1, 3, 1, 1), persistent=False)
+        self.requires_grad_(False)
+
+    @classmethod
+    def load(cls, alexnet: str | Path, linear: str | Path) -> "AlexNetDistance":
+        """The published weights, as .pth or .safetensors."""
+        model = cls()
+        backbone, heads = _tensors(Path(alexnet)), _tensors(Path(linear))
+        weights = {name: tensor for name, tensor in backbone.items() if name.startswith("features.")}
+        weights |= {
+            f"linear.{number}.weight": heads[f"lin{number}.model.1.weight"] for number in range(len(ALEXNET))
+        }
+        model.load_state_dict(weights)
+        return model.eval()
+
+    def forward(self, made: Float[Tensor, "n 3 H W"], real: Float[Tensor, "n 3 H W"]) -> Float[Tensor, " n"]:
+        """One distance per pair of pictures in [0, 1]."""
+        first, second = ((2 * images - 1 - self.shift) / self.scale for images in (made, real))
+        total, stage = made.new_zeros(len(made)), 0
+        for layer in self.features:
+            first, second = layer(first), layer(second)
+            if isinstance(layer, nn.ReLU):
+                total = total + self.linear[stage]((_unit(first) - _unit(second)).square()).mean((1, 2, 3))
+                stage += 1
+        return total
+
+
+def inception_features(images: UInt8[Tensor, "n 3 H W"], network: str | Path) -> Float[np.ndarray, "n d"]:
+    """Features of a TorchScript network that is called as network(images, return_features=True)."""
+    model = torch.jit.load(str(network)).eval()
+    with torch.no_grad():
+        parts = [model(chunk, return_features=True) for chunk in images.split(BATCH)]
+    return torch.cat(parts).double().numpy()
+
+
+def frechet_distance(made: Float[np.ndarray, "n d"], real: Float[np.ndarray, "m d"]) -> float:
+    """|mean difference|^2 + tr(A + B - 2 (A B)^(1/2)) of two Gaussians fitted to features."""
+    if min(len(made), len(real)) < 2:
+        raise ValueError(f"a covariance needs at least 2 pictures, got {len(made)} and {len(real)}")
+    covariance = [np.atleast_2d(np.cov(features, rowvar=False)) for features in (made, real)]
+    # The trace of (A B)^(1/2) is the sum of the roots of the eigenvalues of A B, which are real and >= 0.
+    eigenvalues = scipy.linalg.eigvals(covariance[0] @ covariance[1]).real
+    root = np.sqrt(np.clip(eigenvalues, 0, None)).sum()
+    shift = np.square(made.mean(0) - real.mean(0)).sum()
+    return float(shift + np.trace(covariance[0]) + np.trace(covariance[1]) - 2 * root)
+
+
+def _unit(features: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
+    return features / (features.square().sum(1, keepdim=True).sqrt() + 1e-10)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"no weights at {path}")
+    return load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
