@@ -25,13 +25,13 @@ from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchE
 from jaxtyping import Float
 from torch import Tensor
 
+from eval.command_line import open_for_model
 from eval.estimates import mean_estimate
 from eval.held_out import HeldOutConfig, held_out_clips
 from eval.predictors import ModelPredictor
 from eval.rollout_page import estimate_of
 from eval.rollout_results import TRUE, episode_scores
 from eval.video_metrics import score_video
-from robotwin_adapters.open_dataset import open_dataset
 from training.checkpointing import write_atomically
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
@@ -192,7 +192,9 @@ def measure_lengths(config: BenchConfig, overrides: list[str]) -> list[dict[str,
 def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
     """PSNR of held-out rollouts under true actions against the number of steps."""
     model = WorldModel.from_pretrained(config.checkpoint)
-    clips = held_out_clips(open_for_model(config.checkpoint, config.data), model.contract, model.normalizer, config.held_out)
+    clips = held_out_clips(
+        open_for_model(config.checkpoint, config.data), model.contract, model.normalizer, config.held_out
+    )
     answers = []
     for steps in config.quality_steps:
         predictor = ModelPredictor(model, steps)

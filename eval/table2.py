@@ -37,7 +37,7 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
     lines: list[str] = []
     firsts: dict[str, list[Episode]] = {role: [] for role in roles}
     for role, path in ((role, path) for role, paths in roles.items() for path in paths):
-        source = open_dataset(path, camera=data.clip.camera)
+        source = open_dataset(path, camera=data.clip.camera, action_space=data.action_space)
         first = source[0]
         check_episode(first, data.clip)
         firsts[role].append(first)

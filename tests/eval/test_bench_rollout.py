@@ -42,7 +42,7 @@ def test_figures_have_the_right_names_and_print():
 
 
 def test_quality_against_steps(model_folder, source, monkeypatch):
-    monkeypatch.setattr("eval.bench_rollout.open_dataset", lambda path: source)
+    monkeypatch.setattr("eval.bench_rollout.open_for_model", lambda model, path: source)
     held_out = HeldOutConfig(split="all", episodes=2)
     config = BenchConfig(checkpoint=str(model_folder), data="x", held_out=held_out, quality_steps=(1, 3))
     quality = measure_quality(config)
