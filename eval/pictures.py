@@ -35,7 +35,7 @@ def side_by_side(
 
 def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Sequence[Estimate]]], first_frame: int) -> None:
     """One panel per metric (title -> row -> one estimate per frame), bands are 95 % intervals."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 3.6), squeeze=False)
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.0 * len(panels), 3.4), squeeze=False)
     for axis, (title, rows) in zip(axes[0], panels.items(), strict=True):
         for name, curve in rows.items():
             frames = np.arange(first_frame, first_frame + len(curve))

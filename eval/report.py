@@ -33,7 +33,7 @@ th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--li
 th:first-child, td:first-child { text-align: left; }
 thead th { color: var(--soft); font-weight: 600; font-size: 13px; }
 tr.strong td { font-weight: 650; background: #eef4fb; }
-.interval { color: var(--soft); font-weight: 400; font-size: 12.5px; }
+.interval { display: block; color: var(--soft); font-weight: 400; font-size: 12px; line-height: 1.2; }
 .note { color: var(--soft); font-size: 13px; }
 figure { margin: 0 0 12px; }
 figure img { max-width: 100%; height: auto; border-radius: 6px; }

@@ -97,13 +97,13 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
 
 def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Figures]:
     sentences = []
-    for metric, above in results["above_static"].items():
+    for metric, name in (("psnr", "PSNR"), ("moving_psnr", "PSNR of moving pixels")):
+        above = results["above_static"][metric]
         if above["frame"] is not None:
-            least = estimate_of(above["least"]).text(2)
             verb = "stay above" if above["every_frame"] else "do not stay above"
             sentences.append(
-                f"By {COLUMNS[metric][0]}, rollouts under true actions {verb} the static frame at every "
-                f"generated frame; the least margin is {least} dB, at frame {above['frame']}."
+                f"By {name}, rollouts under true actions {verb} the static frame at every generated frame; "
+                f"the least margin is {estimate_of(above['least']).text(2)} dB, at frame {above['frame']}."
             )
     caption = "Mean over episodes at every frame; bands are 95 % intervals."
     return [*map(Text, sentences), Figures(((output / "curves.png", caption),), is_wide=True)]
