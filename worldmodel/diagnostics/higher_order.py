@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp
+from torch.func import jvp, vmap
 
 from worldmodel.diagnostics.intervals import Interval, mean_interval
 from worldmodel.diagnostics.jacobians import Blocks, Generator, JacobianBlocks, Source, as_batched
@@ -20,7 +20,7 @@ from worldmodel.diagnostics.mechanism_diversity import generator_shape
 
 MAX_PAIRWISE = 8  # blocks up to which every pair is probed; beyond, each block against all others
 Energies = tuple[Tensor, Tensor, Tensor | None]  # within [n k], across [n k], pairs [n k k]
-PROBES_AT_ONCE = 16  # pairs of directions in one call of the generator
+PROBES_AT_ONCE = 8  # pairs of directions in one call of the generator
 HOLDS = 1e-6  # share of the Hessian across factors that counts as none
 
 
@@ -56,7 +56,7 @@ def type_h(
     """
     if isinstance(source, Tensor | np.ndarray | JacobianBlocks):
         raise ValueError("Type H needs second derivatives: pass the generator and points z, not a Jacobian")
-    call, z = as_batched(source, batched, dtype), z.detach().to(dtype)
+    call, z = as_batched(source, batched, dtype), z.detach().to(dtype).contiguous()
     owned = _masks(blocks, z)
     shape = generator_shape(lambda inner, _: call(inner), _spread(z[:8]), z.new_zeros(1, 1))
     if shape != "curved":
@@ -133,18 +133,21 @@ def _energies(
     num_probes: int,
     rng: torch.Generator,
 ) -> Float[Tensor, "n p"]:
-    """Mean over probes of ||D^2 g(u, v)||^2 for u, v masked by each pair, many pairs in one call."""
+    """Mean over probes of ||D^2 g(u, v)||^2 for u, v masked by each pair."""
+
+    def single(point: Tensor) -> Tensor:
+        return call(point.unsqueeze(0)).squeeze(0)
+
+    def squared(point: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        return second_derivative(single, point, u, v).square().sum()
+
+    # All pairs share one point: its activations and their slopes are computed once per chunk.
+    probe = vmap(squared, in_dims=(None, 0, 0), chunk_size=PROBES_AT_ONCE)
     energy = z.new_zeros(len(z), len(first))
     for _ in range(num_probes):
         u, v = (torch.randn(z.shape, generator=rng, dtype=torch.float64).to(z) for _ in range(2))
-        for point in range(len(z)):
-            size = PROBES_AT_ONCE
-            parts = zip(first.split(size), second.split(size), strict=True)
-            found = [
-                second_derivative(call, z[point].repeat(len(one), 1), u[point] * one, v[point] * other)
-                for one, other in parts
-            ]
-            energy[point] += torch.cat([part.square().sum(1) for part in found]) / num_probes
+        for index, point in enumerate(z):
+            energy[index] += probe(point, u[index] * first, v[index] * second) / num_probes
     return energy
 
 

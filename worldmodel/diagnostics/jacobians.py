@@ -19,7 +19,7 @@ from worldmodel.diagnostics.intervals import Interval, wilson_interval
 
 Generator = Callable[[Tensor], Tensor]  # z[n d] -> x[n ...], samples independent of each other
 Blocks = Sequence[Sequence[int]]  # latent coordinates of each factor
-CHUNK_ELEMENTS = 2**22  # entries of one chunk's Jacobian; activations take a few times as much
+CHUNK_ELEMENTS = 2**19  # entries of one chunk's Jacobian: larger chunks leave the cache and are slower
 FULL_RANK = 1e-7  # smallest over largest singular value below which a Jacobian counts as singular
 
 
@@ -48,6 +48,12 @@ class JacobianBlocks:
         return torch.stack([self.block(i).norm(dim=2) for i in range(len(self.blocks))], dim=2)
 
     @cached_property
+    def relative_sizes(self) -> Float[Tensor, "n m d"]:
+        """Every entry's size over the largest one of its Jacobian; nan where all are zero."""
+        size = self.jacobian.abs()
+        return size / size.amax((1, 2), keepdim=True)
+
+    @cached_property
     def singular_values(self) -> Float[Tensor, "n r"]:
         """Of each Jacobian, largest first."""
         # The triangular factor has the same singular values and is d x d.
@@ -59,8 +65,7 @@ class JacobianBlocks:
 
     def support(self, threshold: float) -> Bool[Tensor, "n m d"]:
         """Entries above `threshold` times the largest entry of their Jacobian."""
-        size = self.jacobian.abs()
-        return size > threshold * size.amax((1, 2), keepdim=True)
+        return self.relative_sizes > threshold
 
     def block_support(self, threshold: float) -> Bool[Tensor, "n m k"]:
         """Outputs that each factor moves."""
@@ -116,7 +121,9 @@ def jacobian_blocks(
     else:
         if z is None:
             raise ValueError("a generator needs points z [n d] to be differentiated at")
-        jacobian = _differentiate(as_batched(source, batched, dtype), z.detach().to(dtype), chunk_size)
+        # Forward mode lays tangents out like the points and cannot write to an expanded layout.
+        points = z.detach().to(dtype).contiguous()
+        jacobian = _differentiate(as_batched(source, batched, dtype), points, chunk_size)
     if not jacobian.isfinite().all():
         raise ValueError("the Jacobian holds values that are not finite")
     whole = JacobianBlocks(jacobian, tuple((i,) for i in range(jacobian.shape[2])))
