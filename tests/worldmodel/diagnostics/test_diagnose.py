@@ -1,12 +1,18 @@
+import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.robotwin_write import CameraRecord, RobotwinEpisode, write_robotwin_episode
 from worldmodel.cli import main
-from worldmodel.data.dataset import ClipDataset, collate_clips
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
 from worldmodel.diagnostics.diagnose import diagnose_generator, diagnose_world_model, load_generator
 from worldmodel.diagnostics.world_model_channel import world_model_channel
+from worldmodel.models.world_model import WorldModel
 
 FILE = """
 import torch
@@ -67,6 +73,44 @@ def test_a_world_model_answers_to_its_actions(make_world_model, randomise, clips
     assert (first - second).abs().max() > 0
     with pytest.raises(ValueError, match="training mode"):
         world_model_channel(model.train(), batch.frames[:, :1])
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """Two RoboTwin episodes of a robot with two joints per arm."""
+    rng = np.random.default_rng(0)
+    for index in range(2):
+        joints = rng.normal(0, 0.1, (14, 6)).cumsum(0)
+        frames = rng.integers(0, 256, (14, 32, 32, 3), dtype=np.uint8)
+        arms = {"left_arm": joints[:, :2], "right_arm": joints[:, 3:5]}
+        grippers = {"left_gripper": np.tanh(joints[:, 2]) / 2 + 0.5, "right_gripper": np.linspace(0, 1, 14)}
+        episode = RobotwinEpisode(**arms, **grippers, cameras={"head_camera": CameraRecord(frames)})
+        write_robotwin_episode(tmp_path / "recordings", index, episode)
+    return tmp_path / "recordings"
+
+
+def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
+    make_world_model, randomise, recordings: Path, tmp_path: Path
+) -> None:
+    like = make_world_model()
+    config = ClipConfig(num_frames=13, fps=like.contract.fps, height=32, width=32)
+    clips = build_clip_dataset([open_dataset(recordings)], config=config)
+    contract = dataclasses.replace(like.contract, camera="head_camera")
+    model = WorldModel.build(like.config, contract, clips.normalizer, vae=like.vae)
+    randomise(model.interface)
+    (stats,) = clips.normalizer.stats.values()
+    right = [i for i, name in enumerate(stats.names) if name.startswith("right")]
+    with torch.no_grad():
+        model.interface.frame_embedder[0].weight.unflatten(1, (4, -1))[:, :, right] = 0
+    model.save_pretrained(tmp_path / "model")
+    page = tmp_path / "page.md"
+    command = ["diagnose", str(tmp_path / "model"), "--dataset", str(recordings), "--out", str(page)]
+    assert main([*command, "--clips", "2"]) == 0
+    rows = {row[1].strip(): row for line in page.read_text().splitlines() if len(row := line.split("|")) > 3}
+    assert float(rows["left"][2]) > 0
+    assert float(rows["right"][2]) == 0
+    assert float(rows["Type D: pixels moved by several groups"][2]) == 0
+    assert (tmp_path / "page_0_0.png").stat().st_size > 1000
 
 
 def test_the_page_of_a_world_model_needs_names_of_arms(
