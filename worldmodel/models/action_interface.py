@@ -25,23 +25,37 @@ class ActionEmbedding:
     frames: Float[Tensor, "b f d"]  # added to the time embedding of each latent frame
     tokens: Float[Tensor, "b f 4 d"] | None = None  # one per transition, for cross-attention
     gates: Float[Tensor, "layers heads"] | None = None  # weight of the tokens in each head, zero at first
+    maps: Float[Tensor, "b f p d"] | None = (
+        None  # added to the video tokens of each latent frame, place by place
+    )
 
 
 class ActionInterface(nn.Module):
-    """Lifts one action vector per transition to one embedding per latent frame, and optionally to tokens.
+    """Lifts one action vector per transition to one embedding per latent frame, and optionally to more.
 
-    With `action_dim` 0 there is nothing to lift: every latent frame gets the null embedding.
+    `token_gates` (layers, heads) adds a token per transition, `map_tokens` an embedding for each of the video
+    tokens of a latent frame. With `action_dim` 0 there is nothing to lift: every latent frame gets the null
+    embedding.
     """
 
     def __init__(
-        self, action_dim: int, width: int, *, hidden: int, token_gates: tuple[int, int] | None = None
+        self,
+        action_dim: int,
+        width: int,
+        *,
+        hidden: int,
+        token_gates: tuple[int, int] | None = None,
+        map_tokens: int = 0,
     ) -> None:
         super().__init__()
+        inputs = FRAMES_PER_LATENT * action_dim
         self.null = nn.Parameter(torch.zeros(width))
-        self.frame_embedder = _mlp(FRAMES_PER_LATENT * action_dim, hidden, width) if action_dim else None
-        if self.frame_embedder is not None:
-            for parameter in self.frame_embedder[-1].parameters():
-                nn.init.zeros_(parameter)
+        self.frame_embedder = _silent(_mlp(inputs, hidden, width)) if action_dim else None
+        self.map_embedder = None
+        if map_tokens and action_dim:
+            # Pictures of poses need more room than poses.
+            layers = _silent(_mlp(inputs, 2 * hidden, map_tokens * width))
+            self.map_embedder = nn.Sequential(*layers, nn.Unflatten(-1, (map_tokens, width)))
         self.token_embedder = _mlp(action_dim, hidden, width) if token_gates and action_dim else None
         if self.token_embedder is not None:
             assert token_gates is not None
@@ -58,10 +72,13 @@ class ActionInterface(nn.Module):
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
         frames = _fill_null(self.frame_embedder(groups.flatten(2)), self.null, missing)
+        maps = None
+        if self.map_embedder is not None:
+            maps = _fill_null(self.map_embedder(groups.flatten(2)), torch.zeros_like(self.null), missing)
         if self.token_embedder is None:
-            return ActionEmbedding(frames)
+            return ActionEmbedding(frames, maps=maps)
         tokens = _fill_null(self.token_embedder(groups), self.null_token, missing)
-        return ActionEmbedding(frames, tokens + self.token_position, self.gates)
+        return ActionEmbedding(frames, tokens + self.token_position, self.gates, maps)
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -70,6 +87,13 @@ def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
         *(nn.Linear(hidden, hidden), nn.SiLU()),
         nn.Linear(hidden, outputs),
     )
+
+
+def _silent(layers: nn.Sequential) -> nn.Sequential:
+    """The same layers, answering zero until they are trained."""
+    for parameter in layers[-1].parameters():
+        nn.init.zeros_(parameter)
+    return layers
 
 
 def _fill_null(

@@ -31,7 +31,8 @@ class ConditionAttnProcessor(WanAttnProcessor):
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
     they come ready from the `TextContext`, and so does the answer of a prompt of one token. Action tokens go
-    through the same projections and enter with a gate that starts at zero.
+    through the same projections and enter with a gate that starts at zero. Action maps are added in the first
+    block.
     """
 
     def __init__(self, layer: int) -> None:
@@ -42,7 +43,11 @@ class ConditionAttnProcessor(WanAttnProcessor):
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
     ) -> Tensor:
         """See WanAttnProcessor; the context is a `FrameCondition`."""
-        condition: FrameCondition = encoder_hidden_states
+        answer = self._answer(attn, hidden_states, encoder_hidden_states)
+        maps = encoder_hidden_states.actions.maps
+        return answer if maps is None or self.layer else answer + maps.flatten(0, 1).to(answer.dtype)
+
+    def _answer(self, attn: WanAttention, hidden_states: Tensor, condition: FrameCondition) -> Tensor:
         if condition.text.answers and condition.actions.tokens is None:
             answer = condition.text.answers[self.layer]
             return answer.repeat_interleave(len(hidden_states) // len(answer), 0)

@@ -61,7 +61,7 @@ class WorldModel(nn.Module):
             add_lora(backbone, config.lora)
         scene = build_scene(config, contract, backbone)
         self.fdm = ForwardDynamics(backbone, prediction=config.prediction, scene=scene)
-        self.interface = build_interface(config, normalizer, backbone)
+        self.interface = build_interface(config, contract, normalizer, backbone)
         self.idm = build_idm(config, normalizer, image_encoder)
         self.controller = build_controller(config, normalizer)
         self.embodiment_classifier = build_embodiment_classifier(config, normalizer)

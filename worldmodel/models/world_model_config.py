@@ -42,7 +42,9 @@ class WorldModelConfig:
     vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
     prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
     prediction: Prediction = "velocity"  # what the network answers with; clean for small nets from scratch
-    action_path: Literal["adaln", "adaln+tokens"] = "adaln"  # tokens: attention to each transition as well
+    # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
+    # for small nets from scratch, tied to one latent grid
+    action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     interface_hidden: int = 256  # hidden channels of the action interface
     latent_action_dim: int = 32  # k (lacg)

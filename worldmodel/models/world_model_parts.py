@@ -45,15 +45,22 @@ def condition_dim(config: WorldModelConfig, normalizer: ActionNormalizer) -> int
 
 
 def build_interface(
-    config: WorldModelConfig, normalizer: ActionNormalizer, backbone: WanTransformer3DModel
+    config: WorldModelConfig,
+    contract: FrameContract,
+    normalizer: ActionNormalizer,
+    backbone: WanTransformer3DModel,
 ) -> ActionInterface:
     """The action interface at the backbone's width."""
+    _, height, width = contract.latent_grid
+    _, patch_height, patch_width = backbone.config["patch_size"]
+    num_places = (height // patch_height) * (width // patch_width)
     heads, layers = backbone.config["num_attention_heads"], backbone.config["num_layers"]
     return ActionInterface(
         condition_dim(config, normalizer),
         heads * backbone.config["attention_head_dim"],
         hidden=config.interface_hidden,
         token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
+        map_tokens=num_places if config.action_path == "adaln+map" else 0,
     )
 
 

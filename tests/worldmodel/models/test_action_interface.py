@@ -23,8 +23,9 @@ def reproducible() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def make_interface(has_tokens: bool = False) -> ActionInterface:
-    return ActionInterface(5, WIDTH, hidden=32, token_gates=(2, 2) if has_tokens else None)
+def make_interface(has_tokens: bool = False, has_maps: bool = False) -> ActionInterface:
+    gates = (2, 2) if has_tokens else None
+    return ActionInterface(5, WIDTH, hidden=32, token_gates=gates, map_tokens=PATCHES * has_maps)
 
 
 def randomise(module: torch.nn.Module) -> None:
@@ -44,15 +45,15 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(2, 16, FRAMES, 8, 8), sigma, torch.randn(2, 7, 32), torch.randn(2, 8, 5)
 
 
-@pytest.mark.parametrize("has_tokens", [False, True])
+@pytest.mark.parametrize(("has_tokens", "has_maps"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("has_scene", [False, True])
 @torch.no_grad()
-def test_untrained_interface_leaves_wan_bit_for_bit(inputs, has_tokens, has_scene):
+def test_untrained_interface_leaves_wan_bit_for_bit(inputs, has_tokens, has_maps, has_scene):
     noisy, sigma, text, actions = inputs
     scene = SceneEmbedding((FRAMES, 8, 8), (1, 2, 2), 16, WIDTH) if has_scene else None
     fdm = ForwardDynamics(build_wan(tiny_wan()), scene=scene)
     expected = base_velocity(build_wan(tiny_wan()), noisy, sigma, text)
-    got = fdm(noisy, sigma, make_interface(has_tokens)(actions), fdm.embed_text(text)).velocity
+    got = fdm(noisy, sigma, make_interface(has_tokens, has_maps)(actions), fdm.embed_text(text)).velocity
     assert expected.std() > 0.1
     assert torch.equal(got, expected)
 
@@ -91,6 +92,30 @@ def test_frame_zero_and_missing_actions_get_the_null_embedding():
     assert torch.equal(frames[0, 1], interface.null)
     assert not torch.equal(frames[0, 2], interface.null)
     assert interface(torch.randn(1, 0, 5)).frames.shape == (1, 1, WIDTH)
+
+
+@torch.no_grad()
+def test_action_maps_reach_only_their_own_latent_frame_and_none_without_actions(inputs):
+    noisy, sigma, text, actions = inputs
+    interface = make_interface(has_maps=True)
+    randomise(interface)
+    first, second = interface(actions), interface(actions + torch.eye(8)[5][:, None])
+    assert [int(i) for i in (first.maps - second.maps).abs().amax((0, 2, 3)).nonzero()] == [2]
+    missing = torch.tensor([[False, True, False]]).expand(2, -1)
+    assert interface(actions, missing).maps[:, :2].abs().max() == 0
+    fdm = ForwardDynamics(build_wan(dataclasses.replace(tiny_wan(), num_layers=1)))
+    # One block whose self-attention is silent: each place hears its own part of the map.
+    torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)
+    maps = first.maps.clone()
+    maps[:, 1, 5] += 1
+    answers = [
+        fdm(noisy, sigma, ActionEmbedding(first.frames, maps=m), fdm.embed_text(text)).velocity
+        for m in (first.maps, maps)
+    ]
+    changed = (answers[0] - answers[1]).abs().amax((0, 1)) > 0
+    expected = torch.zeros(FRAMES, 8, 8, dtype=torch.bool)
+    expected[1, 2:4, 2:4] = True  # place 5 of a 4x4 grid of 2x2 latents
+    assert torch.equal(changed, expected)
 
 
 @torch.no_grad()
