@@ -18,7 +18,7 @@ from eval.concept_pictures import (
     traversals,
 )
 from eval.disentanglement import NOT_COMPUTED
-from eval.estimates import Estimate, mean_estimate
+from eval.estimates import mean_estimate
 from eval.report import Figures, Page, Section, Table, Text, write_page
 from worldmodel.data.factors.types import FactorDataset
 
@@ -73,7 +73,7 @@ class ScoredModel:
         entries = [result[section].get(name, NOT_COMPUTED) for result in self.results]
         if any(entry == NOT_COMPUTED for entry in entries):
             return NOT_COMPUTED
-        return _text(mean_estimate([_number(entry) for entry in entries]), digits)
+        return mean_estimate([_number(entry) for entry in entries]).text(digits)
 
 
 def comparison_table(models: Sequence[ScoredModel]) -> Table:
@@ -171,10 +171,6 @@ def picture_section(
 def _number(entry: dict[str, Any]) -> float:
     value = entry["value"] if "value" in entry else entry["mean"]
     return float("nan") if value is None else float(value)
-
-
-def _text(estimate: Estimate, digits: int) -> str:
-    return f"{estimate.mean:.{digits}f}" if estimate.count == 1 else estimate.text(digits)
 
 
 def _counts(result: dict[str, Any]) -> str:

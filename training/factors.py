@@ -1,5 +1,6 @@
 """Data sets with known factors for training and evaluation: `rooms`, which is rendered once, or a file."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,11 @@ def open_factor_data(config: FactorDataConfig) -> FactorDataset:
 def load_images(
     dataset: FactorDataset, batches: Iterable[list[int]], num_workers: int = 0, pin_memory: bool = False
 ) -> Iterator[UInt8[Tensor, "n 3 H W"]]:
-    """Pictures of the given indices, for `fit(load=...)`; one read a batch, so no workers are needed."""
+    """Pictures of the given indices, for `fit(load=...)`: one read of an array a batch."""
+    if num_workers:
+        warnings.warn(
+            f"num_workers={num_workers} is ignored: pictures are read in this process", stacklevel=2
+        )
     for indices in batches:
         images = dataset.images(np.asarray(indices, np.int64))
         yield images.pin_memory() if pin_memory else images

@@ -69,3 +69,5 @@ def test_a_config_names_the_pictures_that_training_loads(tmp_path: Path) -> None
     assert len(dataset) == 51_840
     (batch,) = load_images(dataset, [[0, 51_839]])
     assert (batch[:, :, 0, 0].numpy() == images[[0, -1], 0, 0]).all()
+    with pytest.warns(UserWarning, match="num_workers=2 is ignored"):
+        list(load_images(dataset, [[0]], num_workers=2))
