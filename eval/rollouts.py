@@ -145,8 +145,8 @@ class RolloutEvaluation:
         """Where the object is in the true frames from the last given one on; None: only the locator knows."""
         if self.config.held_out.aspect != "stretch":
             return None
-        frames, size = clip.recorded[self.predictor.num_given - 1 :], tuple(clip.frames.shape[-2:])
-        known = object_in_frames(clip.source, self.model.contract.camera, frames, size)
+        contract, frames = self.model.contract, clip.recorded[self.predictor.num_given - 1 :]
+        known = object_in_frames(clip.source, contract.camera, frames, (contract.height, contract.width))
         return None if known is None else (torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
 
     def picture(self, number: int, clip: HeldOutClip, video: Tensor, folder: Path) -> None:

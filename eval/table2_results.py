@@ -38,7 +38,7 @@ class Evaluated:
     """The records of one row on one task, one list per seed, all of the same episodes."""
 
     seeds: tuple[int, ...]
-    records: tuple[list[Record], ...]
+    records: tuple[Sequence[Record], ...]
 
     def scores(self, metric: str, video: str = TRUE) -> Float[np.ndarray, "seeds episodes"]:
         """A metric of the videos under true actions, or of another row of the reports."""

@@ -288,21 +288,22 @@ def test_journey_on_the_tabletop(tmp_path, monkeypatch, capsys):
         collect_all(tmp_path / folder, [recording], episodes=2, seed=1000 * seed, workers=1)
     settings = ["data.paths=[source,target]", "data.synthetic_episodes=0", "data.splits.val_uids=[]"]
     assert train(load_config(AutoencoderConfig, "configs/debug/autoencoder.yaml", settings), resume=False)
-    command = [
-        "configs/desk/table2.yaml",
-        *("output=out", "source=[source]", "target=[target]", "target_test=target_test"),
-        *("transfer_test=transfer_test", "rows=[acg,acg_mcl,lacg_controller]", "seeds=[0]"),
-        *(
-            "pretrained.acg=",
-            "pretrained.lacg=",
-            "autoencoder=outputs/debug/autoencoder/vae",
-            "latents=latents",
-        ),
-        *("training=configs/debug/world_model.yaml", "pretraining_steps=2", "finetuning_steps=2"),
-        "training_settings=[data.synthetic_episodes=0,data.splits.val_uids=[],validation.num_clips=0]",
-        *("pretraining_settings=[]", "finetuning_settings=[]"),
-        "rollout_settings=[held_out.split=all,num_inference_steps=1,videos=1,controls=[zero]]",
-    ]
+    config = {
+        "output": "out",
+        **{name: [name] for name in ("source", "target")},
+        **{name: name for name in ("target_test", "transfer_test")},
+        "autoencoder": "outputs/debug/autoencoder/vae",
+        "latents": "latents",
+        "training": "configs/debug/world_model.yaml",
+        "training_settings": [*settings[1:], "validation.num_clips=0"],
+        "pretraining_steps": 2,
+        "finetuning_steps": 2,
+        "rollout_settings": ["held_out.split=all", "num_inference_steps=1", "videos=1", "controls=[zero]"],
+        "rows": ["acg", "acg_mcl", "lacg_controller"],
+        "seeds": [0],
+    }
+    (tmp_path / "table2.yaml").write_text(json.dumps(config))  # JSON is YAML
+    command = ["table2.yaml"]
     assert main(command) == 0
     results = json.loads((tmp_path / "out/table2.json").read_text())
     assert list(results["tasks"]["transfer"]["rows"]) == ["acg", "acg_mcl", "lacg_controller"]
