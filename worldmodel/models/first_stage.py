@@ -63,11 +63,16 @@ def build_vq(config: VqConfig) -> VQModel:
 
 @torch.no_grad()
 def codes_from_latents(vq: VQModel, images: Float[Tensor, "n 3 H W"], rng: torch.Generator) -> None:
-    """Place the codebook on latents of these pictures: codes that start elsewhere are rarely ever used."""
+    """Place the codebook on latents of these pictures: codes that start elsewhere are rarely ever used.
+
+    Each code is drawn with probability proportional to the squared distance from those before (k-means++), so
+    that rare patches get codes beside the many of plain background.
+    """
     latents = vq.encode(images).latents.movedim(1, -1).flatten(0, 2)
-    weight = vq.quantize.embedding.weight
-    chosen = torch.randint(len(latents), (len(weight),), generator=rng)
-    weight.copy_(latents[chosen])
+    distance = torch.ones(len(latents))
+    for code in vq.quantize.embedding.weight:
+        code.copy_(latents[torch.multinomial(distance.clamp(min=1e-12), 1, generator=rng)[0]])
+        distance = torch.minimum(distance, (latents - code).square().sum(1))
 
 
 class FirstStage(nn.Module):

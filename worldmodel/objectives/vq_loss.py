@@ -1,10 +1,11 @@
-"""One training step of the first stage: L1 + LPIPS + codebook + adversarial, both players in one pass.
+"""One training step of the first stage: pixels + LPIPS + codebook + adversarial, both players in one pass.
 
 The discriminator's own loss sees detached pictures, and the autoencoder's adversarial loss sees detached
 discriminator weights, so one backward pass gives each player its own gradient.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,10 @@ from worldmodel.objectives.perceptual import PerceptualDistance
 
 @dataclass(frozen=True)
 class VqObjective:
-    """Weights of the first stage's losses; L1 counts 1."""
+    """Weights of the first stage's losses; the distance of pixels counts 1."""
 
+    # Without LPIPS, L1 is content with plain background where the object is small.
+    pixel_loss: Literal["l1", "l2"] = "l1"  # distance of pixels in [-1, 1]; published: l1
     codebook_weight: float = 1.0  # codes to latents and latents to codes
     perceptual: str = ""  # safetensors file of LPIPS (VGG-16) weights; empty: no perceptual loss
     perceptual_weight: float = 1.0  # LPIPS, where there are weights for it
@@ -44,7 +47,7 @@ def vq_step(model: VqPlayers, images: UInt8[Tensor, "b 3 H W"], generator: torch
     codes, codebook, (_, _, indices) = model.vq.quantize(latents)
     rebuilt = model.vq.decode(codes, force_not_quantize=True).sample
     weights = model.objective
-    reconstruction = F.l1_loss(rebuilt, pixels)
+    reconstruction = (F.l1_loss if weights.pixel_loss == "l1" else F.mse_loss)(rebuilt, pixels)
     parts = {"reconstruction": reconstruction, "codebook": codebook}
     faithful = reconstruction
     if model.perceptual is not None:

@@ -16,10 +16,16 @@ def players(objective: VqObjective, seed: int = 0) -> VqPlayers:
     return VqPlayers(build_vq(TINY.vq), objective)
 
 
-def test_without_judges_the_loss_is_l1_and_codebook() -> None:
-    model = players(VqObjective(adversarial_weight=0.0, codebook_weight=0.5))
-    losses = vq_step(model, some_images(size=32), torch.Generator())
+@pytest.mark.parametrize(("pixel_loss", "power"), [("l1", 1), ("l2", 2)])
+def test_without_judges_the_loss_is_pixels_and_codebook(pixel_loss: str, power: int) -> None:
+    objective = VqObjective(pixel_loss=pixel_loss, adversarial_weight=0.0, codebook_weight=0.5)  # type: ignore[arg-type]
+    model, images = players(objective), some_images(size=32)
+    losses = vq_step(model, images, torch.Generator())
     parts = losses.parts
+    pixels = images.float() / 127.5 - 1
+    with torch.no_grad():
+        expected = (model.vq(pixels).sample - pixels).abs().pow(power).mean()
+    torch.testing.assert_close(parts["reconstruction"], expected)
     torch.testing.assert_close(losses.total.detach(), parts["reconstruction"] + 0.5 * parts["codebook"])
     assert 1 <= parts["codes_used"] <= 16
     losses.total.backward()
