@@ -105,7 +105,7 @@ def factor_swaps(
 def draw_rows(path: Path, rows: Mapping[str, Float[Tensor, "n 3 H W"]]) -> None:
     """A labelled row of pictures each."""
     columns = max(len(row) for row in rows.values())
-    size = (0.8 * columns + 1.6, 0.8 * len(rows))
+    size = (0.8 * columns, 0.8 * len(rows))
     figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(line, pictures, strict=False):
@@ -113,7 +113,7 @@ def draw_rows(path: Path, rows: Mapping[str, Float[Tensor, "n 3 H W"]]) -> None:
         for axis in line:
             axis.set(xticks=[], yticks=[])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
-    figure.subplots_adjust(wspace=0.04, hspace=0.04)
+    figure.subplots_adjust(0, 0, 1, 1, wspace=0.04, hspace=0.04)  # labels stand outside
     _save(figure, path)
 
 
