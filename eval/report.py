@@ -15,7 +15,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--tint); color: var(--ink); line-height: 1.5;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 32px 24px 64px; }
+main { max-width: 1240px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 28px; line-height: 1.2; margin: 0 0 8px; }
 h2 { font-size: 19px; margin: 0 0 12px; }
 p { margin: 0 0 12px; max-width: 78ch; }
@@ -29,9 +29,10 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; margin: 0 0 8px; }
 caption { text-align: left; font-weight: 600; padding: 0 0 6px; }
-th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { text-align: right; padding: 6px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-thead th { color: var(--soft); font-weight: 600; font-size: 13px; }
+thead th { color: var(--soft); font-weight: 600; font-size: 13px; white-space: normal;
+  vertical-align: bottom; }
 tr.strong td { font-weight: 650; background: #eef4fb; }
 .interval { display: block; color: var(--soft); font-weight: 400; font-size: 12px; line-height: 1.2; }
 .note { color: var(--soft); font-size: 13px; }
@@ -57,7 +58,7 @@ class Verdict:
 
     title: str
     reasons: tuple[str, ...]
-    is_good: bool
+    is_good: bool | None  # None: neither
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ def _html_block(block: Block) -> str:
         return f"<p>{html.escape(block.text)}</p>"
     if isinstance(block, Verdict):
         reasons = "".join(f"<div>{html.escape(reason)}</div>" for reason in block.reasons)
-        kind = "good" if block.is_good else "bad"
-        return f'<div class="verdict {kind}"><strong>{html.escape(block.title)}</strong>{reasons}</div>'
+        kind = {True: "verdict good", False: "verdict bad", None: "verdict"}[block.is_good]
+        return f'<div class="{kind}"><strong>{html.escape(block.title)}</strong>{reasons}</div>'
     if isinstance(block, Table):
         return _html_table(block)
     figures = "\n".join(_html_figure(path, caption) for path, caption in block.items)

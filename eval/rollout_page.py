@@ -173,5 +173,8 @@ def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path)
 
 def percent(estimate: Estimate) -> str:
     """A share as it stands in a table."""
+    if not estimate.count:
+        return "-"
     scaled = Estimate(100 * estimate.mean, 100 * estimate.low, 100 * estimate.high, estimate.count)
-    return scaled.text(0).replace(" [", " % [") if estimate.count else "-"
+    number, mark, interval = scaled.text(0).partition(" [")
+    return f"{number} %{mark}{interval}"

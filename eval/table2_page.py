@@ -77,7 +77,7 @@ def _task_blocks(found: Mapping[str, Any]) -> list[Block]:
 def _scores(found: Mapping[str, Any], over: str, note: str) -> Table:
     columns = {**COLUMNS, **POSITIONS}
     named = {ROW_TITLES[name]: values for name, values in found["floors"].items() if over == "episodes"}
-    named |= {f"{row['title']} ({len(row['seeds'])} seeds)": row for row in found["rows"].values()}
+    named |= {f"{row['title']} ({_count(len(row['seeds']), 'seed')})": row for row in found["rows"].values()}
     rows = tuple(
         (name, *(estimate_of(values[metric][over]).text(digits) for metric, (_, digits) in columns.items()))
         for name, values in named.items()
@@ -147,10 +147,16 @@ def _mcl_verdict(regime: str, task: str, effect: Mapping[str, Any]) -> Verdict:
     gains, losses = all(e.low > 0 for e in ends), all(e.high < 0 for e in ends)
     word = "helps" if gains else "harms" if losses else "makes no difference that these runs can show"
     reasons = tuple(
-        f"PSNR of moving pixels: {e.text(3)} dB over {e.count} {over}"
-        for e, over in zip(ends, ("episodes", "seeds"), strict=True)
+        f"PSNR of moving pixels: {e.text(3)} dB over {_count(e.count, noun)}"
+        for e, noun in zip(ends, ("episode", "seed"), strict=True)
     )
-    return Verdict(f"{regime}, {task} task: MCL {word}.", reasons, gains)
+    return Verdict(
+        f"{regime}, {task} task: MCL {word}.", reasons, True if gains else False if losses else None
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _paper_table() -> Table:
