@@ -22,6 +22,9 @@ BATCH = 100  # pictures at once
 class AlexNetDistance(nn.Module):
     """LPIPS: squared differences of unit-length features after AlexNet's ReLUs, weighted by channel."""
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
