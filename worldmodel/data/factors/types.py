@@ -15,9 +15,21 @@ from torch import Tensor
 class FactorDataset(Protocol):
     """Pictures, each with one value (0 .. size - 1) of every factor; usually every combination once."""
 
-    name: str  # for tables and file names
-    factor_names: tuple[str, ...]
-    factor_sizes: tuple[int, ...]  # number of values of each factor
+    # Properties, because frozen data sets have no attributes that can be set.
+    @property
+    def name(self) -> str:
+        """For tables and file names."""
+        ...
+
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        """One per factor."""
+        ...
+
+    @property
+    def factor_sizes(self) -> tuple[int, ...]:
+        """Number of values of each factor."""
+        ...
 
     def __len__(self) -> int: ...
 
