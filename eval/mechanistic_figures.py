@@ -84,24 +84,21 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
 
 
 def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
-    figure = Figure(figsize=(8, 3.5))
+    figure = Figure(figsize=(8, 4))
     axis = figure.subplots()
     for number, (objective, label) in enumerate(list(LABELS.items())[:4]):
-        chosen = [
-            result
-            for result in found.values()
-            if result["config"]["objective"] == objective and result["config"]["interaction"] == "additive"
-        ]
-        chosen.sort(key=lambda result: result["config"]["overlap"])
+        chosen = _additive(found, objective)
+        overlaps = 100 * np.array([result["config"]["overlap"] for result in chosen])
+        # Criteria stand side by side, so that the points of one do not hide those of another.
+        shifted = overlaps + 0.5 * (number - 1.5)
         values = [scores(result, score_name(objective)) for result in chosen]
-        overlaps = np.array([result["config"]["overlap"] for result in chosen])
         if len(values):
-            axis.plot(overlaps, [v.mean() for v in values], marker="o", label=label, color=f"C{number}")
-        for overlap, points in zip(overlaps, values, strict=True):
-            shift = overlap + 0.004 * (number - 1.5)
-            axis.scatter([shift] * len(points), points, s=9, alpha=0.5, color=f"C{number}")
-    axis.set(xlabel="overlap of supports", ylabel="recovery", ylim=(-0.05, 1.05))
-    axis.legend(fontsize=7)
+            axis.plot(shifted, [v.mean() for v in values], label=label, color=f"C{number}")
+        for place, points in zip(shifted, values, strict=True):
+            axis.scatter([place] * len(points), points, s=16, alpha=0.6, color=f"C{number}", linewidths=0)
+    axis.set(xlabel="overlap of supports, %", ylabel="recovery (points: seeds)", ylim=(-0.05, 1.05))
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3)
     return figure
 
 
@@ -184,7 +181,9 @@ def stopping_section(found: Results, score_name: Callable[[str], str]) -> Sectio
         "Training would stop when the component counts at all least edge weights agree in three evaluations "
         "in a row. The learning rate was not shortened to the stop, so the gain includes its decay."
     )
-    return Section("Component count as a stopping signal", text, header, tuple(rows), (_traces(found),))
+    return Section(
+        "Component count as a stopping signal", text, header, tuple(rows), (_traces(found, score_name),)
+    )
 
 
 def stopping_index(trace: list[dict[str, Any]], seed: int, name: str = "block_merges") -> int:
@@ -195,19 +194,28 @@ def stopping_index(trace: list[dict[str, Any]], seed: int, name: str = "block_me
     return len(counts) - 1
 
 
-def _traces(found: Results) -> tuple[str, Figure]:
+def _traces(found: Results, score_name: Callable[[str], str]) -> tuple[str, Figure]:
     """Recovery and component count over training, for the two criteria of the comparison."""
-    names = [name for name in found if name.startswith("additive") and "contrast_w" in name]
-    figure = Figure(figsize=(8, 3))
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for number, name in enumerate(sorted(names)):
-        trace = found[name]["trace"]
-        steps = [entry["step"] for entry in trace]
-        label = f"{found[name]['config']['overlap']:.0%} overlap"
-        left.plot(steps, [np.mean(entry["recovery"]) for entry in trace], label=label, color=f"C{number}")
-        counts = [np.mean([components(merges).mean() for merges in entry["block_merges"]]) for entry in trace]
-        right.plot(steps, counts, label=label, color=f"C{number}")
-    left.set(xlabel="step", ylabel="recovery", ylim=(0, 1))
-    right.set(xlabel="step", ylabel="components (mean over weights)", ylim=(0.9, 3.1))
-    left.legend(fontsize=7)
-    return "Compositional contrast during training: recovery and components", figure
+    for objective, line in (("contrast", "-"), ("sparse_coordinates", "--")):
+        for number, result in enumerate(_additive(found, objective)):
+            trace, style = result["trace"], {"color": f"C{number}", "linestyle": line}
+            steps = [entry["step"] for entry in trace]
+            recovery = [np.mean(entry[score_name(objective)]) for entry in trace]
+            label = f"{LABELS[objective][0]}, {result['config']['overlap']:.0%} overlap"
+            left.plot(steps, recovery, label=label, **style)
+            merges = [entry[merge_name(objective)] for entry in trace]
+            counts = [np.mean([components(one).mean() for one in entry]) for entry in merges]
+            right.plot(steps, counts, **style)
+    left.set(xlabel="step", ylabel="recovery, mean over seeds", ylim=(0, 1.03))
+    right.set(xlabel="step", ylabel="components, mean over weights", ylim=(0.9, 3.1))
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    return "During training: recovery and components under D (lines) and S (dashes)", figure
+
+
+def _additive(found: Results, objective: str) -> list[dict[str, Any]]:
+    """Cells of one criterion whose shared outputs add, by overlap."""
+    configs = [(result["config"], result) for result in found.values()]
+    chosen = [r for c, r in configs if (c["objective"], c["interaction"]) == (objective, "additive")]
+    return sorted(chosen, key=lambda result: result["config"]["overlap"])

@@ -93,6 +93,7 @@ def _figure(cells: list[dict], kind: str, title: str, names: tuple[str, ...], pa
             )
             axis.scatter(values.mean(), row, marker="|", s=180, color="black")
         axis.set_title(LABELS[name], fontsize=9)
+        axis.set_xlabel("0 is exact" if name.startswith("epsilon") else "1 is exact", fontsize=8)
         axis.set_xlim(0, max(1.02, axis.get_xlim()[1]))
         axis.grid(axis="x", alpha=0.3)
     axes[0].set_yticks(range(len(cells)), [cell["cell"] for cell in cells], fontsize=8)
