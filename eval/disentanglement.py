@@ -108,8 +108,14 @@ def guard(dataset: FactorDataset, indices: np.ndarray, config: EvaluationConfig)
 
 def code_scores(codes: np.ndarray, factors: np.ndarray, config: EvaluationConfig) -> dict[str, Any]:
     """Value and 95 % interval of each score."""
-    votes = {"num_train": config.num_votes, "num_eval": config.num_votes // 2}
-    vote = factor_vae_score(codes, factors, seed=config.seed, num_variance=config.num_votes, **votes)
+    vote = factor_vae_score(
+        codes,
+        factors,
+        seed=config.seed,
+        num_train=config.num_votes,
+        num_eval=config.num_votes // 2,
+        num_variance=config.num_votes,
+    )
     gap = mig(codes, factors, seed=config.seed, num_train=config.num_mig)
     scores = {
         "factor_vae": {"value": vote.value, "interval": vote.interval, "num_active": vote.num_active},

@@ -42,13 +42,13 @@ def image_vae_loss(
     if config.family == "beta_tcvae":
         parts["total_correlation"] = batch_total_correlation(codes, posterior, num_pictures)
         total = total + (config.beta - 1) * parts["total_correlation"]
-    if model.discriminator is not None:
+    if (discriminator := model.discriminator) is not None:
         # The autoencoder must lower the estimate through its codes, not by spoiling the discriminator.
-        fixed = {name: weight.detach() for name, weight in model.discriminator.named_parameters()}
+        fixed = {name: weight.detach() for name, weight in discriminator.named_parameters()}
         estimate = discriminator_total_correlation(
-            codes, lambda z: functional_call(model.discriminator, fixed, (z,))
+            codes, lambda z: functional_call(discriminator, fixed, (z,))
         )
-        parts["discriminator"] = discriminator_loss(codes, model.discriminator, generator)
+        parts["discriminator"] = discriminator_loss(codes, discriminator, generator)
         parts["total_correlation"] = estimate
         total = total + config.gamma * estimate + parts["discriminator"]
     return Losses(total, {name: part.detach() for name, part in parts.items()})

@@ -72,7 +72,7 @@ def _is_car(name: str) -> bool:
 
 def _pictures(name: str, content: bytes) -> UInt8[np.ndarray, "elevation azimuth H W 3"]:
     """One car, reduced with a Lanczos filter as in the reference."""
-    stored = scipy.io.loadmat(io.BytesIO(content))["im"]
+    stored = scipy.io.loadmat(io.BytesIO(content))["im"]  # type: ignore[arg-type]  # stubs know paths only
     if stored.dtype != np.uint8 or stored.shape[2:] != (3, AZIMUTHS, ELEVATIONS):
         raise ValueError(
             f"{name}{SUFFIX}: expected im as uint8 [H, W, 3, {AZIMUTHS}, {ELEVATIONS}], "
