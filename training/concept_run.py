@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from diffusers import VQModel
+from diffusers.models.autoencoders.vq_model import VQModel
 from torch import nn
 
 from training.checkpointing import Checkpoint
@@ -103,11 +103,12 @@ def build_run(config: ConceptTrainConfig) -> ConceptRun:
 
 def resolve(config: ConceptTrainConfig, dataset: str) -> ConceptTrainConfig:
     """Fill in lambda_MCL of this data set and the learning rate of critic and heads."""
-    if config.model.contrast is None:
+    contrast = config.model.contrast
+    if contrast is None:
         return config
     if config.objective.mcl_weight is None:
         config = replace(config, objective=replace(config.objective, mcl_weight=paper_mcl_weight(dataset)))
-    optim, head_lr = config.fit.optim, config.model.contrast.mcl.head_lr
+    optim, head_lr = config.fit.optim, contrast.mcl.head_lr
     if head_lr and CONTRAST not in optim.lr_multipliers:
         optim = replace(optim, lr_multipliers={**optim.lr_multipliers, CONTRAST: head_lr / optim.lr})
     return replace(config, fit=replace(config.fit, optim=optim))

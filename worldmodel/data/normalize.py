@@ -66,8 +66,8 @@ def _widest(entries: Sequence[ActionStats]) -> ActionStats:
     low, minimum = (np.min([getattr(entry, key) for entry in entries], 0) for key in ("q01", "minimum"))
     high, maximum = (np.max([getattr(entry, key) for entry in entries], 0) for key in ("q99", "maximum"))
     num_samples = sum(entry.num_samples for entry in entries)
-    values = (tuple(map(float, side)) for side in (low, high, minimum, maximum))
-    return ActionStats(entries[0].names, *values, num_samples)
+    q01, q99, least, most = (tuple(map(float, side)) for side in (low, high, minimum, maximum))
+    return ActionStats(entries[0].names, q01, q99, least, most, num_samples)
 
 
 class ActionStatsBuilder:

@@ -31,7 +31,8 @@ def concept_attention(
         for step in steps:
             times = torch.full((len(images),), step, device=latents.device)
             noise = torch.randn(latents.shape[1:], generator=rng, device=rng.device).expand_as(latents)
-            model.unet(model.scheduler.add_noise(latents, noise, times), times, tokens)
+            noisy = model.scheduler.add_noise(latents, noise, times)  # type: ignore[arg-type]
+            model.unet(noisy, times, tokens)
     by_side: dict[int, list[Tensor]] = defaultdict(list)
     for record in records:
         side = math.isqrt(record.shape[1])

@@ -9,10 +9,10 @@ where concatenating a broadcast u and applying a linear map to it is adding W u 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from diffusers import VQModel
+from diffusers.models.autoencoders.vq_model import VQModel
 from diffusers.models.unets.unet_2d_blocks import UNetMidBlock2D
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -85,7 +85,8 @@ class FirstStage(nn.Module):
         if config.where == "once":
             widths = [vq.post_quant_conv.out_channels]
         elif config.where == "each_stage":
-            widths = [block.resnets[0].in_channels for block in vq.decoder.up_blocks]
+            blocks: Any = vq.decoder.up_blocks
+            widths = [block.resnets[0].in_channels for block in blocks]
         self.condition = nn.ModuleList(nn.Linear(condition_dim, width, bias=False) for width in widths)
         for layer in self.condition:
             assert isinstance(layer, nn.Linear)

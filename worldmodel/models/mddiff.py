@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from diffusers import VQModel
+from diffusers.models.autoencoders.vq_model import VQModel
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
@@ -34,6 +34,8 @@ CHUNK = 256  # pictures or codes that are processed at once
 class MDDiff(nn.Module):
     """`encode(images) -> codes`, `decode(codes) -> images`; see `mddiff_loss.py` for training."""
 
+    latent_scale: Tensor  # 1 / standard deviation of raw latents
+
     def __init__(self, config: MDDiffConfig, vq: VQModel | None = None) -> None:
         super().__init__()
         self.config = config
@@ -44,7 +46,7 @@ class MDDiff(nn.Module):
         self.first_stage = FirstStage(vq, config.decoder, config.condition_dim).requires_grad_(False)
         self.contrast: MechanisticContrast | None = build_image_contrast(config)
         self.scheduler = build_scheduler(config.noise)
-        self.register_buffer("latent_scale", torch.ones(()))  # 1 / standard deviation of raw latents
+        self.register_buffer("latent_scale", torch.ones(()))
 
     def pixels(self, images: UInt8[Tensor, "b 3 H W"]) -> Float[Tensor, "b 3 H W"]:
         """Pictures as the networks take them, in [-1, 1]."""
@@ -145,7 +147,7 @@ class MDDiff(nn.Module):
 
     def parameter_counts(self) -> dict[str, int]:
         """Parameters of each part."""
-        parts = {"vq": self.first_stage.vq, **dict(self.parts())}
+        parts: dict[str, nn.Module] = {"vq": self.first_stage.vq, **dict(self.parts())}
         return {
             name: sum(math.prod(parameter.shape) for parameter in part.parameters())
             for name, part in parts.items()

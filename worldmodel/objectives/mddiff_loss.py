@@ -119,7 +119,7 @@ def _look(model: MDDiff, images: Tensor, generator: torch.Generator) -> Seen:
     tokens = model.tokens(concepts)
     steps = draw_steps(len(latents), model.config.noise, generator).to(latents.device)
     noise = torch.randn(latents.shape, generator=generator, device=generator.device).to(latents)
-    noisy = model.scheduler.add_noise(latents, noise, steps)
+    noisy = model.scheduler.add_noise(latents, noise, steps)  # type: ignore[arg-type]
     with torch.no_grad():
         codes = model.codes_of(latents)
     # Gradient features of MCL are derivatives by these.

@@ -20,6 +20,9 @@ VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
 class PerceptualDistance(nn.Module):
     """Squared differences of unit-length features after every stage, weighted by channel, mean over space."""
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self, stages: tuple[tuple[int, ...], ...] = VGG16) -> None:
         super().__init__()
         layers: list[nn.Module] = []

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from diffusers import VQModel
+from diffusers.models.autoencoders.vq_model import VQModel
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
@@ -73,9 +73,7 @@ def _game(
     return fooling, (F.relu(1 - real).mean() + F.relu(1 + made).mean()) / 2
 
 
-def _balance(
-    faithful: Float[Tensor, ""], fooling: Float[Tensor, ""], last: nn.Parameter
-) -> Float[Tensor, ""]:
+def _balance(faithful: Float[Tensor, ""], fooling: Float[Tensor, ""], last: Tensor) -> Float[Tensor, ""]:
     """Ratio of gradient norms at the last layer: the adversary pulls as hard as the faithful losses."""
     if not torch.is_grad_enabled():
         return faithful.new_ones(())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from diffusers import DDIMScheduler
+from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from jaxtyping import Float, Int
 from torch import Tensor
 
