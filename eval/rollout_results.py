@@ -4,6 +4,7 @@ A record holds, per row (floors, true actions, controls), every metric of every 
 averaged within a clip, clips within an episode, and intervals are over episodes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,14 @@ import numpy as np
 from jaxtyping import Float
 
 from eval.estimates import NOTHING, Estimate, gap_closed, mean_estimate, share_estimate, win_estimate
-from eval.video_metrics import HIGHER_IS_BETTER, METRICS
+from eval.video_metrics import HIGHER_IS_BETTER, LEAST_ERROR, METRICS
 
 STATIC, CEILING, TRUE = "static", "autoencoder", "true"
-SUMMARY_METRICS = ("psnr", "ssim", "mse", "ssim_last", "moving_psnr", "moving_mse")
+# PSNR of a whole clip, from its mean squared error: the mean over frames is ruled by frames in which nothing
+# has moved yet, which a static frame shows perfectly. Shares of the gap and wins are taken on these.
+CLIP_PSNR = {"clip_psnr": "mse", "moving_clip_psnr": "moving_mse"}
+GAP_METRICS = ("clip_psnr", "mse", "moving_clip_psnr", "moving_mse")
+SUMMARY_METRICS = ("psnr", "ssim", "mse", "ssim_last", "moving_psnr", "moving_mse", *CLIP_PSNR)
 Record = Mapping[str, Any]
 
 
@@ -66,11 +71,9 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
             }
             for row in rows
         },
-        "gap_closed": {
-            metric: _gap(records, metric).to_dict() for metric in ("psnr", "mse", "moving_psnr", "moving_mse")
-        },
+        "gap_closed": {metric: _gap(records, metric).to_dict() for metric in GAP_METRICS},
         "wins": {
-            control: {metric: wins(records, control, metric).to_dict() for metric in ("psnr", "moving_psnr")}
+            control: {metric: wins(records, control, metric).to_dict() for metric in CLIP_PSNR}
             for control in controls
         },
         "horizon": {
@@ -119,7 +122,7 @@ def wins(records: Sequence[Record], control: str, metric: str) -> Estimate:
     return win_estimate(
         episode_scores(records, TRUE, metric),
         episode_scores(records, control, metric),
-        higher_is_better=HIGHER_IS_BETTER[metric],
+        higher_is_better=HIGHER_IS_BETTER.get(metric, metric in CLIP_PSNR),
     )
 
 
@@ -141,8 +144,11 @@ def _clip_score(record: Record, row: str, metric: str) -> float | None:
         return None
     if metric == "ssim_last":
         return curves["ssim"][-1]
-    known = [value for value in curves[metric] if value is not None]
-    return float(np.mean(known)) if known else None
+    known = [value for value in curves[CLIP_PSNR.get(metric, metric)] if value is not None]
+    if not known:
+        return None
+    mean = float(np.mean(known))
+    return -10 * math.log10(max(mean, LEAST_ERROR)) if metric in CLIP_PSNR else mean
 
 
 def _means_by_row(records: Sequence[Record], field: str) -> dict[str, Any]:

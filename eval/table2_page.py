@@ -106,7 +106,7 @@ def _wins(found: Mapping[str, Any]) -> Table:
     rows = tuple(
         (
             row["title"],
-            *(percent(estimate_of(row["wins"].get(name, {}).get("moving_psnr"))) for name in controls),
+            *(percent(estimate_of(row["wins"].get(name, {}).get("moving_clip_psnr"))) for name in controls),
         )
         for row in found["rows"].values()
     )

@@ -17,6 +17,8 @@ from eval.estimates import Estimate, gap_closed, mean_estimate, ratio_estimate, 
 from eval.record_lines import read_records
 from eval.rollout_results import (
     CEILING,
+    CLIP_PSNR,
+    GAP_METRICS,
     STATIC,
     SUMMARY_METRICS,
     TRUE,
@@ -28,7 +30,6 @@ from eval.rollout_results import (
 from eval.table2_cells import ROWS, TASKS, Table2Config, rollout_folder
 from eval.video_metrics import HIGHER_IS_BETTER
 
-GAP_METRICS = ("psnr", "mse", "moving_psnr", "moving_mse")
 EFFECT_METRICS = (*SUMMARY_METRICS, "gripper_error", "object_in_place")
 MCL_PAIRS = {"ACG": ("acg", "acg_mcl"), "LACG": ("lacg", "lacg_mcl")}
 
@@ -134,14 +135,14 @@ def _wins(evaluated: Evaluated) -> dict[str, Any]:
     """In which share of episodes true actions beat each control, seeds averaged."""
     controls = [name for name in row_names(evaluated.records[0]) if name not in (CEILING, TRUE)]
     return {
-        control: {metric: _win(evaluated, control, metric).to_dict() for metric in ("psnr", "moving_psnr")}
+        control: {metric: _win(evaluated, control, metric).to_dict() for metric in CLIP_PSNR}
         for control in controls
     }
 
 
 def _win(evaluated: Evaluated, control: str, metric: str) -> Estimate:
     ours, theirs = (_mean(evaluated.scores(metric, video), 0) for video in (TRUE, control))
-    return win_estimate(ours, theirs, higher_is_better=HIGHER_IS_BETTER[metric])
+    return win_estimate(ours, theirs, higher_is_better=HIGHER_IS_BETTER.get(metric, metric in CLIP_PSNR))
 
 
 def _both(scores: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:

@@ -47,9 +47,13 @@ def test_frames_then_clips_then_episodes():
     assert results["rows"]["true"]["psnr"]["count"] == 2
     assert results["rows"]["true"]["ssim_last"]["mean"] == pytest.approx((0.28 + 0.23) / 2)
     assert results["rows"]["true"]["moving_psnr"]["mean"] == pytest.approx((28 + 23) / 2)
-    assert results["gap_closed"]["psnr"]["mean"] == pytest.approx(0.45)
+    # dB of the mean error of a clip: half of 24 dB and 26 dB is not 25 dB.
+    clips = [-10 * np.log10(np.mean(10 ** (-np.array(v) / 10))) for v in ((24, 26), (28, 30), (21, 23))]
+    episodes = [(clips[0] + clips[1]) / 2, clips[2]]
+    assert results["rows"]["true"]["clip_psnr"]["mean"] == pytest.approx(np.mean(episodes))
+    assert results["gap_closed"]["clip_psnr"]["mean"] == pytest.approx((np.mean(episodes) - 20) / 10)
     assert results["rows"]["zero"]["psnr"]["count"] == 1  # a control may be missing in an episode
-    assert results["wins"]["zero"]["psnr"] == pytest.approx(
+    assert results["wins"]["zero"]["clip_psnr"] == pytest.approx(
         {"mean": 1, "low": 0.2065, "high": 1, "count": 1}, abs=1e-3
     )
 

@@ -174,10 +174,10 @@ def test_the_table_gives_back_what_the_reports_hold(config):
     assert over_seeds.high - over_seeds.mean == pytest.approx(4.303 * 0.1 / 3**0.5, rel=0.1)
     over_episodes = estimate_of(acg["psnr"]["episodes"])
     assert 0.3 < over_episodes.high - over_episodes.mean < 1.2
-    assert acg["gap_closed"]["psnr"]["episodes"]["mean"] == pytest.approx(0.51, abs=0.002)
-    assert acg["gap_closed"]["psnr"]["seeds"]["count"] == 3
-    assert acg["wins"]["zero"]["psnr"]["mean"] == 1.0
-    assert target["rows"]["no_action"]["wins"]["static"]["psnr"]["mean"] == 1.0
+    assert acg["gap_closed"]["clip_psnr"]["episodes"]["mean"] == pytest.approx(0.51, abs=0.002)
+    assert acg["gap_closed"]["clip_psnr"]["seeds"]["count"] == 3
+    assert acg["wins"]["zero"]["clip_psnr"]["mean"] == 1.0
+    assert target["rows"]["no_action"]["wins"]["static"]["clip_psnr"]["mean"] == 1.0
     assert acg["gripper_error_to_no_action"]["mean"] == pytest.approx(1 / 5)
     carried = acg["object_in_place"]["episodes"]
     assert (carried["mean"], carried["count"]) == (0.5, 6)
