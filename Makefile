@@ -33,9 +33,17 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A robot that the shipped model has never seen: simulate a few episodes, fine-tune, roll out on others, report.
+DEMO := outputs/demo
 demo: install
-	$(BIN)/worldmodel collect --task place_a2b_left --embodiment finch --episodes 4 --size 64 64 --out outputs/demo/episodes
-	$(BIN)/worldmodel inspect outputs/demo/episodes
+	@echo "1/4 simulate 40 episodes of the new robot to learn from, and 24 of two tasks to be judged on"
+	$(BIN)/worldmodel collect --task place_a2b_left --embodiment finch --episodes 40 --size 64 64 --out $(DEMO)/target
+	$(BIN)/worldmodel collect --task place_a2b_left place_a2b_right --embodiment finch --episodes 12 --seed 100000 --size 64 64 --out $(DEMO)/held_out
+	@echo "2/4 fine-tune the shipped model with MCL (progress with time left below)"
+	OMP_NUM_THREADS=2 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no --cpu training/train_world_model.py configs/desk/demo.yaml --resume
+	@echo "3/4 roll out under true and wrong actions"
+	$(BIN)/python eval/rollouts.py $(DEMO)/run/model $(DEMO)/held_out output=$(DEMO) held_out.split=all num_inference_steps=1 locator=worldmodel/weights/locator
+	@echo "4/4 done: open $(DEMO)/report.html in a browser"
 
 clean:
 	rm -rf .venv outputs build *.egg-info

@@ -58,10 +58,10 @@ def write_rollout_page(
         f"{results['settings']['num_inference_steps']} steps, model {results['settings']['model']}."
     )
     sections = [
+        Section("Videos", tuple(_video_blocks(records, shown, output))),
         Section("Quality", (_quality_table(results), _gap_table(results, records))),
         Section("Do the actions matter?", tuple(_following_blocks(results))),
         Section("Along the horizon", tuple(_horizon_blocks(results, output))),
-        Section("Videos", tuple(_video_blocks(records, shown, output))),
     ]
     return write_page(Page(title, lead, tuple(sections)), output)
 
