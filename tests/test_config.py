@@ -163,10 +163,12 @@ PRESETS = sorted(
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_presets_load(path: Path) -> None:
+    from eval.table2_cells import Table2Config
     from training.train_autoencoder import AutoencoderConfig
     from training.world_model_run import TrainConfig
 
-    config = load_config(AutoencoderConfig if path.stem == "autoencoder" else TrainConfig, str(path))
+    schemas = {"autoencoder": AutoencoderConfig, "table2": Table2Config}
+    config = load_config(schemas.get(path.stem, TrainConfig), str(path))
     assert config.output.startswith("outputs/")
 
 
@@ -191,3 +193,11 @@ def test_commands_of_the_training_page_are_valid() -> None:
         load_config(
             AutoencoderConfig if "autoencoder" in script else TrainConfig, str(ROOT / config), overrides
         )
+
+
+def test_text_that_is_no_yaml_is_a_value_error_that_names_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the command line"):
+        load_config(OuterConfig, None, ["name=[a=[]]"])
+    (tmp_path / "bad.yaml").write_text("steps: [1")
+    with pytest.raises(ValueError, match=r"bad\.yaml"):
+        load_config(OuterConfig, str(tmp_path / "bad.yaml"))

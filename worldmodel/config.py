@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 C = TypeVar("C")
 
@@ -29,7 +30,7 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
         explicit = [f"{override}''" if override.endswith("=") else override for override in overrides]
         layers.append(OmegaConf.from_dotlist(explicit))
         config = OmegaConf.to_object(OmegaConf.merge(*layers))
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, YAMLError) as error:
         raise ValueError(f"{where}: {error}") from error
     assert isinstance(config, schema), type(config)
     return config

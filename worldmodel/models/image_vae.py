@@ -30,7 +30,7 @@ INNER = 4  # pixels a side of the innermost feature map
 class ImageVaeConfig:
     """Which autoencoder, and its sizes."""
 
-    family: Literal["beta_vae", "factor_vae", "beta_tcvae", "autoencoder"] = "beta_vae"
+    family: Literal["beta_vae", "factor_vae", "beta_tcvae", "autoencoder"] = "beta_vae"  # which objective
     num_codes: int = 20  # N, scalars per picture; the references use 10
     image_size: int = 64  # pixels a side: 64, 32 or 16
     channels: Literal[1, 3] = 3  # 1: pictures are grey, and only their first channel is modelled
