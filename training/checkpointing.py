@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,3 +172,17 @@ def _fingerprint(path: Path) -> list[int]:
         while block := file.read(1 << 22):
             checksum = zlib.crc32(block, checksum)
     return [path.stat().st_size, checksum]
+
+
+def export_finished(
+    store: CheckpointStore, metrics: Mapping[str, float], export: Callable[[Checkpoint, Path], None]
+) -> None:
+    """Write what a finished run leaves beside its checkpoints: metrics.json, last and best model."""
+    output = store.folder.parent
+    if metrics:
+        write_atomically(output / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    last = store.last_good()
+    assert last is not None, "a finished run has a checkpoint"
+    export(last, output / "model")
+    if best := store.best():
+        export(verify(store.folder / best), output / "best")

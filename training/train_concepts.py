@@ -9,11 +9,11 @@ and OUTPUT/best (lowest fit.best_metric): a VQ-VAE folder after the first stage,
 `MDDiff.from_pretrained` loads.
 """
 
-import json
 import sys
+from functools import partial
 from pathlib import Path
 
-from training.checkpointing import CheckpointStore, verify, write_atomically
+from training.checkpointing import CheckpointStore, export_finished
 from training.command_line import run_script
 from training.concept_run import ConceptTrainConfig, build_run, export_model
 from training.distributed import start_accelerator
@@ -42,14 +42,8 @@ def train(config: ConceptTrainConfig, resume: bool) -> bool:
         accelerator=accelerator,
     )
     if result.is_finished and accelerator.is_main_process:
-        if result.metrics:
-            write_atomically(output / "metrics.json", json.dumps(result.metrics, indent=2) + "\n")
         store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
-        last = store.last_good()
-        assert last is not None, "a finished run has a checkpoint"
-        export_model(run, last, output / "model")
-        if best := store.best():
-            export_model(run, verify(store.folder / best), output / "best")
+        export_finished(store, result.metrics, partial(export_model, run))
     accelerator.end_training()
     return result.is_finished
 

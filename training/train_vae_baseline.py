@@ -4,7 +4,6 @@ Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, OUTPUT/mo
 OUTPUT/best (lowest fit.best_metric), which `ImageVae.from_pretrained` loads.
 """
 
-import json
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.checkpointing import Checkpoint, CheckpointStore, verify, write_atomically
+from training.checkpointing import Checkpoint, CheckpointStore, export_finished
 from training.command_line import run_script
 from training.concept_scores import ConceptScores, ScoreConfig
 from training.distributed import start_accelerator
@@ -73,13 +72,8 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
         accelerator=accelerator,
     )
     if result.is_finished and accelerator.is_main_process:
-        write_atomically(output / "metrics.json", json.dumps(result.metrics, indent=2) + "\n")
         store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
-        last = store.last_good()
-        assert last is not None, "a finished run has a checkpoint"
-        export_model(config, last, output / "model")
-        if best := store.best():
-            export_model(config, verify(store.folder / best), output / "best")
+        export_finished(store, result.metrics, partial(export_model, config))
     accelerator.end_training()
     return result.is_finished
 

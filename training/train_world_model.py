@@ -7,11 +7,11 @@ world model folders OUTPUT/model (last step) and OUTPUT/best (lowest validation 
 `WorldModel.from_pretrained` loads.
 """
 
-import json
 import sys
+from functools import partial
 from pathlib import Path
 
-from training.checkpointing import CheckpointStore, verify, write_atomically
+from training.checkpointing import CheckpointStore, export_finished
 from training.command_line import run_script
 from training.distributed import start_accelerator
 from training.loop import fit
@@ -39,14 +39,8 @@ def train(config: TrainConfig, resume: bool) -> bool:
         accelerator=accelerator,
     )
     if result.is_finished and accelerator.is_main_process:
-        if result.metrics:
-            write_atomically(output / "metrics.json", json.dumps(result.metrics, indent=2) + "\n")
         store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
-        last = store.last_good()
-        assert last is not None, "a finished run has a checkpoint"
-        export_model(config, last, output / "model")
-        if best := store.best():
-            export_model(config, verify(store.folder / best), output / "best")
+        export_finished(store, result.metrics, partial(export_model, config))
     accelerator.end_training()
     return result.is_finished
 
