@@ -14,6 +14,7 @@ from torch import Tensor
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from eval.pictures import save_figure
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.diagnostics import mig
 from worldmodel.diagnostics.factor_sampling import FEW_POINTS
@@ -114,7 +115,7 @@ def draw_rows(path: Path, rows: Mapping[str, Float[Tensor, "n 3 H W"]]) -> None:
             axis.set(xticks=[], yticks=[])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     figure.subplots_adjust(0, 0, 1, 1, wspace=0.04, hspace=0.04)  # labels stand outside
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_attention(path: Path, model: MDDiff, meanings: CodeMeanings, images: Tensor, rows: int = 8) -> None:
@@ -141,7 +142,7 @@ def draw_dynamics(path: Path, runs: Mapping[str, Sequence[Path]], names: Sequenc
         axis.set(title=score.replace("_", " "), xlabel="step")
         axis.grid(alpha=0.25)
     axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def validation_curve(folder: Path, score: str) -> tuple[list[int], list[float]]:
@@ -150,11 +151,3 @@ def validation_curve(folder: Path, score: str) -> tuple[list[int], list[float]]:
     records = [json.loads(line) for line in lines]
     kept = [record for record in records if record["kind"] == "validation" and score in record]
     return [record["step"] for record in kept], [record[score] for record in kept]
-
-
-def _save(figure: plt.Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
-    plt.close(figure)
-    temporary.replace(path)

@@ -50,7 +50,7 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Sequence[Estimate]
         axis.set(title=title, xlabel="frame")
         axis.grid(alpha=0.25)
     axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_trajectories(
@@ -74,7 +74,7 @@ def draw_trajectories(
                 axis.plot(x[-1:], y[-1:], "o" if style == "-" else "x", color=colour, markersize=5)
         axis.set(title=title, xlim=(-0.5, frame.shape[2] - 0.5), ylim=(frame.shape[1] - 0.5, -0.5))
         axis.axis("off")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_sheet(path: Path, videos: Mapping[str, Float[Tensor, "t 3 H W"]], num_columns: int = 7) -> None:
@@ -92,7 +92,7 @@ def draw_sheet(path: Path, videos: Mapping[str, Float[Tensor, "t 3 H W"]], num_c
     for axis, frame in zip(axes[0], chosen, strict=True):
         axis.set_title(f"frame {frame}", fontsize=8)
     figure.subplots_adjust(wspace=0.04, hspace=0.04)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def draw_points(path: Path, panels: Sequence[PointPanel]) -> None:
         axis.title.set_size(10)
         axis.grid(axis="x", alpha=0.25)
     axes[0][0].invert_yaxis()
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_bars(path: Path, values: Mapping[str, Estimate], label: str) -> None:
@@ -134,7 +134,7 @@ def draw_bars(path: Path, values: Mapping[str, Estimate], label: str) -> None:
     axis.invert_yaxis()
     axis.set_xlabel(label)
     axis.grid(axis="x", alpha=0.25)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _enlarged(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 h w"]:
@@ -142,7 +142,8 @@ def _enlarged(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 h w"]:
     return frames.repeat_interleave(factor, -2).repeat_interleave(factor, -1)
 
 
-def _save(figure: plt.Figure, path: Path) -> None:
+def save_figure(figure: plt.Figure, path: Path) -> None:
+    """Write a PNG, whole or not at all, and free the figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
     figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
