@@ -19,7 +19,8 @@ from worldmodel.diagnostics.latent_recovery import latent_recovery
 from worldmodel.models.md_vae import StackedVae, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.objectives.critics import ProjectionHead, VectorCritic
-from worldmodel.objectives.mcl import MclConfig, MechanisticContrast, gradient_reach, reach_statement
+from worldmodel.objectives.mcl import MclConfig, MechanisticContrast
+from worldmodel.objectives.mcl_reach import gradient_reach, reach_statement
 
 (MODEL, CONTRAST, ORDER, POSTERIOR, DIRECTION, TEST) = range(
     100, 106

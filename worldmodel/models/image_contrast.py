@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from worldmodel.models.mddiff_config import MDDiffConfig
 from worldmodel.objectives.critics import ImageCritic, ProjectionHead, VectorCritic
-from worldmodel.objectives.mcl import MclConfig, MechanisticContrast
+from worldmodel.objectives.mcl import MechanisticContrast
+from worldmodel.objectives.mcl_reach import freeze_unreached
 
 
 class FlatCritic(nn.Module):
@@ -47,26 +48,11 @@ def build_image_contrast(config: MDDiffConfig) -> MechanisticContrast | None:
         if contrast.critic == "conv"
         else FlatCritic(latent_dim, output_dim, config.condition_dim)
     )
-    built = MechanisticContrast(
-        contrast.mcl,
-        critic,
-        ProjectionHead(contrast.mcl.feature_dim(latent_dim, output_dim), layer_norm=contrast.layer_norm),
-        ProjectionHead(config.condition_dim),
+    return freeze_unreached(
+        MechanisticContrast(
+            contrast.mcl,
+            critic,
+            ProjectionHead(contrast.mcl.feature_dim(latent_dim, output_dim), layer_norm=contrast.layer_norm),
+            ProjectionHead(config.condition_dim),
+        )
     )
-    _freeze_unreached(built, contrast.mcl)
-    return built
-
-
-def _freeze_unreached(contrast: MechanisticContrast, config: MclConfig) -> None:
-    """What this mode cannot train must not ask for a gradient: distributed training would wait for it."""
-    critic = contrast.critic
-    assert isinstance(critic, nn.Module)
-    if config.variant in ("nce", "fisher", "denoising"):
-        contrast.gradient_head.requires_grad_(False)
-        contrast.condition_head.requires_grad_(False)
-    elif config.variant == "jacobian_vjp" or config.mode not in ("exact", "hessian_diag"):
-        critic.requires_grad_(False)
-    if config.variant != "nce":
-        # A constant in the score has no derivative by z.
-        last = [layer for layer in critic.modules() if isinstance(layer, nn.Linear)][-1]
-        last.bias.requires_grad_(False)

@@ -1,7 +1,6 @@
 """Which parts a world model of a given config has, and at which sizes."""
 
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
-from torch import nn
 from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
@@ -15,6 +14,7 @@ from worldmodel.models.world_model_config import FrameContract, WorldModelConfig
 from worldmodel.objectives.critics import LatentVideoCritic, ProjectionHead
 from worldmodel.objectives.gradient_reversal import EmbodimentClassifier
 from worldmodel.objectives.mcl import MechanisticContrast
+from worldmodel.objectives.mcl_reach import freeze_unreached
 from worldmodel.types import FRAMES_PER_LATENT
 
 
@@ -121,20 +121,4 @@ def build_mcl(
         ProjectionHead(config.mcl.feature_dim(frame_dim, frame_dim)),
         ProjectionHead(group_dim),
     )
-    _freeze_unreached(contrast)
-    return contrast
-
-
-def _freeze_unreached(contrast: MechanisticContrast) -> None:
-    """What this mode cannot train must not ask for a gradient: distributed training would wait for it."""
-    config, critic = contrast.config, contrast.critic
-    assert isinstance(critic, LatentVideoCritic)
-    if config.variant in ("nce", "fisher", "denoising"):
-        contrast.gradient_head.requires_grad_(False)
-        contrast.condition_head.requires_grad_(False)
-    elif config.variant == "jacobian_vjp" or config.mode not in ("exact", "hessian_diag"):
-        critic.requires_grad_(False)
-    if config.variant != "nce":
-        # A constant in the score has no derivative by z.
-        assert isinstance(critic.score[-1], nn.Linear)
-        critic.score[-1].bias.requires_grad_(False)
+    return freeze_unreached(contrast)

@@ -6,7 +6,6 @@ with a critic c and two projection heads P_g, P_u. Any differentiable conditiona
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -287,49 +286,6 @@ def clip_rows(
     if max_norm:
         rows = rows * (max_norm / norm).clamp(max=1).unsqueeze(-1)
     return rows, norm
-
-
-@dataclass(frozen=True)
-class GradientReach:
-    """What one loss does to one group of parameters."""
-
-    num_tensors: int
-    num_connected: int  # tensors that the loss depends on
-    gradient_norm: (
-        float  # 0 when connected parameters happen to get no gradient, as behind a zero-initialised layer
-    )
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether any tensor of the group gets a gradient that is not zero."""
-        return self.gradient_norm > 0
-
-
-def gradient_reach(
-    loss: Float[Tensor, "*s"], groups: Mapping[str, Iterable[Tensor]]
-) -> dict[str, GradientReach]:
-    """Which groups of parameters receive gradient from `loss`; the graph is kept and no .grad is touched."""
-    reach = {}
-    for name, members in groups.items():
-        tensors = [tensor for tensor in members if tensor.requires_grad]
-        gradients = (
-            torch.autograd.grad(loss.sum(), tensors, retain_graph=True, allow_unused=True) if tensors else ()
-        )
-        connected = [gradient for gradient in gradients if gradient is not None]
-        norm = float(sum(gradient.double().square().sum() for gradient in connected)) ** 0.5
-        reach[name] = GradientReach(len(tensors), len(connected), norm)
-    return reach
-
-
-def reach_statement(config: MclConfig, reach: Mapping[str, GradientReach]) -> str:
-    """The once-per-run statement: one line per group of parameters."""
-    lines = [f"MCL ({config.variant}, {config.mode}) sends gradient to:"]
-    for name, group in reach.items():
-        verdict = f"yes, norm {group.gradient_norm:.2e}" if group.is_reached else "NO"
-        if not group.is_reached and group.num_connected:
-            verdict = "connected, but the gradient is zero at this point"
-        lines.append(f"  {name}: {verdict} ({group.num_connected} of {group.num_tensors} tensors)")
-    return "\n".join(lines)
 
 
 def mcl_metrics(output: MclOutput) -> dict[str, float]:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from worldmodel.models.mddiff import MDDiff
 from worldmodel.objectives.losses import Losses
-from worldmodel.objectives.mcl import DIRECTIONAL, MclOutput, gradient_reach, reach_statement
+from worldmodel.objectives.mcl import DIRECTIONAL, MclOutput
+from worldmodel.objectives.mcl_reach import gradient_reach, reach_statement
 from worldmodel.objectives.mechanism_features import Generator, math_attention
 from worldmodel.pipelines.ddim import draw_steps
 

@@ -20,7 +20,8 @@ from worldmodel.objectives.flow_matching import (
 )
 from worldmodel.objectives.gradient_reversal import embodiment_loss
 from worldmodel.objectives.losses import Losses
-from worldmodel.objectives.mcl import DIRECTIONAL, MclOutput, gradient_reach, reach_statement
+from worldmodel.objectives.mcl import DIRECTIONAL, MclOutput
+from worldmodel.objectives.mcl_reach import gradient_reach, reach_statement
 from worldmodel.objectives.mechanism_features import math_attention
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch
 

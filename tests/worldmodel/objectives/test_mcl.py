@@ -11,10 +11,9 @@ from worldmodel.objectives.mcl import (
     MclConfig,
     MechanisticContrast,
     clip_rows,
-    gradient_reach,
     mcl_metrics,
-    reach_statement,
 )
+from worldmodel.objectives.mcl_reach import gradient_reach, reach_statement
 
 LATENT, OUTPUT, CONDITION = 3, 5, 2
 
