@@ -148,15 +148,25 @@ class ForwardDynamics(nn.Module):
         """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""
         embedder = self.backbone.condition_embedder.text_embedder
         tokens = embedder(text.to(next(embedder.parameters()).dtype))
-        if not with_keys:
-            return TextContext(tokens)
         layers = [_attention(block.attn2) for block in self.backbone.blocks]
+        answers: tuple[Tensor, ...] = ()
+        if tokens.shape[1] == 1:
+            # A softmax over one key is 1: the answer is the projected value, whatever was asked.
+            answers = tuple(layer.to_out[0](layer.to_v(tokens)) for layer in layers)
+        if not with_keys:
+            return TextContext(tokens, answers=answers)
         keys, values = zip(*(project_context(layer, tokens) for layer in layers), strict=True)
-        if tokens.shape[1] > 1:
-            return TextContext(tokens, keys, values)
-        # A softmax over one key is 1: the answer is the projected value, whatever was asked.
-        answers = (layer.to_out[0](value.flatten(2)) for layer, value in zip(layers, values, strict=True))
-        return TextContext(tokens, keys, values, tuple(answers))
+        return TextContext(tokens, keys, values, answers)
+
+    def freeze_questions(self) -> None:
+        """For a prompt of one token and no action tokens: what is asked of them changes nothing.
+
+        Parameters that never get a gradient must not ask for one: distributed training would wait for it.
+        """
+        for block in self.backbone.blocks:
+            layer = _attention(block.attn2)
+            for module in (block.norm2, layer.to_q, layer.norm_q, layer.to_k, layer.norm_k):
+                module.requires_grad_(False)
 
 
 def _embed_frames(

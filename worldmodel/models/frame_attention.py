@@ -30,7 +30,7 @@ class ConditionAttnProcessor(WanAttnProcessor):
     """Cross-attention to the prompt and, when there are any, to the action tokens of the own latent frame.
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
-    they come ready from the `TextContext`, and so does the answer of a prompt of one token. Action tokens go
+    they come ready from the `TextContext`. The answer of a prompt of one token always does. Action tokens go
     through the same projections and enter with a gate that starts at zero. Action maps are added in the first
     block.
     """

@@ -70,6 +70,8 @@ class WorldModel(nn.Module):
         if text is None:
             text = torch.zeros(1, 1, backbone.config["text_dim"])
         self.register_buffer("text", text, persistent=False)
+        if text.shape[1] == 1 and config.action_path != "adaln+tokens":
+            self.fdm.freeze_questions()
 
     @classmethod
     def build(

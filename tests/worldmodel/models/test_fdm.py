@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import torch
 
@@ -49,17 +50,31 @@ def test_prepared_keys_give_the_same_answer(make_world_model, batch, randomise):
     assert torch.allclose(plain, prepared, atol=1e-6)
 
 
-@torch.no_grad()
 def test_a_prompt_of_one_token_is_answered_before_it_is_asked(make_world_model, batch, randomise):
     model = make_world_model()
     randomise(model.interface)
+    noisy, sigma = noisy_clip(model, batch)
+    value = model.fdm.backbone.blocks[0].attn2.to_v.weight
     for count in (1, len(batch.frames)):  # one prompt for all samples, or one each
         model.text = torch.randn(count, 1, 32, generator=torch.Generator().manual_seed(0))
-        assert len(model.text_context(with_keys=True).answers) == len(model.fdm.backbone.blocks)
-        plain, prepared = (answer(model, batch, with_keys=keys).velocity for keys in (False, True))
-        assert torch.allclose(plain, prepared, atol=1e-6)
+        results = []
+        for with_answers in (True, False):
+            text = model.text_context()
+            assert len(text.answers) == len(model.fdm.backbone.blocks)
+            text = text if with_answers else dataclasses.replace(text, answers=())
+            velocity = model.fdm(noisy, sigma, model.interface(batch.robot_actions), text).velocity
+            results.append((velocity, torch.autograd.grad(velocity.square().sum(), value)[0]))
+        for ours, asked in zip(*results, strict=True):
+            assert (ours - asked).norm() < 1e-5 * asked.norm()
     model.text = torch.randn(1, 6, 32)
     assert not model.text_context(with_keys=True).answers
+
+
+def test_only_a_prompt_of_one_token_needs_no_questions(make_world_model):
+    for path, is_asked in (("adaln", False), ("adaln+map", False), ("adaln+tokens", True)):
+        attention = make_world_model(action_path=path).fdm.backbone.blocks[0].attn2
+        assert attention.to_q.weight.requires_grad == is_asked
+        assert attention.to_v.weight.requires_grad
 
 
 @torch.no_grad()
