@@ -34,6 +34,10 @@ COLUMNS = (
     ("MD-VAE tied, aligned", "ivae", "aligned_mcc"),
     ("MD-VAE modulated, aligned", "modulated", "aligned_mcc"),
 )
+ABLATION, ABLATION_BASE = (
+    "concat_smooth_",
+    "concat_smooth_none",
+)  # cells of configs/simulation/mcl_ablation.txt
 RESTARTS = "tied_full", ("tied_full_r1", "tied_full_r2")  # cells that differ in their initial weights only
 
 
@@ -192,6 +196,31 @@ def control_tables(controls: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[str]:
+    """What MCL did to scores, bound and mechanism diversity, beside the same model without it."""
+    titles = ["mode", "weight", "MCC", "seeds ahead of no MCL", "MCC by u", "ELBO", "MCL accuracy"]
+    lines = [_row([*titles, "GMD rank", "effective rank", "condition number"]), _row(["---"] * 10)]
+    base = next((cell for cell in cells if cell.name == ABLATION_BASE), None)
+    diversity = {entry["cell"]: entry["diversity"] for entry in controls}
+    for cell in (cell for cell in cells if base is not None and cell.name.startswith(ABLATION)):
+        mode, _, weight = cell.name.removeprefix(ABLATION).rpartition("_")
+        assert base is not None
+        ahead = f"{int((cell.values('mcc') > base.values('mcc')).sum())} of {len(base.values('mcc'))}"
+        accuracy = cell.content["final_losses"].get("mcl_accuracy")
+        entries = [
+            *((mode, weight) if mode else (weight, "")),
+            spread(cell.values("mcc")),
+            "" if cell is base else ahead,
+            *(f"{np.median(cell.values(name)):.3f}" for name in ("mcc_by_condition", "elbo")),
+            "" if accuracy is None else f"{accuracy:.2f}",
+        ]
+        measured = diversity.get(cell.content["cell"], [])
+        for name in ("rank", "effective_rank", "condition_number"):
+            entries.append(f"{np.median([one['learned'][name] for one in measured]):.3g}" if measured else "")
+        lines.append(_row(entries))
+    return lines
+
+
 def violins(cells: list[Cell], path: Path) -> None:
     """MCC of all seeds at |U| = 8: one panel per mixing and d_z."""
     figure, axes = plt.subplots(len(MIXINGS), len(DIMS), figsize=(12, 6), sharey=True, squeeze=False)
@@ -226,6 +255,7 @@ def write_report(results: Path) -> None:
         "MCC at |U| = 8, median [quartiles] over seeds": main_table(cells, oracles),
         "Median MCC over |U|": sweep_table(cells),
         "On how many seeds one model is ahead of another": ordering_table(cells),
+        "MCL modes and weights": ablation_table(cells, controls),
         "Over training": epochs_table(cells),
         "Rotation control and mechanism diversity": control_tables(controls),
     }

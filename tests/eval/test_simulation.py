@@ -6,7 +6,7 @@ import torch
 
 from eval.simulation import collect, write_controls, write_oracles
 from eval.simulation_controls import learned_diversity, oracles, rotation_control, rotations, true_diversity
-from eval.simulation_report import Cell, best_of_restarts, write_report
+from eval.simulation_report import Cell, ablation_table, best_of_restarts, write_report
 from training.seed_stack import OptimisationConfig, SeedStack
 from training.train_simulation import CellConfig, train_cell
 from worldmodel.data.simulation import SimulationConfig
@@ -110,3 +110,23 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
     controls = json.loads((results / "controls" / "orthogonal_d5_u8_concat.json").read_text())
     assert controls["diversity"][0]["true"]["largest_contrast"] == 0
     assert len(controls["rotation"]["mcc"]) == 3
+
+
+def test_the_ablation_table_sets_every_mode_beside_no_mcl() -> None:
+    def cell(name: str, mcc: list[float], losses: dict[str, float]) -> Cell:
+        scores = {"50": {"mcc": mcc, "mcc_by_condition": mcc, "elbo": [1.0, 2.0, 3.0]}}
+        return Cell(name, "orthogonal", 5, 16, scores, {"cell": f"o_{name}", "final_losses": losses})
+
+    cells = [
+        cell("concat_smooth_none", [0.5, 0.6, 0.7], {}),
+        cell("concat_smooth_finite_difference_0.1", [0.6, 0.5, 0.8], {"mcl_accuracy": 0.25}),
+        cell("ivae", [0.9, 0.9, 0.9], {}),
+    ]
+    learned = {"rank": 10, "effective_rank": 4.5, "condition_number": 120.0}
+    controls = [{"cell": "o_concat_smooth_finite_difference_0.1", "diversity": [{"learned": learned}]}]
+    _, _, base, mode = ablation_table(cells, controls)
+    assert base.startswith("| none |  | 0.600 [")
+    assert mode.startswith("| finite_difference | 0.1 | 0.600 [")
+    assert "| 2 of 3 |" in mode
+    assert mode.endswith("| 0.25 | 10 | 4.5 | 120 |")
+    assert len(ablation_table(cells[1:], controls)) == 2  # nothing to compare with
