@@ -24,6 +24,7 @@ from worldmodel.models.action_interface import (
 from worldmodel.models.frame_attention import (
     ConditionAttnProcessor,
     VideoAttnProcessor,
+    answer_of_one,
     project_context,
 )
 from worldmodel.objectives.flow_matching import TIMESTEPS, clean_from_velocity, velocity_from_clean
@@ -148,14 +149,11 @@ class ForwardDynamics(nn.Module):
         """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""
         embedder = self.backbone.condition_embedder.text_embedder
         tokens = embedder(text.to(next(embedder.parameters()).dtype))
-        layers = [_attention(block.attn2) for block in self.backbone.blocks]
-        answers: tuple[Tensor, ...] = ()
-        if tokens.shape[1] == 1:
-            # A softmax over one key is 1: the answer is the projected value, whatever was asked.
-            answers = tuple(layer.to_out[0](layer.to_v(tokens)) for layer in layers)
         if not with_keys:
-            return TextContext(tokens, answers=answers)
+            return TextContext(tokens)
+        layers = [_attention(block.attn2) for block in self.backbone.blocks]
         keys, values = zip(*(project_context(layer, tokens) for layer in layers), strict=True)
+        answers = tuple(answer_of_one(layer, tokens) for layer in layers) if tokens.shape[1] == 1 else ()
         return TextContext(tokens, keys, values, answers)
 
     def freeze_questions(self) -> None:

@@ -30,9 +30,9 @@ class ConditionAttnProcessor(WanAttnProcessor):
     """Cross-attention to the prompt and, when there are any, to the action tokens of the own latent frame.
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
-    they come ready from the `TextContext`. The answer of a prompt of one token always does. Action tokens go
-    through the same projections and enter with a gate that starts at zero. Action maps are added in the first
-    block.
+    they come ready from the `TextContext`. A prompt of one token has one answer, known without asking.
+    Action tokens go through the same projections and enter with a gate that starts at zero. Action maps are
+    added in the first block.
     """
 
     def __init__(self, layer: int) -> None:
@@ -48,14 +48,15 @@ class ConditionAttnProcessor(WanAttnProcessor):
         return answer if maps is None or self.layer else answer + maps.flatten(0, 1).to(answer.dtype)
 
     def _answer(self, attn: WanAttention, hidden_states: Tensor, condition: FrameCondition) -> Tensor:
-        if condition.text.answers and condition.actions.tokens is None:
-            answer = condition.text.answers[self.layer]
+        text = condition.text
+        if text.tokens.shape[1] == 1 and condition.actions.tokens is None:
+            answer = text.answers[self.layer] if text.answers else answer_of_one(attn, text.tokens)
             return answer.repeat_interleave(len(hidden_states) // len(answer), 0)
         query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
-        if condition.text.keys:
-            key, value = condition.text.keys[self.layer], condition.text.values[self.layer]
+        if text.keys:
+            key, value = text.keys[self.layer], text.values[self.layer]
         else:
-            key, value = project_context(attn, condition.text.tokens)
+            key, value = project_context(attn, text.tokens)
         num_samples = condition.actions.frames.shape[0]
         whole = query.unflatten(0, (num_samples, -1)).flatten(1, 2)
         attended = self._attend(whole, key, value).reshape(query.shape)
@@ -85,3 +86,9 @@ def project_context(
     """Keys and values of the context tokens in one block."""
     key = attn.norm_k(attn.to_k(tokens)).unflatten(2, (attn.heads, -1))
     return key, attn.to_v(tokens).unflatten(2, (attn.heads, -1))
+
+
+def answer_of_one(attn: WanAttention, token: Float[Tensor, "b 1 d"]) -> Float[Tensor, "b 1 d"]:
+    """What every query gets from one context token: a softmax over one key is 1, whatever was asked."""
+    answer: Tensor = attn.to_out[0](attn.to_v(token))
+    return answer

@@ -1,5 +1,4 @@
 import copy
-import dataclasses
 
 import torch
 
@@ -56,18 +55,16 @@ def test_a_prompt_of_one_token_is_answered_before_it_is_asked(make_world_model, 
     noisy, sigma = noisy_clip(model, batch)
     value = model.fdm.backbone.blocks[0].attn2.to_v.weight
     for count in (1, len(batch.frames)):  # one prompt for all samples, or one each
-        model.text = torch.randn(count, 1, 32, generator=torch.Generator().manual_seed(0))
+        token = torch.randn(count, 1, 32, generator=torch.Generator().manual_seed(0))
         results = []
-        for with_answers in (True, False):
-            text = model.text_context()
-            assert len(text.answers) == len(model.fdm.backbone.blocks)
-            text = text if with_answers else dataclasses.replace(text, answers=())
+        # The same token twice is asked, gets half of the attention each time, and must answer the same.
+        for model.text, with_keys in ((token, False), (token, True), (token.repeat(1, 2, 1), False)):
+            text = model.text_context(with_keys=with_keys)
             velocity = model.fdm(noisy, sigma, model.interface(batch.robot_actions), text).velocity
             results.append((velocity, torch.autograd.grad(velocity.square().sum(), value)[0]))
-        for ours, asked in zip(*results, strict=True):
-            assert (ours - asked).norm() < 1e-5 * asked.norm()
-    model.text = torch.randn(1, 6, 32)
-    assert not model.text_context(with_keys=True).answers
+        for now, prepared, asked in zip(*results, strict=True):
+            assert (now - asked).norm() < 1e-5 * asked.norm()
+            assert (prepared - asked).norm() < 1e-5 * asked.norm()
 
 
 def test_only_a_prompt_of_one_token_needs_no_questions(make_world_model):
