@@ -1,6 +1,5 @@
 """Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from robotwin_adapters.actions import END_EFFECTOR_NAMES
 from robotwin_adapters.lerobot import LerobotDataset, is_lerobot
 from robotwin_adapters.recording import ActionSpace
 from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
+from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
 from worldmodel.types import Episode, EpisodeSource
 
@@ -115,8 +115,7 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
     """(place, dataset); RoboTwin episodes of a tree are one dataset, whose uids already tell the place."""
     if find_robotwin(root):
         yield "", _robotwin(root, options)
-    for folder, folders, files in os.walk(root):
-        here = Path(folder)
+    for here, folders, files in walk_tree(root):
         place = here.relative_to(root).as_posix()
         source = _open_here(here, options) if here != root else None
         if source is not None:
@@ -124,7 +123,6 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
         if source is not None or len(here.relative_to(root).parts) >= MAX_DEPTH:
             folders.clear()
             continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             if name.endswith(".zip") and find_robotwin(here / name):
                 archive = (here / name).relative_to(root).with_suffix("")

@@ -83,6 +83,17 @@ def errors_name(source: str) -> Iterator[None]:
         raise ValueError(message if source in message else f"{source}: {message}") from error
 
 
+def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """os.walk in a fixed order, without hidden folders; links are followed, each real folder is seen once."""
+    seen = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and real not in seen)
+        if real not in seen:
+            seen.add(real)
+            yield Path(folder), folders, files
+
+
 @dataclass(frozen=True)
 class FolderFiles:
     """Files under a folder; hidden ones are passed over."""
@@ -93,9 +104,8 @@ class FolderFiles:
         return self.root.resolve().parts[1:]
 
     def names(self) -> Iterator[str]:
-        for folder, folders, files in os.walk(self.root):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            relative = Path(folder).relative_to(self.root)
+        for folder, _, files in walk_tree(self.root):
+            relative = folder.relative_to(self.root)
             yield from ((relative / name).as_posix() for name in sorted(files) if not name.startswith("."))
 
     def label(self, name: str) -> str:

@@ -64,6 +64,19 @@ def test_a_tree_of_datasets_is_one_source(tmp_path: Path) -> None:
     assert describe_format(source) == "RoboTwin, videos + json annotations, LeRobot v2.1"
 
 
+def test_links_are_followed_and_no_folder_is_seen_twice(tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "store" / "pick")
+    shutil.copytree(DATA / "lerobot_v30", tmp_path / "store" / "wipe")
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("pick", "wipe"):
+        (data / name).symlink_to(tmp_path / "store" / name)
+    (data / "again").symlink_to(data)  # a loop
+    plain, linked = open_dataset(tmp_path / "store"), open_dataset(data)
+    assert len(linked) == len(plain) == 4
+    assert {linked[i].uid for i in range(4)} == {plain[i].uid for i in range(4)}
+
+
 def test_uids_do_not_depend_on_what_stands_beside(tmp_path: Path) -> None:
     WRITERS["lerobot_v21"][0](tmp_path / "b")
     alone = {open_dataset(tmp_path)[index].uid for index in range(2)}
