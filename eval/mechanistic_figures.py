@@ -62,6 +62,7 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
                 f"{config['overlap']:.0%}",
                 LABELS[config["objective"]],
                 f"{config['weight']:g}",
+                str(config["steps"]),
                 spread(values),
                 f"{(values > SOLVED).sum()}/{len(values)}",
                 spread(scores(result, "recovery")),
@@ -71,7 +72,7 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
             )
         )
     header = (
-        *("shared outputs", "overlap", "criterion", "weight", "recovery", f"solved (> {SOLVED})"),
+        *("shared outputs", "overlap", "criterion", "weight", "steps", "recovery", f"solved (> {SOLVED})"),
         *("blocks as trained", "blocks regrouped", "unexplained variance", "CPU s"),
     )
     text = (
@@ -139,7 +140,7 @@ def selection_section(found: Results, score_name: Callable[[str], str]) -> Secti
             "error": -np.array(last["unexplained"]),
         }
         picked = [f"{values[rule == rule.max()].mean():.3f}" for rule in rules.values()]
-        name = f"{config['interaction']} {config['overlap']:.0%}"
+        name = f"{config['interaction']} {config['overlap']:.0%}, {config['steps']} steps"
         bounds = (f"{values.mean():.3f}", f"{values.max():.3f}")
         rows.append((name, LABELS[config["objective"]], *bounds, *picked))
     header = (
@@ -173,7 +174,7 @@ def stopping_section(found: Results, score_name: Callable[[str], str]) -> Sectio
         stops = [stopping_index(trace, seed, merges) for seed in range(config["num_seeds"])]
         steps = np.array([trace[stop]["step"] for stop in stops])
         lost = np.array([trace[-1][name][seed] - trace[stop][name][seed] for seed, stop in enumerate(stops)])
-        cell = f"{config['interaction']} {config['overlap']:.0%}"
+        cell = f"{config['interaction']} {config['overlap']:.0%}, {config['steps']} steps"
         row = (f"{steps.mean():.0f} of {config['steps']}", f"{lost.mean():+.3f}", f"{lost.max():+.3f}")
         rows.append((cell, LABELS[config["objective"]], *row))
     header = ("cell", "criterion", "mean step of stopping", "recovery gained after it, mean", "most")
@@ -215,7 +216,8 @@ def _traces(found: Results, score_name: Callable[[str], str]) -> tuple[str, Figu
 
 
 def _additive(found: Results, objective: str) -> list[dict[str, Any]]:
-    """Cells of one criterion whose shared outputs add, by overlap."""
+    """Cells of one criterion whose shared outputs add and whose training has the usual length, by overlap."""
+    wanted = (objective, "additive", CellConfig.steps)
     configs = [(result["config"], result) for result in found.values()]
-    chosen = [r for c, r in configs if (c["objective"], c["interaction"]) == (objective, "additive")]
+    chosen = [r for c, r in configs if (c["objective"], c["interaction"], c["steps"]) == wanted]
     return sorted(chosen, key=lambda result: result["config"]["overlap"])

@@ -31,7 +31,9 @@ ABLATIONS: tuple[tuple[Objective, Objective], ...] = (
     ("contrast_coordinates", "contrast"),
     ("sparse_volume", "sparse_coordinates"),
 )
-TUNED_WEIGHTS = (0.003, 0.01, 0.03)  # the same three for every criterion
+TUNED_WEIGHTS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # the same for every criterion
+KNOWS_BLOCKS: tuple[Objective, ...] = ("contrast", "hessian")
+LONG = CellConfig(steps=4500, trace_every=750)
 TUNING = CellConfig(overlap=0.5, first_seed=100, num_seeds=3)  # seeds that no other cell uses
 
 
@@ -74,8 +76,14 @@ def study_cells(weights: dict[str, float]) -> list[CellConfig]:
         replace(highest, interaction="mixed", objective=objective, weight=weight)
         for objective, weight in chosen
     ]
-    return cells + [
+    cells += [
         replace(highest, objective=objective, weight=weights[sibling]) for objective, sibling in ABLATIONS
+    ]
+    # Is what failed slow, or wrong? The criteria that know the blocks, with five times the steps.
+    return cells + [
+        replace(LONG, overlap=overlap, objective=objective, weight=weights[objective])
+        for overlap in (OVERLAPS[0], OVERLAPS[-1])
+        for objective in KNOWS_BLOCKS
     ]
 
 

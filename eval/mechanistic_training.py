@@ -53,7 +53,8 @@ class CellConfig:
     def name(self) -> str:
         """Names the result file."""
         kind = f"{self.interaction}_{round(100 * self.overlap):02d}_{self.objective}"
-        return f"{kind}_w{self.weight:g}_s{self.first_seed}"
+        length = "" if self.steps == CellConfig.steps else f"_{self.steps}steps"
+        return f"{kind}_w{self.weight:g}_s{self.first_seed}{length}"
 
     @property
     def seeds(self) -> range:
