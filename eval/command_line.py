@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from robotwin_adapters.open_dataset import action_space_of, open_dataset
+from robotwin_adapters.open_dataset import action_space_for, open_dataset
 from worldmodel import checkpoint
 from worldmodel.config import describe_config, load_config
 from worldmodel.types import EpisodeSource
@@ -15,9 +15,8 @@ C = TypeVar("C")
 
 def open_for_model(model: str, path: str) -> EpisodeSource:
     """The dataset with actions of the kind that the model was trained on."""
-    known = checkpoint.read_description(checkpoint.locate(model)).normalizer.stats.values()
-    spaces = {action_space_of(stats.names) for stats in known}
-    return open_dataset(path, action_space=spaces.pop() if len(spaces) == 1 else "joint")
+    known = checkpoint.read_description(checkpoint.locate(model))
+    return open_dataset(path, action_space=action_space_for(known.normalizer))
 
 
 def run_on_data(

@@ -10,6 +10,7 @@ from robotwin_adapters.recording import ActionSpace
 from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
+from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.types import Episode, EpisodeSource
 
 MAX_DEPTH = 6  # folders below the given one in which datasets are looked for
@@ -94,6 +95,12 @@ def describe_format(source: EpisodeSource) -> str:
 def action_space_of(names: Sequence[str]) -> ActionSpace:
     """The space that these action names tell of."""
     return "end_effector" if tuple(names) == END_EFFECTOR_NAMES else "joint"
+
+
+def action_space_for(normalizer: ActionNormalizer) -> ActionSpace:
+    """The space of the actions that a model with these scales takes."""
+    spaces = {action_space_of(stats.names) for stats in normalizer.stats.values()}
+    return spaces.pop() if len(spaces) == 1 else "joint"
 
 
 def _open_here(path: Path, options: _Options) -> EpisodeSource | None:

@@ -203,12 +203,13 @@ def _diagnose(arguments: argparse.Namespace) -> None:
             seed=arguments.seed,
         )
     else:
-        from robotwin_adapters.open_dataset import open_dataset
+        from robotwin_adapters.open_dataset import action_space_for, open_dataset
         from worldmodel.models.world_model import WorldModel
 
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")
         model = WorldModel.from_pretrained(arguments.source)
-        batch = first_clips(model, open_dataset(arguments.dataset), arguments.clips)
+        source = open_dataset(arguments.dataset, action_space=action_space_for(model.normalizer))
+        batch = first_clips(model, source, arguments.clips)
         written = diagnose_world_model(model, batch, arguments.out, seed=arguments.seed)
     print("\n".join(f"wrote {path}" for path in written))

@@ -8,11 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robotwin_adapters.actions import END_EFFECTOR_NAMES
 from robotwin_adapters.lerobot_write import write_lerobot
-from robotwin_adapters.open_dataset import JoinedDatasets, action_space_of, describe_format, open_dataset
+from robotwin_adapters.open_dataset import (
+    JoinedDatasets,
+    action_space_for,
+    action_space_of,
+    describe_format,
+    open_dataset,
+)
 from robotwin_adapters.robotwin_write import CameraRecord, RobotwinEpisode, write_robotwin_episode
 from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_video_folder import write_ctrl_world
+from worldmodel.data.normalize import ActionNormalizer, ActionStats
 
 DATA = Path(__file__).parent / "data"
 ROBOTS = Path(__file__).parents[2] / "../shared/data/robots"
@@ -112,6 +120,15 @@ def test_the_action_space_is_passed_on_and_told_by_the_names(tmp_path: Path) -> 
         "joint": "joint",
         "end_effector": "end_effector",
     }
+
+
+def test_the_space_of_a_model_is_told_by_its_scales() -> None:
+    poses, joints = (
+        ActionStats(names, *((low,) * len(names) for low in (0.0, 1.0, 0.0, 1.0)), num_samples=2)
+        for names in (END_EFFECTOR_NAMES, ("a", "b"))
+    )
+    assert action_space_for(ActionNormalizer({"finch": poses, "wren": poses})) == "end_effector"
+    assert action_space_for(ActionNormalizer({"finch": joints})) == "joint"
 
 
 def test_other_formats_have_no_end_effector_space(tmp_path: Path) -> None:

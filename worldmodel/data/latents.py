@@ -179,9 +179,13 @@ class _Builder:
 
 
 def module_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:
-    """Names a VAE by its class, weights and settings, for use as `vae_id`."""
+    """Names a VAE by its class, weights and settings, for use as `vae_id`.
+
+    Settings that begin with _ say where it was loaded from and by which library: no latent depends on them.
+    """
+    settings = {name: value for name, value in (config or {}).items() if not name.startswith("_")}
     digest = hashlib.sha256(
-        f"{type(module).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode()
+        f"{type(module).__name__} {json.dumps(settings, sort_keys=True, default=str)}".encode()
     )
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from torch import Tensor
 from torch.func import jvp
 
@@ -77,14 +79,19 @@ class ActionChannel:
         figure = Figure(figsize=(2 * len(columns), 2 * (num_groups + 1)))
         axes = figure.subplots(num_groups + 1, len(columns), squeeze=False)
         top = max(float(self.maps.max()), 1e-12)
+        colours = [f"C{number}" for number in range(num_groups)]
         for column, frame in enumerate(columns):
             for row, name in enumerate(self.groups):
                 axes[row][column].imshow(self.maps[row, frame], vmin=0, vmax=top, cmap="magma")
                 axes[row][column].set_title(f"{name}, frame {frame}", fontsize=8)
-            axes[-1][column].imshow(self.owners()[frame], cmap="tab10", vmin=-1, vmax=8)
+            axes[-1][column].imshow(
+                self.owners()[frame], cmap=ListedColormap(["black", *colours]), vmin=-1, vmax=num_groups - 1
+            )
             axes[-1][column].set_title("strongest", fontsize=8)
         for axis in axes.flat:
             axis.set_axis_off()
+        keys = [Patch(color=colour, label=name) for colour, name in zip(colours, self.groups, strict=True)]
+        figure.legend(handles=[*keys, Patch(color="black", label="none")], loc="lower center", ncols=8)
         return figure
 
     def owners(self) -> np.ndarray:

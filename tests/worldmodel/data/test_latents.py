@@ -149,6 +149,7 @@ def test_vae_identity_follows_weights_and_settings() -> None:
     vae = torch.nn.Conv2d(3, 4, 1)
     first = module_identity(vae, {"scale": 1})
     assert module_identity(vae, {"scale": 1}) == first
+    assert module_identity(vae, {"scale": 1, "_name_or_path": "elsewhere"}) == first
     assert module_identity(vae, {"scale": 2}) != first
     with torch.no_grad():
         vae.bias[2] += 1e-6
