@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.recording import ActionSpace
@@ -98,11 +99,13 @@ def cache_latents(
     vae: VideoAutoencoder,
     *,
     part: slice = slice(None),
+    with_progress: bool = False,
 ) -> LatentTable:
     """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
     cache = LatentCache(config.latents, module_identity(vae, dict(vae.config)), config.latents_dtype)  # type: ignore[arg-type]
-    encode = partial(_encode, vae)
-    return cache.build(index, encode, index.records[part], on_bad=config.on_bad)
+    records = index.records[part]
+    with tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar:
+        return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=bar.update)
 
 
 def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:

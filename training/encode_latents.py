@@ -50,7 +50,7 @@ def encode_all(config: TrainConfig, num_processes: int) -> int:
     num_episodes = len(open_index(config.data).records)
     if num_processes == 1:
         vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
-        return cache_latents(config.data, open_index(config.data), vae).built
+        return cache_latents(config.data, open_index(config.data), vae, with_progress=True).built
     context = multiprocessing.get_context("spawn")
     devices = context.SimpleQueue()
     num_gpus = torch.cuda.device_count()

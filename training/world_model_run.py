@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 
 from training.checkpointing import Checkpoint
 from training.data import (
@@ -75,7 +76,8 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
     assert model.vae is not None, "a world model in training has an autoencoder"
     latents = None
     if config.data.latents:
-        latents = cache_latents(config.data, index, on_device(model.vae, device))
+        is_first = PartialState().is_local_main_process
+        latents = cache_latents(config.data, index, on_device(model.vae, device), with_progress=is_first)
     needs_frames = model.idm is not None
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames)
     return WorldModelRun(model, clips, _validation(config, index, model))

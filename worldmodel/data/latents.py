@@ -94,7 +94,7 @@ class LatentCache:
         records: Sequence[EpisodeRecord] | None = None,  # none: all of the index
         batch_size: int = 8,  # clips encoded at a time
         on_bad: OnBad = "stop",
-        on_done: Callable[[], None] = lambda: None,  # called after each episode, for a progress bar
+        on_done: Callable[[], object] = lambda: None,  # called after each episode, for a progress bar
     ) -> LatentTable:
         """Make each missing or corrupt shard, wait for those others are making, and say where all are."""
         builder = _Builder(self, index, encode, batch_size)
