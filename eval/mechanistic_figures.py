@@ -15,6 +15,7 @@ from worldmodel.diagnostics.page import Section, write_page
 LABELS = {
     "none": "none",
     "contrast": "D: compositional contrast",
+    "contrast_normalised": "D: the same, normalised",
     "sparse_coordinates": "S: sparse volume + grouping (ours)",
     "hessian": "H: Hessian across factors",
     "contrast_coordinates": "ablation: contrast of coordinates + grouping",
@@ -87,7 +88,7 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
 def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
     figure = Figure(figsize=(8, 4))
     axis = figure.subplots()
-    for number, (objective, label) in enumerate(list(LABELS.items())[:4]):
+    for number, (objective, label) in enumerate(list(LABELS.items())[:5]):
         chosen = _additive(found, objective)
         overlaps = 100 * np.array([result["config"]["overlap"] for result in chosen])
         # Criteria stand side by side, so that the points of one do not hide those of another.

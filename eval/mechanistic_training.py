@@ -7,8 +7,9 @@ Axes: s seeds, b batch, m outputs, d latent coordinates, w width.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from worldmodel.diagnostics import compositional_contrast, support_graph
 from worldmodel.diagnostics.higher_order import second_derivative
+from worldmodel.diagnostics.jacobians import Blocks
 from worldmodel.diagnostics.mechanistic import compositional_contrast_loss
 from worldmodel.diagnostics.sparse_volume import sparse_volume_loss
 
@@ -28,7 +30,13 @@ DIM, SUPPORT, FEATURES = 6, 40, 24  # latent coordinates; outputs of a factor; h
 TEST_POINTS = 450  # two thirds fit the kernel regression, the rest scores it
 # "_coordinates": the criterion treats every coordinate as a factor; blocks are found afterwards.
 Objective = Literal[
-    "none", "contrast", "contrast_coordinates", "sparse_volume", "sparse_coordinates", "hessian"
+    "none",
+    "contrast",
+    "contrast_normalised",
+    "contrast_coordinates",
+    "sparse_volume",
+    "sparse_coordinates",
+    "hessian",
 ]
 
 
@@ -159,7 +167,10 @@ def _loss(model: StackedAutoencoder, x: Tensor, config: CellConfig, rng: torch.G
         return error + config.weight * hessian_loss(model, few, rng)
     _, jacobian = model.decode_with_jacobian(few)
     blocks = COORDINATES if config.objective.endswith("coordinates") else BLOCKS
-    measure = compositional_contrast_loss if config.objective.startswith("contrast") else sparse_volume_loss
+    measure: Callable[[Tensor, Blocks], Tensor] = sparse_volume_loss
+    if config.objective.startswith("contrast"):
+        normalised = config.objective == "contrast_normalised"
+        measure = partial(compositional_contrast_loss, normalised=normalised)
     return error + config.weight * config.num_seeds * measure(jacobian, blocks)
 
 

@@ -116,7 +116,7 @@ def test_the_study_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
     weights = chosen_weights(tmp_path)
     assert set(weights.values()) == {0.01}
     names = {cell.name for cell in study_cells(weights)}
-    assert len(names) == 4 * 4 + 3 + 2 + 4
+    assert len(names) == 4 * 5 + 4 + 2 + 6
     tiny = [replace(TINY, objective=objective) for objective in ("contrast", "sparse_coordinates")]
     run_cells(tiny, tmp_path, "0/1")
     path = tmp_path / "cells" / f"{tiny[0].name}.json"
