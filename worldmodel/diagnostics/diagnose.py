@@ -47,12 +47,12 @@ def diagnose_world_model(model: WorldModel, batch: ClipBatch, page: Path, *, see
     """Which arm moves which pixels, on the clips of a batch of one embodiment."""
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
+    given = batch.frames[:, : FRAMES_PER_LATENT * (model.config.history - 1) + 1]
+    generator = world_model_channel(model.eval(), given)
     embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
     groups = arm_groups(model.normalizer.stats[embodiment].names)
-    given = batch.frames[:, : FRAMES_PER_LATENT * (model.config.history - 1) + 1]
     shape = (len(given), model.contract.latent_channels, *model.contract.latent_grid)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    generator = world_model_channel(model.eval(), given)
     report = action_channel(generator, noise, batch.robot_actions, groups, derivative="difference")
     return write_page(page, f"Action channel of a world model, {embodiment}", report.sections())
 
