@@ -11,7 +11,7 @@ from tqdm import tqdm
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.recording import ActionSpace
 from worldmodel.data.clips import ClipConfig, find_camera, frames_per_step
-from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
 from worldmodel.data.latents import LatentCache, LatentTable, module_identity
 from worldmodel.data.normalize import ActionNormalizer, share_scales
@@ -54,6 +54,7 @@ def open_index(config: DataConfig) -> EpisodeIndex:
 
 def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNormalizer) -> ActionNormalizer:
     """The table of a trained model with the embodiments of new data added."""
+    check_action_names(index, [r for r in index.records if r.embodiment in known.stats], known)
     stats = share_scales(index.stats, known.stats) if config.action_scale == "shared" else index.stats
     return known.with_embodiments(stats)
 

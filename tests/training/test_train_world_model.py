@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from training.train_autoencoder import train as train_autoencoder
 from training.train_world_model import train
 from training.world_model_run import TrainConfig
 from worldmodel.config import load_config
+from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.world_model import WorldModel
+from worldmodel.types import Episode, EpisodeSource
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "configs/debug/world_model.yaml")
@@ -40,6 +43,21 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     found = [f"model.vae={folder / 'vae'}", f"data.latents={folder / 'latents'}", "fit.trackers=[]"]
     assert encode_latents([CONFIG, *found]) == 0
     return found
+
+
+@dataclass(frozen=True)
+class ChangedSource:
+    """A source whose every episode is changed."""
+
+    source: EpisodeSource
+    change: Callable[[Episode], Episode]
+    name: str = "changed"
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Episode:
+        return self.change(self.source[index])
 
 
 def losses(folder: Path) -> list[float]:
@@ -176,6 +194,36 @@ def test_fine_tuning_on_other_frames_is_refused(
     other = [*overrides, f"start_from={one_process / 'model'}", "data.clip.height=64", f"output={tmp_path}"]
     with pytest.raises(ValueError, match="expected frames of 32x32 pixels, got 64x32"):
         train(load_config(TrainConfig, CONFIG, other), False)
+
+
+def reordered(episode: Episode) -> Episode:
+    return replace(episode, action_names=episode.action_names[::-1])
+
+
+def narrowed(episode: Episode) -> Episode:
+    return replace(episode, robot_actions=episode.robot_actions[:, :7], action_names=episode.action_names[:7])
+
+
+REFUSED = {
+    r"synthetic/episode0: actions of 'robot0': expected names \['joint0', .*, got \['joint13'": reordered,
+    r"synthetic/episode0: actions of 'robot0': expected names .*'joint13'\], got .*'joint6'\]$": narrowed,
+    "expected 16.6667 frames per second, got 5": lambda episode: replace(episode, fps=5.0),
+    "expected camera 'head', got 'wrist'": lambda e: replace(e, frames={"wrist": e.frames["head"]}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_fine_tuning_on_another_robot_of_the_same_name_is_refused(
+    message: str, one_process: Path, overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*args: Any, **options: Any) -> ChangedSource:
+        return ChangedSource(synthetic_source(*args, **options), REFUSED[message])
+
+    monkeypatch.setattr("training.data.synthetic_source", changed)
+    other = [*overrides, f"start_from={one_process / 'model'}", f"output={tmp_path / 'new'}"]
+    with pytest.raises(ValueError, match=message):
+        train(load_config(TrainConfig, CONFIG, other), False)
+    assert not (tmp_path / "new/config.yaml").exists()
 
 
 def test_show_prints_the_resolved_config_and_help_every_field(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,7 @@ class ClipDataset(Dataset[Clip]):
         records = [r for r in index.of(split) if latents is None or (r.source, r.episode) in latents.paths]
         if not records:
             raise ValueError(f"no clips in split {split!r}: {index.summary()}")
-        for embodiment in {record.embodiment for record in records}:
-            normalizer.index(embodiment)
+        check_action_names(index, records, normalizer)
         self.index, self.split, self.normalizer, self.latents = index, split, normalizer, latents
         self.with_frames = latents is None if with_frames is None else with_frames
         assert self.with_frames or latents is not None, "a clip has frames, latents or both"
@@ -74,12 +73,15 @@ class ClipDataset(Dataset[Clip]):
     def _read(self, record: EpisodeRecord, clip: int) -> Clip:
         frames: Tensor | None = None
         latents: Tensor | None = None
+        names: tuple[str, ...] | None = None  # cached latents carry none
         if self.latents is not None:
             latents, robot_actions = self.latents.read(record, clip)
         if self.with_frames:
-            frames, robot_actions = cut_clip(self._episode(record), record.starts[clip], self.index.config)
+            episode = self._episode(record)
+            frames, robot_actions = cut_clip(episode, record.starts[clip], self.index.config)
+            names = episode.action_names
         return Clip(
-            robot_actions=self.normalizer.normalize(robot_actions, record.embodiment),
+            robot_actions=self.normalizer.normalize(robot_actions, record.embodiment, names),
             action_mask=self.normalizer.mask(record.embodiment),
             embodiment=self.normalizer.index(record.embodiment),
             source=f"{record.file}#{record.starts[clip]}",
@@ -131,6 +133,23 @@ def build_clip_dataset(
     """Index and dataset in one call, for when a single split is wanted; share an index to get several."""
     index = index_episodes(sources, config, splits, on_bad)
     return ClipDataset(index, split, normalizer or index.normalizer(), on_bad=on_bad)
+
+
+def check_action_names(
+    index: EpisodeIndex, records: Sequence[EpisodeRecord], normalizer: ActionNormalizer
+) -> None:
+    """Refuse a robot whose actions are not those that the scales were taken from."""
+    firsts: dict[tuple[int, str], EpisodeRecord] = {}
+    for record in records:
+        firsts.setdefault((record.source, record.embodiment), record)
+    for record in firsts.values():
+        # The index has compared all training episodes of an embodiment with each other, and no others.
+        is_known = record.split == "train" and record.embodiment in index.stats
+        names = index.stats[record.embodiment].names if is_known else index.open(record).action_names
+        try:
+            normalizer.check_names(record.embodiment, names)
+        except ValueError as error:
+            raise ValueError(_naming(record, error)) from error
 
 
 def _stacked(tensors: list[Tensor | None]) -> Tensor | None:

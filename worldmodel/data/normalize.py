@@ -168,8 +168,16 @@ class ActionNormalizer:
             return 0.0
         return float((np.abs(self._scale(robot_actions, embodiment, None)[..., moving]) > 2).mean())
 
+    def check_names(self, embodiment: str, names: Sequence[str]) -> None:
+        """Refuse actions that are named otherwise, or in another order, than those of the statistics."""
+        known = self._stats_of(embodiment).names
+        if tuple(names) != known:
+            raise ValueError(f"actions of {embodiment!r}: expected names {list(known)}, got {list(names)}")
+
     def with_embodiments(self, stats: Mapping[str, ActionStats]) -> "ActionNormalizer":
         """The same table with new embodiments behind the old ones, whose indices and scales stay."""
+        for name in stats.keys() & self.stats.keys():
+            self.check_names(name, stats[name].names)
         new = {name: entry for name, entry in stats.items() if name not in self.stats}
         return ActionNormalizer(self.stats | new, self.width)
 
@@ -200,8 +208,8 @@ class ActionNormalizer:
 
     def _scale(self, robot_actions: np.ndarray, embodiment: str, names: Sequence[str] | None) -> np.ndarray:
         known = self._stats_of(embodiment).names
-        if names is not None and tuple(names) != known:
-            raise ValueError(f"actions of {embodiment!r}: expected names {list(known)}, got {list(names)}")
+        if names is not None:
+            self.check_names(embodiment, names)
         if robot_actions.shape[-1] != len(known):
             raise ValueError(
                 f"actions of {embodiment!r}: expected {len(known)} dimensions ({', '.join(known)}), "

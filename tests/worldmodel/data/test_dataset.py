@@ -122,6 +122,32 @@ def test_unreadable_pictures_met_while_reading() -> None:
         ClipDataset(index, "train", index.normalizer(), on_bad="skip")[0]
 
 
+def reordered(episode: Episode) -> Episode:
+    return replace(episode, action_names=episode.action_names[::-1])
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_robot_with_other_actions_than_the_scales_is_refused_with_its_file(split: str) -> None:
+    source, splits = (
+        synthetic_source(4, size=(16, 16)),
+        SplitConfig(val=0.0, test=0.0, val_uids=("episode3",)),
+    )
+    known = index_episodes([source], CLIP, splits).normalizer()
+    other = index_episodes([PatchedSource(source, dict.fromkeys(range(4), reordered))], CLIP, splits)
+    file = {"train": "synthetic/episode0", "val": "synthetic/episode3"}[split]
+    with pytest.raises(ValueError, match=f"{file}: actions of 'a': expected names .*'joint0'.*, got"):
+        ClipDataset(other, split, known)
+
+
+def test_one_held_out_episode_with_other_actions_is_refused_when_read() -> None:
+    source, splits = synthetic_source(4, size=(16, 16)), SplitConfig(val=1.0, test=0.0)
+    known = index_episodes([source], CLIP, ALL_TRAIN).normalizer()
+    mixed = ClipDataset(index_episodes([PatchedSource(source, {2: reordered})], CLIP, splits), "val", known)
+    assert mixed[0].source == "synthetic/episode0#0"
+    with pytest.raises(ValueError, match="synthetic/episode2: actions of 'a': expected names"):
+        [mixed[number] for number in range(len(mixed))]
+
+
 def test_every_clip_is_the_one_its_source_names() -> None:
     source = synthetic_source(3, 27, size=(16, 16))
     dataset = build_clip_dataset([source], config=CLIP, splits=ALL_TRAIN)

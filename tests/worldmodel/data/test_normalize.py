@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,3 +150,13 @@ def test_shared_scales_give_the_same_place_the_same_number(actions: np.ndarray) 
     assert shared["near"].num_samples == 2000
     # A robot that joins a trained model takes the scale that the model knows.
     assert share_scales({"new": far}, known={"near": near})["new"] == near
+
+
+def test_a_known_embodiment_with_other_actions_is_refused(actions: np.ndarray) -> None:
+    entry = stats_of(actions)
+    table = ActionNormalizer({"arm": entry})
+    for names in (entry.names[::-1], (*entry.names[:-1], "gripper")):
+        with pytest.raises(ValueError, match=r"actions of 'arm': expected names .*, got") as caught:
+            table.with_embodiments({"arm": replace(entry, names=names)})
+        assert str(list(names)) in str(caught.value)
+        assert str(list(entry.names)) in str(caught.value)
