@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,10 +131,12 @@ def fit(
     validate: ValidateFn | None = None,
     resume: bool = False,
     accelerator: Accelerator | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> FitResult:
     """Train `model` in place; checkpoints, log.jsonl and curves go to `folder`.
 
     With `resume` the newest whole checkpoint of the folder is continued; without one it starts at step 0.
+    `on_start` is called on the main process when nothing is left that could refuse the run.
     """
     check_trackers(config.trackers)
     accelerator = accelerator or start_accelerator(config.machine)
@@ -150,6 +152,7 @@ def fit(
         if accelerator.is_main_process:
             run.tracker = Tracker(folder, config.trackers, run.state.step, asdict(config))
             stack.callback(run.tracker.close)
+            on_start()
         return _train(run, batches, validate, stack.enter_context(stop_on_signals()))
 
 
@@ -162,8 +165,7 @@ def _start(
     model.train()
     stepper = spread(Stepper(model, step_fn), accelerator, config.machine)
     state = RunState(model, config.optim)
-    store = CheckpointStore(folder / "checkpoints", config.keep_checkpoints)
-    _open_store(store, accelerator, resume)
+    store = open_store(folder, accelerator, resume, config.keep_checkpoints)
     if resume and (checkpoint := store.last_good()) is not None:
         state.restore(checkpoint)
     if accelerator.is_main_process:
@@ -177,8 +179,12 @@ def _start(
     return _Run(config, accelerator, model, stepper, state, store, slots)
 
 
-def _open_store(store: CheckpointStore, accelerator: Accelerator, resume: bool) -> None:
-    """Prepare the folder once; a folder that already holds a run is only continued, never overwritten."""
+def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: int) -> CheckpointStore:
+    """The checkpoints of a run's folder; one that already holds a run is only continued, never overwritten.
+
+    `fit` does it too, but a script should ask before it spends time or writes anything.
+    """
+    store = CheckpointStore(folder / "checkpoints", num_kept)
     problem = None
     if accelerator.is_main_process:
         try:
@@ -191,6 +197,7 @@ def _open_store(store: CheckpointStore, accelerator: Accelerator, resume: bool) 
             problem = str(error)
     if problem := agreed(problem, accelerator):
         raise ValueError(problem)
+    return store
 
 
 def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop: StopRequest) -> FitResult:

@@ -14,7 +14,7 @@ from torch import Tensor
 from training.command_line import run_script
 from training.data import DataConfig, open_clips, open_index
 from training.distributed import start_accelerator
-from training.loop import FitConfig, fit
+from training.loop import FitConfig, fit, open_store
 from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.models.autoencoder import CausalAutoencoder
@@ -53,6 +53,7 @@ def initial_video(clips: ClipDataset, count: int) -> Tensor:
 def train(config: AutoencoderConfig, resume: bool) -> bool:
     """Build from data, fit, save; False when a signal ended it early."""
     accelerator = start_accelerator(config.fit.machine)
+    open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
     index = open_index(config.data)
     clips = open_clips(config.data, index, "train", index.normalizer(), None, with_frames=True)
     torch.manual_seed(config.fit.seed)

@@ -13,12 +13,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from training.checkpointing import CheckpointStore, export_finished
+from training.checkpointing import export_finished
 from training.command_line import run_script
 from training.concept_run import ConceptTrainConfig, build_run, export_model
 from training.distributed import start_accelerator
 from training.factors import load_images
-from training.loop import fit
+from training.loop import fit, open_store
 from worldmodel.config import save_config
 
 
@@ -26,10 +26,8 @@ def train(config: ConceptTrainConfig, resume: bool) -> bool:
     """Build, fit, export; False when a signal ended it early."""
     accelerator = start_accelerator(config.fit.machine)
     output = Path(config.output)
+    store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config)
-    if accelerator.is_main_process:
-        output.mkdir(parents=True, exist_ok=True)
-        save_config(run.config, output / "config.yaml")
     result = fit(
         run.step,
         run.model,
@@ -40,9 +38,9 @@ def train(config: ConceptTrainConfig, resume: bool) -> bool:
         validate=run.validation,
         resume=resume,
         accelerator=accelerator,
+        on_start=partial(save_config, run.config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:
-        store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
         export_finished(store, result.metrics, partial(export_model, run))
     accelerator.end_training()
     return result.is_finished

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.checkpointing import Checkpoint, CheckpointStore, export_finished
+from training.checkpointing import Checkpoint, export_finished
 from training.command_line import run_script
 from training.concept_scores import ConceptScores, ScoreConfig
 from training.distributed import start_accelerator
 from training.factors import FactorDataConfig, load_images, open_factor_data
-from training.loop import FitConfig, fit
+from training.loop import FitConfig, fit, open_store
 from worldmodel.config import save_config
 from worldmodel.models.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.objectives.image_vae_loss import image_vae_loss
@@ -56,10 +56,8 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
     """Build, fit, export; False when a signal ended it early."""
     accelerator = start_accelerator(config.fit.machine)
     output = Path(config.output)
+    store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     dataset = open_factor_data(config.data)
-    if accelerator.is_main_process:
-        output.mkdir(parents=True, exist_ok=True)
-        save_config(config, output / "config.yaml")
     result = fit(
         partial(_step, num_pictures=len(dataset)),
         build_model(config),
@@ -70,9 +68,9 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
         validate=ConceptScores(dataset, config.scores) if config.scores.num_pictures else None,
         resume=resume,
         accelerator=accelerator,
+        on_start=partial(save_config, config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:
-        store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
         export_finished(store, result.metrics, partial(export_model, config))
     accelerator.end_training()
     return result.is_finished

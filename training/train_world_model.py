@@ -11,10 +11,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from training.checkpointing import CheckpointStore, export_finished
+from training.checkpointing import export_finished
 from training.command_line import run_script
 from training.distributed import start_accelerator
-from training.loop import fit
+from training.loop import fit, open_store
 from training.world_model_run import TrainConfig, build_run, export_model
 from worldmodel.config import save_config
 from worldmodel.objectives.world_model_loss import world_model_step
@@ -24,10 +24,8 @@ def train(config: TrainConfig, resume: bool) -> bool:
     """Build, fit, export; False when a signal ended it early."""
     accelerator = start_accelerator(config.fit.machine)
     output = Path(config.output)
+    store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config, accelerator.device)
-    if accelerator.is_main_process:
-        output.mkdir(parents=True, exist_ok=True)
-        save_config(config, output / "config.yaml")
     result = fit(
         world_model_step,
         run.model,
@@ -37,9 +35,9 @@ def train(config: TrainConfig, resume: bool) -> bool:
         validate=run.validation,
         resume=resume,
         accelerator=accelerator,
+        on_start=partial(save_config, config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:
-        store = CheckpointStore(output / "checkpoints", config.fit.keep_checkpoints)
         export_finished(store, result.metrics, partial(export_model, config))
     accelerator.end_training()
     return result.is_finished

@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import pytest
 import torch
 
+from training.checkpointing import CheckpointStore
 from training.data import open_clips, open_index
 from training.train_autoencoder import AutoencoderConfig, initial_video, train
 from worldmodel.config import load_config
@@ -26,3 +28,14 @@ def test_the_saved_autoencoder_rebuilds_frames_and_knows_its_latent_scale(tmp_pa
     assert latents.shape == (2, 16, 3, 8, 8)
     assert 0.2 < latents.std() < 5
     assert torch.isfinite(latents).all()
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_data_is_opened(tmp_path: Path) -> None:
+    overrides = [f"output={tmp_path}", "data.synthetic_episodes=0", f"data.paths=[{tmp_path / 'nowhere'}]"]
+    config = load_config(AutoencoderConfig, str(ROOT / "configs/debug/autoencoder.yaml"), overrides)
+    CheckpointStore(tmp_path / "checkpoints", 1).prepare()
+    CheckpointStore(tmp_path / "checkpoints", 1).save(1, {}, {})
+    (tmp_path / "config.yaml").write_text("of the run\n")
+    with pytest.raises(ValueError, match="already holds a run: pass --resume"):
+        train(config, False)
+    assert (tmp_path / "config.yaml").read_text() == "of the run\n"

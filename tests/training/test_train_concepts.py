@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from training.checkpointing import CheckpointStore
 from training.concept_run import ConceptTrainConfig, resolve
 from training.concept_validation import some_indices
 from training.train_concepts import train
@@ -158,3 +159,12 @@ def test_some_indices_are_different_and_all_when_there_are_few() -> None:
     assert some_indices(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
     chosen = some_indices(1000, 50, 0)
     assert len(set(chosen.tolist())) == 50
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_data_is_opened(tmp_path: Path) -> None:
+    CheckpointStore(tmp_path / "run/checkpoints", 1).prepare()
+    CheckpointStore(tmp_path / "run/checkpoints", 1).save(1, {}, {})
+    (tmp_path / "run/config.yaml").write_text("of the run\n")
+    with pytest.raises(ValueError, match="already holds a run: pass --resume"):
+        train(debug_config("vqvae", tmp_path, "run"), False)
+    assert (tmp_path / "run/config.yaml").read_text() == "of the run\n"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from robotwin_adapters.tabletop import rooms as rendered
+from training.checkpointing import CheckpointStore
 from training.concept_scores import ConceptScores, ScoreConfig
 from training.factors import open_factor_data
 from training.train_vae_baseline import VaeBaselineConfig, train
@@ -83,3 +84,12 @@ def test_scores_in_passing_know_a_perfect_model_from_a_blind_one() -> None:
     noise = ReadsFactors()
     noise.encode = lambda images: torch.randn(len(images), 2)  # type: ignore[method-assign]
     assert scores(noise, 0, None, None)["factor_vae"] < 0.65  # type: ignore[arg-type]
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_data_is_opened(tmp_path: Path) -> None:
+    CheckpointStore(tmp_path / "checkpoints", 1).prepare()
+    CheckpointStore(tmp_path / "checkpoints", 1).save(1, {}, {})
+    (tmp_path / "config.yaml").write_text("of the run\n")
+    with pytest.raises(ValueError, match="already holds a run: pass --resume"):
+        train(debug_config("beta_vae", tmp_path / "nowhere", f"output={tmp_path}"), False)
+    assert (tmp_path / "config.yaml").read_text() == "of the run\n"

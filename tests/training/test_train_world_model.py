@@ -130,6 +130,17 @@ def test_a_run_through_torchrun_has_the_losses_of_one_process(
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=TOLERANCE)
 
 
+def test_a_folder_that_holds_a_run_is_refused_before_anything_is_written(
+    one_process: Path, overrides: list[str], tmp_path: Path
+) -> None:
+    before = (one_process / "config.yaml").read_text()
+    again = [*overrides, f"output={one_process}", f"data.latents={tmp_path / 'latents'}"]
+    with pytest.raises(ValueError, match="already holds a run: pass --resume"):
+        train(load_config(TrainConfig, CONFIG, again), False)
+    assert (one_process / "config.yaml").read_text() == before
+    assert not (tmp_path / "latents").exists()
+
+
 def test_a_stopped_and_resumed_run_ends_in_the_same_model(overrides: list[str], tmp_path: Path) -> None:
     shared = [*overrides, "model.regime=lacg", "fit.steps=12", "validation.num_clips=0"]
     straight = load_config(TrainConfig, CONFIG, [*shared, f"output={tmp_path / 'straight'}"])
