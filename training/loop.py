@@ -131,16 +131,18 @@ def fit(
     validate: ValidateFn | None = None,
     resume: bool = False,
     accelerator: Accelerator | None = None,
+    identity: Mapping[str, Any] | None = None,
     on_start: Callable[[], None] = lambda: None,
 ) -> FitResult:
     """Train `model` in place; checkpoints, log.jsonl and curves go to `folder`.
 
     With `resume` the newest whole checkpoint of the folder is continued; without one it starts at step 0.
+    `identity`, JSON values that the weights depend on, must then be those of the checkpoint.
     `on_start` is called on the main process when nothing is left that could refuse the run.
     """
     check_trackers(config.trackers)
     accelerator = accelerator or start_accelerator(config.machine)
-    run = _start(step_fn, model, config, folder, accelerator, resume)
+    run = _start(step_fn, model, config, folder, accelerator, resume, identity)
     num_slots = config.global_batch // config.micro_batch
     indices = micro_batches(
         len(dataset), config.micro_batch, num_slots, run.slots, config.seed, run.state.step
@@ -157,14 +159,20 @@ def fit(
 
 
 def _start(
-    step_fn: StepFn, model: nn.Module, config: FitConfig, folder: Path, accelerator: Accelerator, resume: bool
+    step_fn: StepFn,
+    model: nn.Module,
+    config: FitConfig,
+    folder: Path,
+    accelerator: Accelerator,
+    resume: bool,
+    identity: Mapping[str, Any] | None,
 ) -> _Run:
     num_slots = config.global_batch // config.micro_batch
     slots = process_slots(num_slots, accelerator.process_index, accelerator.num_processes)
     switch_on(model, config.gradient_checkpointing, config.compile)
     model.train()
     stepper = spread(Stepper(model, step_fn), accelerator, config.machine)
-    state = RunState(model, config.optim)
+    state = RunState(model, config.optim, identity)
     store = open_store(folder, accelerator, resume, config.keep_checkpoints)
     if resume and (checkpoint := store.last_good()) is not None:
         state.restore(checkpoint)

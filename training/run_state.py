@@ -1,6 +1,8 @@
 """Everything that a resumed run needs: trained weights, optimiser, moving average and counters."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,11 +18,15 @@ from training.optim import (
     trainable_parameters,
 )
 
+MAX_NAMED = 5  # differences that a message lists
+
 
 class RunState:
     """The state of a run; tensors are written whole, so a run may resume on another number of processes."""
 
-    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+    def __init__(
+        self, model: nn.Module, config: OptimConfig, identity: Mapping[str, Any] | None = None
+    ) -> None:
         self.parameters = trainable_parameters(model)
         self._buffers = _persistent_buffers(model)
         self.optimizer = make_optimizer(model, config)
@@ -29,6 +35,8 @@ class RunState:
         self.num_skipped = 0  # steps without a finite loss and gradient
         self.num_nonfinite = 0  # of those, the ones in a row just now
         self.best: float | None = None  # lowest validation number so far
+        # What the weights depend on beside the config, as it comes back from JSON; none: not known.
+        self.identity = json.loads(json.dumps(identity))
 
     def files(self) -> dict[str, dict[str, Tensor]]:
         """File name -> whole tensors on the CPU; under fsdp2 every process must call it."""
@@ -51,10 +59,12 @@ class RunState:
             "num_nonfinite": self.num_nonfinite,
             "best": self.best,
             "num_ema_updates": 0 if self.ema is None else self.ema.num_updates,
+            "identity": self.identity,
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint; ValueError when it belongs to another model."""
+        """Take over a checkpoint; ValueError when it belongs to another model or to other data."""
+        self._check_identity(checkpoint)
         _copy_all(checkpoint, "weights", {**self.parameters, **self._buffers})
         self._restore_optimizer(checkpoint.tensors("optimizer"))
         if self.ema is not None:
@@ -64,6 +74,17 @@ class RunState:
         self.num_skipped = checkpoint.state["num_skipped"]
         self.num_nonfinite = checkpoint.state["num_nonfinite"]
         self.best = checkpoint.state["best"]
+
+    def _check_identity(self, checkpoint: Checkpoint) -> None:
+        saved = checkpoint.state.get("identity")  # checkpoints of older versions have none
+        if saved is None or self.identity is None:
+            return
+        if changed := list(differences(saved, self.identity)):
+            more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
+            raise ValueError(
+                f"{checkpoint.path} belongs to a run on other data: {'; '.join(changed[:MAX_NAMED])}{more}. "
+                "Use the data and clip settings it was started with, or another folder"
+            )
 
     def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
         for full_name, value in saved.items():
@@ -75,6 +96,29 @@ class RunState:
                 target = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
             load_full(target, value)
             self.optimizer.state[parameter][key] = target
+
+
+def differences(saved: Any, now: Any, name: str = "") -> Iterator[str]:
+    """What changed between two JSON values, in words; numbers within rounding are equal."""
+    if isinstance(saved, dict) and isinstance(now, dict):
+        for key in [*saved, *(key for key in now if key not in saved)]:
+            yield from differences(saved.get(key), now.get(key), f"{name}.{key}" if name else key)
+    elif not _agree(saved, now):
+        yield f"{name} was {_shown(saved)}, now is {_shown(now)}"
+
+
+def _agree(saved: Any, now: Any) -> bool:
+    if isinstance(saved, list) and isinstance(now, list):
+        return len(saved) == len(now) and all(map(_agree, saved, now))
+    if isinstance(saved, float) and isinstance(now, float):
+        # Statistics that another machine takes of the same data may differ in their last digits.
+        return math.isclose(saved, now, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(saved == now)
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _copy_all(checkpoint: Checkpoint, file: str, targets: Mapping[str, Tensor]) -> None:

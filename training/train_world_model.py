@@ -15,7 +15,7 @@ from training.checkpointing import export_finished
 from training.command_line import run_script
 from training.distributed import start_accelerator
 from training.loop import fit, open_store
-from training.world_model_run import TrainConfig, build_run, export_model
+from training.world_model_run import TrainConfig, build_run, data_identity, export_model
 from worldmodel.config import save_config
 from worldmodel.objectives.world_model_loss import world_model_step
 
@@ -35,6 +35,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
         validate=run.validation,
         resume=resume,
         accelerator=accelerator,
+        identity=data_identity(config, run.model),
         on_start=partial(save_config, config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:

@@ -1,8 +1,9 @@
 """Everything of a world-model run that a config decides: data, model and validation."""
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -95,6 +96,17 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
         model.fdm.backbone.set_attention_backend("_native_math")
     return model
+
+
+def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
+    """What a resumed run must find unchanged: clips, frame contract, and each embodiment's actions."""
+    return {
+        "clip": asdict(config.data.clip),
+        "frames": asdict(model.contract),
+        "action_width": model.normalizer.width,
+        "embodiments": list(model.normalizer.embodiments),
+        "actions": {name: asdict(entry) for name, entry in model.normalizer.stats.items()},
+    }
 
 
 def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:

@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -159,6 +160,25 @@ def test_a_stopped_and_resumed_run_ends_in_the_same_model(overrides: list[str], 
     assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")
     one, two = (WorldModel.from_pretrained(tmp_path / name / "model") for name in ("straight", "stopped"))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.clip.stride=2", "clip.stride was 1, now is 2; frames.fps was 16.66.*, now is 8.33"),
+        ("data.synthetic_episodes=5", r"actions.robot0.q01 was \[.*; actions.robot0.num_samples was"),
+    ],
+)
+def test_a_resume_on_other_clips_is_refused_and_leaves_the_run_alone(
+    override: str, message: str, one_process: Path, overrides: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(one_process, folder)
+    before = (folder / "config.yaml").read_text()
+    other = [*overrides, *SHARED, "data.latents=", "fit.steps=3", override, f"output={folder}"]
+    with pytest.raises(ValueError, match=f"belongs to a run on other data: .*{message}"):
+        train(load_config(TrainConfig, CONFIG, other), True)
+    assert (folder / "config.yaml").read_text() == before
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
