@@ -69,7 +69,7 @@ class ActionChannel:
             Section("Do the groups keep apart?", HEADROOM, ("measure", "value", "95 % interval"), parts),
         ]
         if self.diversity is not None:
-            sections.append(Section("Mechanism diversity of the actions", self.diversity.verdict()))
+            sections.append(diversity_section(self.diversity))
         return sections
 
     def figure(self) -> Figure:
@@ -154,6 +154,27 @@ def action_channel(
     )
 
 
+def diversity_section(diversity: MechanismDiversity, text: str = "") -> Section:
+    """The verdict on the actions' GMD contrasts, behind `text`, and their spectrum point by point."""
+    header = ("point", "rank", "effective rank", "condition number", "singular values")
+    columns = (diversity.rank, diversity.effective_rank, diversity.condition_number)
+    rows = tuple(
+        (
+            str(point),
+            f"{rank:d}",
+            f"{effective:.3g}",
+            f"{condition:.3g}",
+            " ".join(f"{v:.3g}" for v in values),
+        )
+        for point, (rank, effective, condition, values) in enumerate(
+            zip(*(column.tolist() for column in (*columns, diversity.singular_values)), strict=True)
+        )
+    )
+    size = f"Largest contrast {diversity.largest_contrast:.3g} before scaling."
+    lines = f"{text} {diversity.verdict()}. {size}".strip()
+    return Section("Mechanism diversity of the actions", lines, header, rows)
+
+
 def arm_groups(action_names: Sequence[str]) -> dict[str, list[int]]:
     """Dimensions of the left and of the right arm, by the beginning of their names."""
     sides = {side: [i for i, name in enumerate(action_names) if name.startswith(side)] for side in ARMS}
@@ -168,13 +189,13 @@ ARMS = ("left", "right")
 def action_diversity(
     generator: VideoGenerator,
     latent: Float[Tensor, "b ..."],
-    actions: Float[Tensor, "b n a"],
+    actions: Float[Tensor, "k n a"],
     *,
     num_directions: int = 2,
     num_points: int = 4,
     seed: int = 0,
 ) -> MechanismDiversity:
-    """GMD contrasts with the batch's action sequences as conditions, along a few random latent directions.
+    """GMD contrasts with the action sequences as conditions, along a few random directions of latent[0].
 
     The generator is called in double precision and differentiated three times.
     """

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
 
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
-from worldmodel.diagnostics.action_channel import action_channel, arm_groups
+from worldmodel.diagnostics.action_channel import action_channel, arm_groups, diversity_section
 from worldmodel.diagnostics.jacobians import Generator
 from worldmodel.diagnostics.mechanistic_report import mechanistic_report
-from worldmodel.diagnostics.page import write_page
+from worldmodel.diagnostics.page import Section, write_page
 from worldmodel.diagnostics.world_model_channel import world_model_channel
+from worldmodel.diagnostics.world_model_diversity import nearby_actions, world_model_diversity
 from worldmodel.models.world_model import WorldModel
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, EpisodeSource
 
@@ -44,7 +46,7 @@ def diagnose_generator(
 
 
 def diagnose_world_model(model: WorldModel, batch: ClipBatch, page: Path, *, seed: int = 0) -> list[Path]:
-    """Which arm moves which pixels, on the clips of a batch of one embodiment."""
+    """Which arm moves which pixels, on the clips of a batch of one embodiment, and GMD contrasts of one."""
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
     given = batch.frames[:, : FRAMES_PER_LATENT * (model.config.history - 1) + 1]
@@ -54,7 +56,37 @@ def diagnose_world_model(model: WorldModel, batch: ClipBatch, page: Path, *, see
     shape = (len(given), model.contract.latent_channels, *model.contract.latent_grid)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     report = action_channel(generator, noise, batch.robot_actions, groups, derivative="difference")
-    return write_page(page, f"Action channel of a world model, {embodiment}", report.sections())
+    arms = [index for indices in groups.values() for index in indices]
+    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], arms, seed)
+    sections = [*report.sections(), contrasts]
+    return write_page(page, f"Action channel of a world model, {embodiment}", sections)
+
+
+def _contrasts(
+    model: WorldModel,
+    given: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
+    noise: Float[Tensor, "1 c f h w"],
+    actions: Float[Tensor, "1 n a"],
+    arms: Sequence[int],
+    seed: int,
+) -> Section:
+    """GMD contrasts of the first clip, or why there are none."""
+    sequences = nearby_actions(actions, arms, 2 * NUM_DIRECTIONS, seed=seed)
+    try:
+        found = world_model_diversity(
+            model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed
+        )
+    except ValueError as error:
+        return Section("Mechanism diversity of the actions", f"Left out: {error}.")
+    return diversity_section(found, CONTRASTS)
+
+
+NUM_DIRECTIONS = 2  # of the noise, for the GMD contrasts
+CONTRASTS = (
+    f"GMD contrasts of one network call, noise latents to clean latents at sigma 1 behind the clean history "
+    f"of the first clip, along {NUM_DIRECTIONS} random directions of the noise. Conditions: the actions of "
+    f"the clip, and the same with a random offset of all arm dimensions held throughout."
+)
 
 
 def first_clips(model: WorldModel, source: EpisodeSource, num_clips: int) -> ClipBatch:

@@ -83,15 +83,18 @@ def mechanism_vectors(
         # Not slogdet: its second derivative under vmap comes out wrong (torch 2.13).
         return torch.linalg.cholesky_ex(jacobian.T @ jacobian)[0].diagonal().log().sum()
 
+    def slope(point: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        value = grad(log_volume)(point, condition)
+        return value, value
+
     def vector(point: Tensor, condition: Tensor) -> Tensor:
-        slope = grad(log_volume)
-        curvature = torch.diagonal(jacfwd(slope)(point, condition))
-        return torch.cat([slope(point, condition), curvature])
+        curvature, value = jacfwd(slope, has_aux=True)(point, condition)
+        return torch.cat([value, curvature.diagonal()])
 
     num_points, num_conditions = len(z), len(conditions)
     pairs = z.double().repeat_interleave(num_conditions, 0), conditions.double().repeat(num_points, 1)
     stretch = torch.linalg.svdvals(vmap(jacfwd(output), chunk_size=chunk_size)(*pairs))
-    if (stretch[:, -1] < 1e-7 * stretch[:, 0]).any():
+    if (stretch[:, -1] <= 1e-7 * stretch[:, 0]).any():
         raise ValueError(
             "the Jacobian of the generator loses rank: it is not invertible in z and V has no meaning"
         )

@@ -111,6 +111,9 @@ def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
     assert float(rows["right"][2]) == 0
     assert float(rows["Type D: pixels moved by several groups"][2]) == 0
     assert (tmp_path / "page_0_0.png").stat().st_size > 1000
+    assert "Assumption 2 holds at" in page.read_text()
+    assert int(rows["0"][2]) == 4  # the rank of the contrasts at the one point
+    assert float(rows["0"][4]) < 1e6
 
 
 def test_the_page_of_a_world_model_needs_names_of_arms(
