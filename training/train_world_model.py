@@ -15,7 +15,7 @@ from training.checkpointing import export_finished
 from training.command_line import run_script
 from training.distributed import start_accelerator
 from training.loop import fit, open_store
-from training.world_model_run import TrainConfig, build_run, data_identity, export_model
+from training.world_model_run import TrainConfig, build_run, data_identity, export_model, say_contrast
 from worldmodel.config import save_config
 from worldmodel.objectives.world_model_loss import world_model_step
 
@@ -26,6 +26,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config, accelerator.device)
+    say_contrast(run, accelerator)
     result = fit(
         world_model_step,
         run.model,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 
 from training.checkpointing import Checkpoint
 from training.data import (
@@ -20,12 +20,13 @@ from training.data import (
 )
 from training.loop import FitConfig
 from training.validation import Validation, ValidationConfig
-from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.models.wan import load_vae
 from worldmodel.models.world_model import WorldModel
 from worldmodel.models.world_model_config import WorldModelConfig
 from worldmodel.models.world_model_parts import build_embodiment_classifier, build_mcl
+from worldmodel.objectives.world_model_loss import mcl_reach
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,18 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
         model.fdm.backbone.set_attention_backend("_native_math")
     return model
+
+
+def say_contrast(run: WorldModelRun, accelerator: Accelerator) -> None:
+    """What the contrast will train, read off the gradients of two clips; nothing without one."""
+    if run.model.mcl is None or not accelerator.is_main_process:
+        return
+    clips = [run.train_clips[number] for number in range(min(2, len(run.train_clips)))]
+    batch = collate_clips(clips).to(accelerator.device)
+    # In evaluation mode: no dropout draws from the global generator, so losses do not depend on the look.
+    model = run.model.to(accelerator.device).eval()
+    with accelerator.autocast():
+        log.info("%s", mcl_reach(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
 
 
 def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:

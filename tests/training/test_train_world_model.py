@@ -1,6 +1,8 @@
 import json
+import logging
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -200,6 +202,21 @@ def test_fine_tuning_adds_embodiments_and_an_objective(overrides: list[str], tmp
     assert (model.config.regime, model.config.objective.mcl_weight) == ("lacg", 0.5)
     assert model.mcl is not None
     assert model.embodiment_classifier is not None
+
+
+@pytest.mark.parametrize("mode", ["exact", "detached"])
+def test_a_run_with_mcl_says_once_what_it_trains(
+    mode: str, overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    short = [*overrides, "fit.steps=1", "validation.num_clips=0"]
+    assert train(load_config(TrainConfig, CONFIG, [*short, f"output={tmp_path / 'plain'}"]), False)
+    assert "sends gradient to" not in caplog.text
+    contrasted = [*short, f"model.mcl.mode={mode}", f"output={tmp_path / 'mcl'}"]
+    assert train(load_config(TrainConfig, CONFIG, contrasted), False)
+    assert caplog.text.count(f"MCL (infonce, {mode}) sends gradient to") == 1
+    verdicts = dict(re.findall(r"  (backbone|critic, heads): (yes|NO)", caplog.text))
+    assert verdicts == {"backbone": "yes" if mode == "exact" else "NO", "critic, heads": "yes"}
 
 
 def test_a_finished_run_ships_in_half_the_size(
