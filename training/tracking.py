@@ -57,18 +57,25 @@ class Tracker:
 
     def video(self, step: int, name: str, frames: UInt8[np.ndarray, "t H W 3"], fps: float) -> None:
         """Show a video in TensorBoard (as an animated image) and in Weights & Biases."""
-        if self._board is not None:
-            image = Summary.Image(
-                height=frames.shape[1],
-                width=frames.shape[2],
-                colorspace=3,
-                encoded_image_string=_gif(frames, fps),
-            )
-            summary = Summary(value=[Summary.Value(tag=f"rollout/{name}", image=image)])
-            self._board._get_file_writer().add_summary(summary, step)
-        if self._wandb is not None:
-            video = self._wandb.Video(frames.transpose(0, 3, 1, 2), fps=max(1, round(fps)))
-            self._wandb.log({f"rollout/{name}": video}, step=step)
+        try:
+            if self._board is not None:
+                self._show_on_board(step, name, frames, fps)
+            if self._wandb is not None:  # writes a file before it sends it
+                video = self._wandb.Video(frames.transpose(0, 3, 1, 2), fps=max(1, round(fps)))
+                self._wandb.log({f"rollout/{name}": video}, step=step)
+        except OSError as error:
+            log.warning("video %s of step %d was not logged: %s", name, step, error)
+
+    def _show_on_board(self, step: int, name: str, frames: UInt8[np.ndarray, "t H W 3"], fps: float) -> None:
+        assert self._board is not None
+        image = Summary.Image(
+            height=frames.shape[1],
+            width=frames.shape[2],
+            colorspace=3,
+            encoded_image_string=_gif(frames, fps),
+        )
+        summary = Summary(value=[Summary.Value(tag=f"rollout/{name}", image=image)])
+        self._board._get_file_writer().add_summary(summary, step)
 
     def close(self) -> None:
         """Flush and close everything."""

@@ -1,5 +1,6 @@
 """Validation of a world model: the loss on held-out clips with fixed noise, and rollouts to look at."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from worldmodel.models.world_model import WorldModel
 from worldmodel.objectives.world_model_loss import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import FRAMES_PER_LATENT
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ class Validation:
             )
         real, made = batch.frames[0].cpu().float() / 255, rollout.frames[0].cpu().float()
         video = side_by_side(real, made)
-        write_video(self.folder / f"{name}.mp4", iter(video), model.contract.fps)
+        try:
+            write_video(self.folder / f"{name}.mp4", iter(video), model.contract.fps)
+        except OSError as error:  # a full disk must not end a run whose weights are still good
+            log.warning("rollout %s was not written: %s", name, error)
         if tracker is not None:
             tracker.video(int(name.split("_")[1]), name.rpartition("_")[2], video, model.contract.fps)
         return {"rollout_psnr": psnr(real[num_given:], made[num_given:])}

@@ -71,3 +71,20 @@ def test_a_full_disk_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCapt
     tracker.scalars(3, {"loss": 0.5})
     assert "step 3 was not logged: [Errno 28]" in caplog.text
     tracker.close()
+
+
+class FullBoard:
+    def _get_file_writer(self) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None: ...
+
+
+def test_a_video_that_cannot_be_written_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("training.tracking.SummaryWriter", lambda *args, **options: FullBoard())
+    tracker = Tracker(tmp_path, ("tensorboard",), 0, {})
+    tracker.video(7, "clip0", np.zeros((5, 8, 12, 3), np.uint8), fps=10)
+    assert "video clip0 of step 7 was not logged: [Errno 28]" in caplog.text
+    tracker.close()

@@ -1,3 +1,4 @@
+import errno
 import json
 import logging
 import multiprocessing
@@ -202,6 +203,20 @@ def test_fine_tuning_adds_embodiments_and_an_objective(overrides: list[str], tmp
     assert (model.config.regime, model.config.objective.mcl_weight) == ("lacg", 0.5)
     assert model.mcl is not None
     assert model.embodiment_classifier is not None
+
+
+def test_a_full_disk_in_validation_does_not_end_the_run(
+    overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("training.validation.write_video", full)
+    config = load_config(TrainConfig, CONFIG, [*overrides, "fit.steps=1", f"output={tmp_path}"])
+    assert train(config, False)
+    assert "rollout step_00000001_clip0 was not written: [Errno 28]" in caplog.text
+    assert json.loads((tmp_path / "metrics.json").read_text())["rollout_psnr"] > 0
+    assert not list(tmp_path.rglob("*.mp4"))
 
 
 @pytest.mark.parametrize("mode", ["exact", "detached"])
