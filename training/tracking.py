@@ -1,6 +1,7 @@
 """Where numbers and videos of a run go: log.jsonl always, TensorBoard by default, wandb when asked for."""
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
 import io
@@ -95,8 +96,17 @@ def check_trackers(names: Sequence[TrackerName]) -> None:
 
 def _start_wandb(folder: Path, config: Mapping[str, Any]) -> Any:
     wandb = importlib.import_module("wandb")
-    # The folder's name is the id, so that a resumed run continues its own curves.
-    wandb.init(project="worldmodel", id=folder.name, dir=str(folder), config=dict(config), resume="allow")
+    # The id is a function of the folder, so that a resumed run continues its own curves; its path tells
+    # folders of one name apart.
+    place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
+    wandb.init(
+        project="worldmodel",
+        id=f"{folder.name}-{place}",
+        name=folder.name,
+        dir=str(folder),
+        config=dict(config),
+        resume="allow",
+    )
     return wandb
 
 

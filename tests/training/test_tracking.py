@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -71,6 +72,20 @@ def test_a_full_disk_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCapt
     tracker.scalars(3, {"loss": 0.5})
     assert "step 3 was not logged: [Errno 28]" in caplog.text
     tracker.close()
+
+
+def test_runs_of_one_name_in_two_folders_have_two_wandb_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids: list[str] = []
+    fake = types.SimpleNamespace(init=lambda **options: ids.append(options["id"]), finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path / "a/seed0", tmp_path / "b/seed0", Path("a/seed0")):
+        Tracker(folder, ("wandb",), 0, {}).close()
+    first, second, again = ids
+    assert first == again != second
+    assert all(re.fullmatch("seed0-[0-9a-f]{8}", name) for name in ids)
 
 
 class FullBoard:
