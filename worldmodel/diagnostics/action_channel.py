@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from torch import Tensor
 from torch.func import jvp
 
-from worldmodel.diagnostics.intervals import Interval, mean_interval
+from worldmodel.diagnostics.intervals import Interval, interval_text, mean_interval
 from worldmodel.diagnostics.jacobians import jacobian_blocks
 from worldmodel.diagnostics.mechanism_diversity import MechanismDiversity, mechanism_diversity
 from worldmodel.diagnostics.mechanistic import (
@@ -51,9 +51,9 @@ class ActionChannel:
     def sections(self) -> list[Section]:
         """Tables and pictures of the report."""
         rows = [
-            (name, f"{values.mean():.3g}", f"{low:.3g} to {high:.3g}", " ".join(f"{v:.2g}" for v in by_frame))
-            for name, values, (low, high), by_frame in zip(
-                self.groups, self.per_sample.T, self.intervals, self.strength, strict=True
+            (name, f"{values.mean():.3g}", between, " ".join(f"{v:.2g}" for v in by_frame))
+            for name, values, between, by_frame in zip(
+                self.groups, self.per_sample.T, map(self._between, self.intervals), self.strength, strict=True
             )
         ]
         header = ("action group", "change per unit", "95 % interval", "frame by frame")
@@ -63,7 +63,7 @@ class ActionChannel:
             ("Type D: pixels moved by several groups", shared.score, shared.interval),
             ("compositional contrast, normalised", contrast.normalised, contrast.interval),
         )
-        parts = tuple((name, f"{value:.3g}", f"{a:.3g} to {b:.3g}") for name, value, (a, b) in between)
+        parts = tuple((name, f"{value:.3g}", self._between(interval)) for name, value, interval in between)
         sections = [
             Section("Action channel", text, header, tuple(rows), (("Who moves what", self.figure()),)),
             Section("Do the groups keep apart?", HEADROOM, ("measure", "value", "95 % interval"), parts),
@@ -71,6 +71,9 @@ class ActionChannel:
         if self.diversity is not None:
             sections.append(diversity_section(self.diversity))
         return sections
+
+    def _between(self, interval: Interval) -> str:
+        return interval_text(interval, self.num_samples)
 
     def figure(self) -> Figure:
         """One row per group, one column per frame, all on one scale; the last row is the strongest group."""

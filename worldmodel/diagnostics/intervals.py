@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 
 Interval = tuple[float, float]
 Z = 1.959964  # standard deviations of a normal distribution that hold 95 %
+UNKNOWN = (float("nan"), float("nan"))  # one value says nothing about its spread
 
 
 def wilson_interval(hits: int, trials: int) -> Interval:
@@ -17,8 +18,10 @@ def wilson_interval(hits: int, trials: int) -> Interval:
 
 
 def mean_interval(values: Float[np.ndarray, " items"]) -> Interval:
-    """Normal interval of the mean of a few values; no width when there is one value only."""
-    half = Z * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    """Normal interval of the mean of a few values; nan to nan when there is one value only."""
+    if len(values) < 2:
+        return UNKNOWN
+    half = Z * float(values.std(ddof=1)) / len(values) ** 0.5
     return float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -29,8 +32,15 @@ def jackknife_interval(
 
     `statistic` takes the mask of the points to keep.
     """
+    if num_points < 2:
+        return UNKNOWN
     blocks = min(blocks, num_points)
     block = np.arange(num_points) % blocks
     parts = np.array([statistic(block != left_out) for left_out in range(blocks)])
     half = Z * float(np.sqrt((blocks - 1) / blocks * np.square(parts - parts.mean()).sum()))
     return value - half, value + half
+
+
+def interval_text(interval: Interval, num_points: int) -> str:
+    """An interval for a table of results."""
+    return "one point" if num_points < 2 else f"{interval[0]:.3g} to {interval[1]:.3g}"

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from worldmodel.diagnostics.higher_order import TypeH, type_h
-from worldmodel.diagnostics.intervals import Interval
+from worldmodel.diagnostics.intervals import Interval, interval_text
 from worldmodel.diagnostics.jacobians import (
     Blocks,
     JacobianBlocks,
@@ -154,7 +154,7 @@ def mechanistic_report(
 def _row(
     name: str, value: float | int, interval: Interval | None, num_points: int, reading: str
 ) -> tuple[str, str, str, str, str]:
-    between = "" if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
+    between = "" if interval is None else interval_text(interval, num_points)
     return name, f"{value:.4g}", between, str(num_points), reading
 
 

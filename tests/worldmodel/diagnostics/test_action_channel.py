@@ -77,6 +77,8 @@ def test_sections_have_a_row_per_group_and_a_picture() -> None:
     assert [row[0] for row in sections[0].rows] == ["left", "right"]
     assert len(sections[0].figures) == 1
     assert len(sections) == 2
+    alone = action_channel(two_arms(), LATENT[:1], ACTIONS[:1], GROUPS).sections()
+    assert {row[2] for section in alone for row in section.rows} == {"one point"}
 
 
 def test_groups_come_from_names() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from worldmodel.diagnostics.intervals import jackknife_interval, mean_interval, wilson_interval
+from worldmodel.diagnostics.intervals import interval_text, jackknife_interval, mean_interval, wilson_interval
 
 
 def test_wilson_interval_known_values() -> None:
@@ -27,5 +27,8 @@ def test_jackknife_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 0.85 < covered / 200 < 0.99
 
 
-def test_one_value_has_no_width() -> None:
-    assert mean_interval(np.array([0.3])) == (0.3, 0.3)
+def test_one_value_has_no_interval() -> None:
+    for interval in (mean_interval(np.array([0.3])), jackknife_interval(0.3, lambda keep: 0.3, 1)):
+        assert np.isnan(interval).all()
+        assert interval_text(interval, 1) == "one point"
+    assert interval_text((0.25, 0.5), 2) == "0.25 to 0.5"

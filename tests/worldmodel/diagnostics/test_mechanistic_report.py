@@ -56,6 +56,16 @@ def test_pages_hold_every_measure() -> None:
     assert [len(section.figures) for section in sections] == [0, 1, 1]
 
 
+def test_a_single_point_is_said_to_be_one() -> None:
+    rows = {row[0]: row for row in mechanistic_report(disjoint, Z, BLOCKS).sections()[0].rows}
+    assert rows["Type S: sparsity gap"][2:4] == ("one point", "1")
+    assert rows["Type H: Hessian across factors"][2:4] == ("one point", "1")
+    assert rows["Type D: shared outputs"][2:4] == ("0 to 0", "6")
+    more = mechanistic_report(disjoint, Z, BLOCKS, num_slow_points=2)
+    assert more.sparsity is not None
+    assert more.sparsity.interval == (4, 4)
+
+
 def test_a_jacobian_has_no_type_h_and_a_singular_one_no_gap() -> None:
     found = mechanistic_report(np.array([[1.0, 0], [0, 1], [1, 1]]))
     assert found.type_h is None
