@@ -186,6 +186,30 @@ def test_saving_replaces_as_a_whole_or_not_at_all(trained, tmp_path, monkeypatch
         model.save_pretrained(tmp_path / "mine")
 
 
+def test_a_hub_id_is_downloaded_and_loads_like_a_folder(trained, batch, tmp_path, monkeypatch):
+    model = trained(regime="acg")
+    model.save_pretrained(tmp_path / "snapshot")
+    asked = []
+
+    def download(name: str) -> str:
+        asked.append(name)
+        return str(tmp_path / "snapshot")
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    loaded = WorldModel.from_pretrained("owner/name")
+    assert asked == ["owner/name"]
+    assert loaded.normalizer.to_dict() == model.normalizer.to_dict()
+    assert torch.equal(roll(loaded, batch), roll(model, batch))
+    for path in ("name", "./owner/name", "owner/name/model", str(tmp_path / "nowhere")):
+        with pytest.raises(ValueError, match="no world model folder at"):
+            WorldModel.from_pretrained(path)
+    (tmp_path / "snapshot/contract.json").unlink()
+    with pytest.raises(ValueError, match=r"snapshot is not a world model folder: expected a contract\.json"):
+        WorldModel.from_pretrained("owner/name")
+    assert asked == ["owner/name"] * 2
+
+
 def test_card_says_what_the_model_takes(trained, tmp_path):
     trained(regime="acg", mcl=MclConfig(mode="detached")).save_pretrained(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
