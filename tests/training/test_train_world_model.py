@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,17 @@ from safetensors.torch import load_file
 from training.command_line import run_script
 from training.encode_latents import main as encode_latents
 from training.ship_model import ship
+from training.stepper import switch_on
 from training.train_autoencoder import AutoencoderConfig
 from training.train_autoencoder import train as train_autoencoder
 from training.train_world_model import train
-from training.world_model_run import TrainConfig
+from training.world_model_run import TrainConfig, build_run
 from worldmodel.config import load_config
+from worldmodel.data.dataset import collate_clips
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.world_model import WorldModel
+from worldmodel.models.world_model_config import ObjectiveConfig
+from worldmodel.objectives.world_model_loss import world_model_step
 from worldmodel.types import Episode, EpisodeSource
 
 ROOT = Path(__file__).parents[2]
@@ -321,6 +325,68 @@ def test_a_wrong_config_ends_with_one_line_and_code_2(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def gradients(config: TrainConfig, is_checkpointed: bool) -> tuple[dict[str, torch.Tensor], int]:
+    """Gradients of one step by parameter, and how often the first block ran."""
+    run = build_run(config, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in run.model.parameters():  # away from the zeros that parts start with
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+    switch_on(run.model, is_checkpointed, compile_blocks=False)
+    calls: list[int] = []
+    run.model.fdm.backbone.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    batch = collate_clips([run.train_clips[number] for number in range(2)])
+    losses = world_model_step(run.model.train(), batch, torch.Generator().manual_seed(0))
+    losses.total.backward()
+    found = {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
+    return found, len(calls)
+
+
+def test_exact_mcl_has_the_same_gradients_with_gradient_checkpointing(overrides: list[str]) -> None:
+    settings = [*overrides, "model.mcl.mode=exact", "model.objective.mcl_weight=1", "validation.num_clips=0"]
+    config = load_config(TrainConfig, CONFIG, settings)
+    (plain, num_plain), (checkpointed, num_checkpointed) = (gradients(config, on) for on in (False, True))
+    assert num_checkpointed > num_plain
+    assert plain.keys() == checkpointed.keys()
+    assert any(name.startswith("mcl.") for name in plain)
+    for name, gradient in plain.items():
+        # The same float32 operations run again: a relative 1e-5 of the largest entry is rounding.
+        scale = max(float(gradient.abs().max()), 1e-6)
+        torch.testing.assert_close(checkpointed[name], gradient, rtol=0, atol=1e-5 * scale, msg=name)
+    unweighted = replace(config, model=replace(config.model, objective=ObjectiveConfig(mcl_weight=0.0)))
+    without, _ = gradients(unweighted, True)
+    block = "fdm.backbone.blocks.0.ffn.net.2.weight"
+    assert not torch.allclose(
+        plain[block], without[block], rtol=0, atol=1e-3 * float(plain[block].abs().max())
+    )
+
+
+@pytest.fixture
+def fresh_accelerator() -> Iterator[None]:
+    """Precision is a setting of the process: each run of the test starts from none."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("fresh_accelerator")
+@pytest.mark.parametrize("mode", ["", "exact"])
+def test_bfloat16_trains_near_float32(mode: str, overrides: list[str], tmp_path: Path) -> None:
+    settings = [*overrides, "fit.steps=2", "validation.num_clips=0"]
+    settings += [f"model.mcl.mode={mode}"] if mode else []
+    for precision in ("auto", "bf16"):  # auto is float32 on a CPU
+        AcceleratorState._reset_state(reset_partial_state=True)
+        chosen = [f"fit.machine.mixed_precision={precision}", f"output={tmp_path / precision}"]
+        assert train(load_config(TrainConfig, CONFIG, [*settings, *chosen]), False)
+        assert AcceleratorState().mixed_precision == {"auto": "no"}.get(precision, precision)
+    exact, rounded = losses(tmp_path / "auto"), losses(tmp_path / "bf16")
+    assert len(rounded) == 2
+    assert torch.tensor(rounded).isfinite().all()
+    # bfloat16 keeps 8 bits of a number, about 0.4 %; a loss is a mean over many.
+    assert rounded == pytest.approx(exact, rel=0.02)
+    assert rounded != exact
 
 
 @pytest.mark.slow
