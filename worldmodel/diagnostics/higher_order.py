@@ -6,6 +6,7 @@ Axes: n points, m outputs, d latent coordinates, k blocks.
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,14 @@ from torch import Tensor
 from torch.func import jvp, vmap
 
 from worldmodel.diagnostics.intervals import Interval, mean_interval
-from worldmodel.diagnostics.jacobians import Blocks, Generator, JacobianBlocks, Source, as_batched
+from worldmodel.diagnostics.jacobians import (
+    THRESHOLDS,
+    Blocks,
+    Generator,
+    JacobianBlocks,
+    Source,
+    as_batched,
+)
 from worldmodel.diagnostics.mechanism_diversity import generator_shape
 
 MAX_PAIRWISE = 8  # blocks up to which every pair is probed; beyond, each block against all others
@@ -38,6 +46,9 @@ class TypeH:
     across: Float[np.ndarray, " k"]  # per block, root mean square of ||D^2_{i, others}||
     within: Float[np.ndarray, " k"]  # per block, root mean square of ||D^2_ii||; 0 leaves Type H empty there
     pairs: Float[np.ndarray, "k k"] | None  # root mean square of ||D^2_ij|| when all pairs were probed
+    thresholds: tuple[float, ...]  # tau: a block of the Hessian up to tau times the largest counts as zero
+    curve: Float[np.ndarray, " taus"]  # mean score at each of `thresholds`
+    holds_curve: Float[np.ndarray, " taus"]  # share of points where it holds at each of them
 
 
 def type_h(
@@ -45,6 +56,7 @@ def type_h(
     z: Float[Tensor, "n d"],
     blocks: Blocks | None = None,
     *,
+    thresholds: Sequence[float] = THRESHOLDS,
     num_probes: int = 4,
     batched: bool = True,
     dtype: torch.dtype = torch.float64,
@@ -69,8 +81,11 @@ def type_h(
     with torch.no_grad():
         probe = _pairs if len(owned) <= MAX_PAIRWISE else _against_others
         within, across, pairs = probe(call, z, owned, num_probes, rng)
-    share = (across.sum(1) / (within + across).sum(1).clamp(min=1e-300)).sqrt().cpu().numpy()
-    per_point = share if shape == "curved" else np.full_like(share, np.nan)
+    mixed = (
+        across if pairs is None else pairs.flatten(1)[:, ~torch.eye(len(owned), dtype=torch.bool).flatten()]
+    )
+    shares = [_share(within, mixed, tau) for tau in (0.0, *thresholds)]
+    per_point, *over = shares if shape == "curved" else [np.full_like(share, np.nan) for share in shares]
     return TypeH(
         score=float(per_point.mean()),
         interval=mean_interval(per_point),
@@ -82,7 +97,18 @@ def type_h(
         across=across.mean(0).sqrt().cpu().numpy(),
         within=within.mean(0).sqrt().cpu().numpy(),
         pairs=None if pairs is None else pairs.mean(0).sqrt().cpu().numpy(),
+        thresholds=tuple(thresholds),
+        curve=np.array([share.mean() for share in over]),
+        holds_curve=np.array([(share < HOLDS).mean() for share in over]),
     )
+
+
+def _share(within: Float[Tensor, "n k"], mixed: Float[Tensor, "n p"], tau: float) -> Float[np.ndarray, " n"]:
+    """Share of the second derivative in the blocks across factors that pass the threshold."""
+    largest = torch.cat([within, mixed], 1).amax(1, keepdim=True)
+    kept = mixed.where(mixed > tau**2 * largest, torch.zeros_like(mixed))
+    total = within.sum(1) + mixed.sum(1)
+    return (kept.sum(1) / total.clamp(min=1e-300)).sqrt().cpu().numpy()
 
 
 def second_derivative(

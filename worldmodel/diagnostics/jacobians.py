@@ -20,6 +20,7 @@ from worldmodel.diagnostics.intervals import Interval, wilson_interval
 Generator = Callable[[Tensor], Tensor]  # z[n d] -> x[n ...], samples independent of each other
 Blocks = Sequence[Sequence[int]]  # latent coordinates of each factor
 CHUNK_ELEMENTS = 2**19  # entries of one chunk's Jacobian: larger chunks leave the cache and are slower
+THRESHOLDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tau of the curves
 FULL_RANK = 1e-7  # smallest over largest singular value below which a Jacobian counts as singular
 
 

@@ -21,10 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diagnostics.intervals import Interval, mean_interval
-from worldmodel.diagnostics.jacobians import Blocks, JacobianBlocks, Source, jacobian_blocks
+from worldmodel.diagnostics.jacobians import THRESHOLDS, Blocks, JacobianBlocks, Source, jacobian_blocks
 from worldmodel.diagnostics.sparsity_gap import SparsityGap, sparsity_gap
 
-THRESHOLDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tau of the curves
 THRESHOLD = 1e-3  # tau of single numbers
 NORM_FLOOR = 1e-12  # keeps the gradient of a norm finite at 0
 
@@ -139,19 +138,41 @@ def type_s(
     blocks: Blocks | None = None,
     *,
     threshold: float = THRESHOLD,
-    thresholds: Sequence[float] = (THRESHOLD,),
+    thresholds: Sequence[float] = THRESHOLDS,
     seed: int = 0,
 ) -> Criterion:
     """Sparsity gap: the score is (rho- - rho+) / rho+, positive where Type S holds.
 
     Exact for few latents and outputs, otherwise a surrogate whose rho- is the best mixing basis it found and
-    so only an upper bound: see `sparsity_gap`, which also says which of both was used.
+    so only an upper bound: see `sparsity_gap`, which also says which of both was used. The curve is nan where
+    the entries above a threshold have lost rank.
     """
     jacobians = jacobian_blocks(source, z, blocks)
+    return gap_criterion(
+        jacobians, sparsity_gap(jacobians, threshold=threshold, seed=seed), threshold, thresholds, seed=seed
+    )
+
+
+def gap_criterion(
+    jacobians: JacobianBlocks,
+    found: SparsityGap,
+    threshold: float = THRESHOLD,
+    thresholds: Sequence[float] = THRESHOLDS,
+    *,
+    num_steps: int = 200,
+    seed: int = 0,
+) -> Criterion:
+    """Type S from the gap found at `threshold`; the rest of the curve is searched for in the same way."""
 
     def gap(tau: float) -> Float[np.ndarray, " n"]:
-        found: SparsityGap = sparsity_gap(jacobians, threshold=tau, seed=seed)
-        return found.relative
+        if tau == threshold:
+            return found.relative
+        left = jacobians.jacobian * jacobians.support(tau)
+        if int(torch.linalg.matrix_rank(left).min()) < jacobians.latent_dim:
+            return np.full(jacobians.num_points, np.nan)
+        is_exact = None if found.is_exact else False
+        other = sparsity_gap(jacobians, threshold=tau, is_exact=is_exact, num_steps=num_steps, seed=seed)
+        return other.relative
 
     return _criterion(gap, lambda score: score > 0, threshold, thresholds, worst=np.argmin)
 

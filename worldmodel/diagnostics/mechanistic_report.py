@@ -11,6 +11,7 @@ from torch import Tensor
 from worldmodel.diagnostics.higher_order import TypeH, type_h
 from worldmodel.diagnostics.intervals import Interval, interval_text
 from worldmodel.diagnostics.jacobians import (
+    THRESHOLDS,
     Blocks,
     JacobianBlocks,
     LocalDiffeomorphism,
@@ -19,10 +20,10 @@ from worldmodel.diagnostics.jacobians import (
     local_diffeomorphism,
 )
 from worldmodel.diagnostics.mechanistic import (
-    THRESHOLDS,
     CompositionalContrast,
     Criterion,
     compositional_contrast,
+    gap_criterion,
     type_d,
     type_m,
 )
@@ -35,6 +36,7 @@ from worldmodel.diagnostics.support_graph import (
     support_graph,
 )
 
+FEW_THRESHOLDS = (1e-3, 1e-2, 1e-1)  # of Type S where each takes a search by descent
 NOT_CURVED = ("affine generator", "piecewise linear generator")
 
 
@@ -51,6 +53,7 @@ class MechanisticReport:
     type_d: Criterion
     type_m: Criterion
     sparsity: SparsityGap | None  # None with a single block or where the Jacobian loses rank
+    type_s: Criterion | None  # the same gap over rho+, with its curve
     type_h: TypeH | None  # None when only a Jacobian was given, or when not asked for
     graph: SupportGraph
     irreducible: IrreducibleComponents | None  # None where the Jacobian loses rank
@@ -107,8 +110,8 @@ class MechanisticReport:
 
 
 CURVE_TEXT = (
-    "An entry of the Jacobian counts as zero up to tau times the largest one. Learned generators have no "
-    "exact zeros: look for a plateau."
+    "An entry of the Jacobian counts as zero up to tau times the largest one; for Type H, a block of the "
+    "Hessian up to tau times the largest block. Learned generators have no exact zeros: look for a plateau."
 )
 
 
@@ -134,7 +137,11 @@ def mechanistic_report(
     higher = None
     if has_higher_order and callable(source) and z is not None:
         higher = type_h(source, z[:num_slow_points], blocks, batched=batched, num_probes=1, seed=seed)
-    has_pairs = is_full and len(jacobians.blocks) > 1
+    gap = gap_type = None
+    if is_full and len(jacobians.blocks) > 1:
+        gap = sparsity_gap(few, num_steps=100, seed=seed)
+        thresholds = THRESHOLDS if gap.is_exact else FEW_THRESHOLDS
+        gap_type = gap_criterion(few, gap, thresholds=thresholds, num_steps=100, seed=seed)
     return MechanisticReport(
         num_points=jacobians.num_points,
         latent_dim=jacobians.latent_dim,
@@ -144,7 +151,8 @@ def mechanistic_report(
         contrast=compositional_contrast(jacobians),
         type_d=type_d(jacobians),
         type_m=type_m(jacobians),
-        sparsity=sparsity_gap(few, num_steps=100, seed=seed) if has_pairs else None,
+        sparsity=gap,
+        type_s=gap_type,
         type_h=higher,
         graph=support_graph(jacobians),
         irreducible=irreducible_components(jacobians) if is_full else None,
@@ -173,9 +181,16 @@ def _graph_text(graph: SupportGraph) -> str:
 def _curves(report: MechanisticReport) -> Figure:
     figure = Figure(figsize=(8, 3))
     left, right = figure.subplots(1, 2)
-    left.semilogx(THRESHOLDS, report.type_d.curve, marker="o", label="D: shared outputs")
-    left.semilogx(THRESHOLDS, report.type_m.curve, marker="s", label="M: private share")
-    left.set(xlabel="tau", ylim=(-0.03, 1.03))
+    curves = (
+        ("D: shared outputs", "o", report.type_d),
+        ("M: private share", "s", report.type_m),
+        ("S: gap / rho+", "^", report.type_s),
+        ("H: Hessian across", "x", report.type_h),
+    )
+    for label, marker, found in curves:
+        if found is not None:
+            left.semilogx(found.thresholds, found.curve, marker=marker, label=label)
+    left.set(xlabel="tau")
     left.legend()
     right.semilogx(report.graph.thresholds, report.graph.curve, marker="o", label="given basis")
     if report.irreducible is not None:

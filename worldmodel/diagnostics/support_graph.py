@@ -22,9 +22,8 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from worldmodel.diagnostics.intervals import Interval, mean_interval
-from worldmodel.diagnostics.jacobians import Blocks, Source, jacobian_blocks
+from worldmodel.diagnostics.jacobians import THRESHOLDS, Blocks, Source, jacobian_blocks
 
-THRESHOLDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 ZERO_ROW = 1e-9  # norm, relative to the largest, below which a row moves with nothing
 
 

@@ -32,6 +32,16 @@ def test_a_product_has_its_closed_form() -> None:
     assert joined.holds == 1
 
 
+def test_small_blocks_of_the_hessian_fall_below_the_threshold() -> None:
+    # Entries 2, 2 and 2 within and 0.01 across: gone once tau passes 0.01 / 2, whatever the probes say.
+    found = type_h(lambda z: z**2 + 0.01 * z[:, :1] * z[:, 1:2], POINTS, thresholds=(0.0, 1e-5, 0.2))
+    assert found.thresholds == (0.0, 1e-5, 0.2)
+    assert found.curve[0] == found.curve[1] == found.score > 1e-4
+    assert found.curve[2] == 0
+    assert found.holds_curve.tolist() == [0, 0, 1]
+    assert len(type_h(additive, POINTS).curve) == 7
+
+
 def test_many_blocks_are_probed_against_all_others() -> None:
     z = torch.randn(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found = type_h(lambda z: z**2, z)

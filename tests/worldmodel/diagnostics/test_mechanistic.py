@@ -30,6 +30,19 @@ def test_scores_of_the_toys() -> None:
     assert type_s(INCLUDED).score == pytest.approx(-1 / 8)
 
 
+def test_the_curve_of_type_s_shows_where_a_small_overlap_is_forgotten() -> None:
+    # Below 0.005 the second factor touches all outputs of the first, above 0.01 none, and above 0.5 nothing
+    # is left of it.
+    leaking = np.array([[1.0, 1, 1, 0, 0], [0.005, 0.005, 0.01, 0.5, 0.5]]).T
+    found = type_s(leaking, thresholds=(1e-3, 2e-2, 0.7))
+    assert found.score == found.curve[0]
+    assert found.curve[1] == pytest.approx(type_s(DISJOINT).score)
+    assert found.curve[0] < found.curve[1]
+    assert np.isnan(found.curve[2])
+    assert found.holds_curve[1:].tolist() == [1, 0]
+    assert type_s(DISJOINT).thresholds == type_d(DISJOINT).thresholds
+
+
 @pytest.mark.parametrize("num_blocks", [2, 3, 7])
 def test_the_normalised_contrast_has_the_range_it_says(num_blocks: int) -> None:
     even = np.ones((6, num_blocks))

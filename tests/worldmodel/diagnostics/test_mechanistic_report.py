@@ -54,6 +54,9 @@ def test_pages_hold_every_measure() -> None:
     assert {"Type S: sparsity gap", "Type H: Hessian across factors", "components, any basis"} <= set(names)
     assert all(len(row) == len(sections[0].header) for row in sections[0].rows)
     assert [len(section.figures) for section in sections] == [0, 1, 1]
+    curves = sections[1].figures[0][1].axes[0]
+    assert [line.get_label()[0] for line in curves.lines] == ["D", "M", "S", "H"]
+    assert {len(line.get_xdata()) for line in curves.lines} == {7}
 
 
 def test_a_single_point_is_said_to_be_one() -> None:
