@@ -1,6 +1,7 @@
 """Measures of disentanglement, identifiability and mechanistic independence, on arrays and callables."""
 
 from worldmodel.diagnostics.alignment import check_alignment
+from worldmodel.diagnostics.code_dependence import gaussian_total_correlation, wasserstein_correlation
 from worldmodel.diagnostics.dci import dci
 from worldmodel.diagnostics.disentanglement import (
     beta_vae_score,
@@ -31,6 +32,7 @@ __all__ = [
     "compositional_contrast",
     "dci",
     "factor_vae_score",
+    "gaussian_total_correlation",
     "infomec",
     "irreducible_components",
     "irs",
@@ -47,4 +49,5 @@ __all__ = [
     "type_h",
     "type_m",
     "type_s",
+    "wasserstein_correlation",
 ]

@@ -45,6 +45,28 @@ def test_bounds_on_known_codes_and_any_number_of_jobs() -> None:
     assert twice.disentanglement < 0.9
 
 
+def dummy_factors(num_factors: int, num_values: int, num_points: int) -> np.ndarray:
+    """The dummy data of the reference's own tests: independent uniform factors, observed as they are."""
+    return np.random.RandomState(0).randint(1, num_values + 1, (num_points, num_factors))
+
+
+@pytest.mark.parametrize(
+    ("num_factors", "num_values", "num_points"),
+    [(5, 3, 500), pytest.param(10, 10, 1000, marks=pytest.mark.slow)],
+)
+def test_bounds_of_the_reference_on_its_dummy_data(
+    num_factors: int, num_values: int, num_points: int
+) -> None:
+    factors = dummy_factors(num_factors, num_values, 4 * num_points)
+    counts = {"num_train": num_points, "num_test": num_points}
+    permuted = dci(np.random.default_rng(0).permuted(factors, axis=1), factors, **counts)
+    assert permuted.disentanglement <= 0.2
+    assert permuted.completeness <= 0.2
+    twice = dci(np.hstack([factors, factors]), factors, **counts)
+    assert twice.disentanglement >= 0.9
+    assert twice.completeness == pytest.approx(TWINS, abs=0.1)
+
+
 def test_fast_mode_warns_that_it_is_not_comparable(small_grid: np.ndarray) -> None:
     with pytest.warns(UserWarning, match="not comparable"):
         result = dci(small_grid, small_grid, num_train=500, num_test=500, mode="fast")

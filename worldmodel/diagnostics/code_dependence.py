@@ -1,0 +1,46 @@
+"""How far codes depend on each other, from their covariance alone: no factors are needed.
+
+Both compare the Gaussian with the covariance S of the codes to the product of its marginals, of covariance
+D = diag(S), and are 0 when the codes are uncorrelated. Axes: n samples, d codes.
+"""
+
+import numpy as np
+from jaxtyping import Float, Num
+
+CONSTANT = 1e-12  # spread of a code, relative to its size, that is taken for rounding
+
+
+def gaussian_total_correlation(codes: Num[np.ndarray, "n d"]) -> float:
+    """Kullback-Leibler divergence (log det D - log det S) / 2 in nats; infinite when codes repeat others."""
+    correlation = _correlation(_covariance(codes))
+    # Of correlations, not covariances: the value is the same, and codes of any scale keep their digits.
+    eigenvalues = np.linalg.eigvalsh(correlation)
+    if eigenvalues.size and eigenvalues[0] < len(eigenvalues) * np.finfo(np.float64).eps:
+        return float("inf")
+    return float(-0.5 * np.log(eigenvalues).sum())
+
+
+def wasserstein_correlation(codes: Num[np.ndarray, "n d"], *, normalised: bool = False) -> float:
+    """Squared Wasserstein-2 distance 2 tr S - 2 tr (D^1/2 S D^1/2)^1/2, in squared units of the codes.
+
+    `normalised` divides it by tr S, the total variance.
+    """
+    covariance = _covariance(codes)
+    total = float(np.trace(covariance))
+    spread = np.sqrt(np.diag(covariance))
+    roots = np.sqrt(np.linalg.eigvalsh(covariance * np.outer(spread, spread)).clip(min=0))
+    distance = max(2 * total - 2 * float(roots.sum()), 0.0)
+    return distance / total if normalised and total else distance
+
+
+def _covariance(codes: Num[np.ndarray, "n d"]) -> Float[np.ndarray, "active active"]:
+    """Covariance of the codes that are not constant: a constant depends on nothing."""
+    if len(codes) < 2 or not np.isfinite(codes).all():
+        raise ValueError(f"finite codes [n, d] of at least 2 samples are needed, got {codes.shape}")
+    active = codes[:, np.ptp(codes, axis=0) > CONSTANT * np.abs(codes).max(0)].astype(np.float64)
+    return np.atleast_2d(np.cov(active, rowvar=False)) if active.shape[1] else np.zeros((0, 0))
+
+
+def _correlation(covariance: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    spread = np.sqrt(np.diag(covariance))
+    return covariance / np.outer(spread, spread)
