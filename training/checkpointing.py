@@ -1,7 +1,7 @@
 """Checkpoints as folders: written beside, synced, checksummed, then renamed; safetensors and JSON only.
 
 checkpoints/step_00000200/{weights,optimizer,ema}.safetensors
-checkpoints/step_00000200/state.json      step, counters, and size and CRC-32 of each tensor file
+checkpoints/step_00000200/state.json      step, counters, data identity; size and CRC-32 of each tensor file
 checkpoints/latest, checkpoints/best      one line each: the name of a step folder
 """
 
