@@ -222,23 +222,35 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[st
 
 
 def violins(cells: list[Cell], path: Path) -> None:
-    """MCC of all seeds at |U| = 8: one panel per mixing and d_z."""
-    figure, axes = plt.subplots(len(MIXINGS), len(DIMS), figsize=(12, 6), sharey=True, squeeze=False)
-    for (row, mixing), (column, dim) in ((m, d) for m in enumerate(MIXINGS) for d in enumerate(DIMS)):
+    """MCC of all seeds at |U| = 8: a row of panels per mixing, a line per model that was run."""
+    rows = [mixing for mixing in MIXINGS if any((c.mixing, c.num_conditions) == (mixing, 8) for c in cells)]
+    shown = [
+        column
+        for column in COLUMNS
+        if any(find(cells, column[1], mixing, dim, 8) for mixing in rows for dim in DIMS)
+    ]
+    size = (11, 1 + (0.8 + 0.32 * len(shown)) * len(rows))
+    figure, axes = plt.subplots(
+        len(rows), len(DIMS), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for (row, mixing), (column, dim) in ((m, d) for m in enumerate(rows) for d in enumerate(DIMS)):
         axis = axes[row, column]
-        for place, (_, name, score) in enumerate(COLUMNS):
+        for place, (_, name, score) in enumerate(shown):
             if cell := find(cells, name, mixing, dim, 8):
                 values = cell.values(score)
-                axis.violinplot(values[np.isfinite(values)], [place], showmedians=True, widths=0.8)
-        axis.axhline(PAPER_TEXT[dim], color="grey", linestyle=":", linewidth=1)
+                values = values[np.isfinite(values)]
+                shape = axis.violinplot(
+                    values, [place], showmedians=True, widths=0.8, orientation="horizontal"
+                )
+                for part in (*shape.pop("bodies"), *shape.values()):
+                    part.set_color(f"C{place}")
+        axis.axvline(PAPER_TEXT[dim], color="grey", linestyle=":", linewidth=1)
         axis.set_title(f"{mixing} h, d_z = {dim}", fontsize=9)
-        axis.set_xticks(
-            range(len(COLUMNS)), [title.replace(" = ", "\n= ") for title, _, _ in COLUMNS], fontsize=6
-        )
-        axis.tick_params(axis="x", rotation=30)
-        axis.set_ylim(0, 1)
-    axes[0, 0].set_ylabel("MCC over seeds (dotted: paper)")
-    figure.tight_layout()
+        axis.set_yticks(range(len(shown)), [title for title, _, _ in shown], fontsize=8)
+        axis.set_xlim(0.3, 1)
+        axis.grid(axis="x", alpha=0.3)
+    axes[0, 0].invert_yaxis()
+    axes[-1, 0].set_xlabel("MCC over seeds, |U| = 8 (dotted: paper)")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
