@@ -14,7 +14,7 @@ from sklearn.inspection import permutation_importance
 from tqdm import tqdm
 
 from worldmodel.diagnostics.factor_sampling import check_counts, factor_table, sample_points
-from worldmodel.diagnostics.intervals import Interval, jackknife_interval
+from worldmodel.diagnostics.intervals import UNKNOWN, Interval, jackknife_interval
 
 REFERENCE_COUNTS = (10_000, 5_000)  # training and test points; scores at other counts are not comparable
 
@@ -124,7 +124,7 @@ def _fit_factor(
 def _factor_jackknife(importance: np.ndarray, weighted: bool) -> Interval:
     value = disentanglement(importance, weighted=weighted)
     if importance.shape[1] < 3:  # entropy over what is left would be that of a single factor
-        return value, value
+        return UNKNOWN
     return jackknife_interval(
         value,
         lambda keep: disentanglement(importance[:, keep], weighted=weighted),

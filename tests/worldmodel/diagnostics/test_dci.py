@@ -104,3 +104,8 @@ def test_a_rotated_code_is_entangled_for_dci(vae_codes, grid_factors) -> None:
     result = dci(standardised @ vae_codes["rotation_Q"], grid_factors, num_train=1000, num_test=1000)
     found = (result.disentanglement, result.completeness, result.informativeness)
     assert found == pytest.approx((0.1043, 0.1092, 0.5196), abs=0.01)
+
+
+def test_two_factors_give_no_interval() -> None:
+    factors = np.stack(np.unravel_index(np.arange(4), (2, 2)), axis=1)
+    assert np.isnan(dci(factors, factors, num_train=500, num_test=500).interval).all()
