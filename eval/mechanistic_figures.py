@@ -86,7 +86,7 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
 
 
 def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
-    figure = Figure(figsize=(8, 4))
+    figure = Figure(figsize=(10, 4), layout="constrained")
     axis = figure.subplots()
     for number, (objective, label) in enumerate(list(LABELS.items())[:5]):
         chosen = _additive(found, objective)
@@ -99,7 +99,7 @@ def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
         for place, points in zip(shifted, values, strict=True):
             axis.scatter([place] * len(points), points, s=16, alpha=0.6, color=f"C{number}", linewidths=0)
     axis.set(xlabel="overlap of supports, %", ylabel="recovery (points: seeds)", ylim=(-0.05, 1.05))
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     axis.grid(alpha=0.3)
     return figure
 
