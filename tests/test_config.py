@@ -9,6 +9,8 @@ from typing import Literal
 
 import pytest
 
+from training.distributed import MachineConfig
+from training.loop import FitConfig
 from worldmodel.config import config_to_yaml, describe_config, load_config, save_config
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +51,13 @@ def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     assert load_config(OuterConfig, path).inner.rate == 3e-4
     assert load_config(OuterConfig, path, ["name="]).name == ""
     assert load_config(OuterConfig, path, ["name=null"]).name is None
+
+
+def test_words_that_yaml_reads_as_booleans_stay_words_where_a_word_is_wanted() -> None:
+    assert load_config(OuterConfig, None, ["name=no"]).name == "no"
+    assert load_config(MachineConfig, None, ["mixed_precision=no"]).mixed_precision == "no"
+    for text, value in (("no", False), ("off", False), ("yes", True), ("true", True)):
+        assert load_config(FitConfig, None, [f"compile={text}"]).compile is value
 
 
 @pytest.mark.parametrize(

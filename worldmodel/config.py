@@ -26,14 +26,21 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
-        # "key=" is the empty text; OmegaConf alone would read it as none, which is written "key=null".
-        explicit = [f"{override}''" if override.endswith("=") else override for override in overrides]
-        layers.append(OmegaConf.from_dotlist(explicit))
+        layers.append(OmegaConf.from_dotlist([_as_text(override) for override in overrides]))
         config = OmegaConf.to_object(OmegaConf.merge(*layers))
     except (OmegaConfBaseException, YAMLError) as error:
         raise ValueError(f"{where}: {error}") from error
     assert isinstance(config, schema), type(config)
     return config
+
+
+def _as_text(override: str) -> str:
+    """Quote what YAML would not take for text: nothing, and words that it reads as booleans.
+
+    "key=" is the empty text (none is written "key=null"); boolean fields understand the words as text too.
+    """
+    key, _, value = override.partition("=")
+    return f"{key}='{value}'" if value in ("", "no", "off", "yes", "on") else override
 
 
 def config_to_yaml(config: Any) -> str:

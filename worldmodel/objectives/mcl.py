@@ -228,7 +228,7 @@ class MechanisticContrast(nn.Module):
         x_hat = generator(z, u_for_g) if x_hat is None else x_hat
         rows = self.critic.condition_rows
         num_rows = valid.shape[-1]
-        shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng))
+        shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng, device=z.device))
         keys = rows(u)
         same = (keys - keys.roll(shift, -2)).abs().amax(-1) <= self.config.tolerance
         other_u = rows(u_for_g).roll(shift, -2).reshape(u_for_g.shape)
