@@ -34,10 +34,8 @@ COLUMNS = (
     ("MD-VAE tied, aligned", "ivae", "aligned_mcc"),
     ("MD-VAE modulated, aligned", "modulated", "aligned_mcc"),
 )
-ABLATION, ABLATION_BASE = (
-    "concat_smooth_",
-    "concat_smooth_none",
-)  # cells of configs/simulation/mcl_ablation.txt
+# Cells of configs/simulation/mcl_ablation.txt.
+ABLATION, ABLATION_BASE = "concat_smooth_", "concat_smooth_none"
 RESTARTS = "tied_full", ("tied_full_r1", "tied_full_r2")  # cells that differ in their initial weights only
 
 
@@ -201,10 +199,11 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[st
     titles = ["mode", "weight", "MCC", "seeds ahead of no MCL", "MCC by u", "ELBO", "MCL accuracy"]
     lines = [_row([*titles, "GMD rank", "effective rank", "condition number"]), _row(["---"] * 10)]
     base = next((cell for cell in cells if cell.name == ABLATION_BASE), None)
+    if base is None:
+        return lines
     diversity = {entry["cell"]: entry["diversity"] for entry in controls}
-    for cell in (cell for cell in cells if base is not None and cell.name.startswith(ABLATION)):
+    for cell in (cell for cell in cells if cell.name.startswith(ABLATION)):
         mode, _, weight = cell.name.removeprefix(ABLATION).rpartition("_")
-        assert base is not None
         ahead = f"{int((cell.values('mcc') > base.values('mcc')).sum())} of {len(base.values('mcc'))}"
         accuracy = cell.content["final_losses"].get("mcl_accuracy")
         entries = [
