@@ -7,7 +7,6 @@ frame; means go over the frames of an episode first, then over episodes (`estima
 import math
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -38,12 +37,12 @@ def ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Floa
     """
     if min(made.shape[-2:]) <= 2 * SSIM_RADIUS:
         raise ValueError(f"SSIM needs frames of more than 10 pixels a side, got {tuple(made.shape[-2:])}")
-    x, y = made.double().flatten(0, 1)[:, None], real.double().flatten(0, 1)[:, None]
-    moments = _blur(torch.cat([x, y, x * x, y * y, x * y]))
-    mean_x, mean_y, xx, yy, xy = moments.chunk(5)
-    variance_x, variance_y, covariance = xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y
-    similarity = (2 * mean_x * mean_y + SSIM_C1) * (2 * covariance + SSIM_C2)
-    similarity /= (mean_x**2 + mean_y**2 + SSIM_C1) * (variance_x + variance_y + SSIM_C2)
+    x, y = made.double().flatten(0, 1), real.double().flatten(0, 1)
+    mean_x, mean_y = _blur(x), _blur(y)
+    product, squares = mean_x * mean_y, mean_x**2 + mean_y**2
+    covariance, variances = _blur(x * y) - product, _blur(x * x + y * y) - squares
+    similarity = (2 * product + SSIM_C1) * (2 * covariance + SSIM_C2)
+    similarity /= (squares + SSIM_C1) * (variances + SSIM_C2)
     return similarity.flatten(1).mean(1).unflatten(0, (-1, 3)).mean(1)
 
 
@@ -71,11 +70,11 @@ def score_video(
     made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"], last_given: Float[Tensor, "3 H W"]
 ) -> dict[str, list[float | None]]:
     """Every metric of METRICS for every frame; None where no pixel moves, so that it can stand in JSON."""
-    moving = masked_mse(made, real, moving_pixels(real, last_given))
+    whole, moving = mse(made, real), masked_mse(made, real, moving_pixels(real, last_given))
     curves = {
-        "psnr": psnr(made, real),
+        "psnr": decibels(whole),
         "ssim": ssim(made, real),
-        "mse": mse(made, real),
+        "mse": whole,
         "moving_psnr": decibels(moving),
         "moving_mse": moving,
     }
@@ -85,8 +84,15 @@ def score_video(
     }
 
 
-def _blur(images: Float[Tensor, "n 1 H W"]) -> Float[Tensor, "n 1 h w"]:
-    offsets = torch.arange(-SSIM_RADIUS, SSIM_RADIUS + 1, dtype=images.dtype, device=images.device)
-    window = torch.exp(-0.5 * (offsets / SSIM_SIGMA) ** 2)
-    window = window / window.sum()
-    return F.conv2d(F.conv2d(images, window.view(1, 1, 1, -1)), window.view(1, 1, -1, 1))
+def _blur(images: Float[Tensor, "n H W"]) -> Float[Tensor, "n h w"]:
+    """As two matrix products: in double precision many times faster than a convolution on a CPU."""
+    down, across = (_windows(size).to(images) for size in images.shape[1:])
+    return down @ images @ across.T
+
+
+def _windows(size: int) -> Float[Tensor, "h H"]:
+    """The gaussian window at every place where all of it is inside the picture, one per row."""
+    places = torch.arange(SSIM_RADIUS, size - SSIM_RADIUS, dtype=torch.float64)
+    offsets = torch.arange(size) - places[:, None]
+    weights = torch.exp(-0.5 * (offsets / SSIM_SIGMA) ** 2) * (offsets.abs() <= SSIM_RADIUS)
+    return weights / weights.sum(1, keepdim=True)
