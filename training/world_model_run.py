@@ -25,7 +25,7 @@ from worldmodel.data.index import EpisodeIndex
 from worldmodel.models.wan import load_vae
 from worldmodel.models.world_model import WorldModel
 from worldmodel.models.world_model_config import WorldModelConfig
-from worldmodel.models.world_model_parts import build_embodiment_classifier, build_mcl
+from worldmodel.models.world_model_parts import build_embodiment_classifier, build_mcl, build_refiner
 from worldmodel.objectives.world_model_loss import mcl_reach
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,7 @@ class TrainConfig:
     """One training run of a world model."""
 
     output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
-    start_from: str = (
-        ""  # world model folder or hub id to fine-tune; of `model`, only objective and mcl then count
-    )
+    start_from: str = ""  # world model folder to fine-tune; of `model`: objective, mcl, a first refiner
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
     data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -132,6 +130,9 @@ def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     num_known = len(model.normalizer.embodiments)
     model.normalizer = extended_normalizer(config.data, index, model.normalizer)
     model.config = replace(model.config, objective=config.model.objective, mcl=config.model.mcl)
+    if config.model.refiner_width and model.fdm.refiner is None:
+        model.config = replace(model.config, refiner_width=config.model.refiner_width)
+        model.fdm.refiner = build_refiner(model.config, model.contract)
     if has_new_contrast:
         model.mcl = build_mcl(model.config, model.contract, model.normalizer)
     if len(model.normalizer.embodiments) != num_known:

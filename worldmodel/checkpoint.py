@@ -6,7 +6,7 @@ contract.json                    format version, frame contract, action scales b
 transformer/                     backbone, in the hub's layout; with adapters on a named backbone instead:
 transformer_lora.safetensors     the adapters alone
 vae/                             autoencoder, unless the config names a published one
-action_interface.safetensors     and idm, controller, scene, mcl, ... where they exist
+action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... where they exist
 """
 
 import dataclasses

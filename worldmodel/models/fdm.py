@@ -27,6 +27,7 @@ from worldmodel.models.frame_attention import (
     answer_of_one,
     project_context,
 )
+from worldmodel.models.latent_refiner import LatentRefiner
 from worldmodel.objectives.flow_matching import TIMESTEPS, clean_from_velocity, velocity_from_clean
 
 Prediction = Literal["velocity", "clean"]
@@ -92,11 +93,13 @@ class ForwardDynamics(nn.Module):
         *,
         prediction: Prediction = "velocity",
         scene: SceneEmbedding | None = None,
+        refiner: LatentRefiner | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.prediction = prediction
         self.scene = scene
+        self.refiner = refiner
         backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
         backbone.patch_embedding.register_forward_hook(partial(_embed_frames, scene))
@@ -135,6 +138,8 @@ class ForwardDynamics(nn.Module):
             return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
         # The network adds to the first latent frame what moves: its answer is zero in a still scene.
         clean = noisy[:, :, :1] + answer
+        if self.refiner is not None:
+            clean = self.refiner(clean, noisy, sigma)
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
 
     def modulate(

@@ -28,6 +28,7 @@ from worldmodel.models.world_model_parts import (
     build_idm,
     build_interface,
     build_mcl,
+    build_refiner,
     build_scene,
     check_fit,
     condition_dim,
@@ -36,7 +37,7 @@ from worldmodel.types import ClipBatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PROMPT_FILE, PROMPT_KEY, IMAGE_ENCODER_FILE = "prompt.safetensors", "text", "image_encoder.json"
-SCENE_FILE = "scene.safetensors"
+BACKBONE_PARTS = ("scene", "refiner")  # trained with a backbone and of no use without it
 
 
 class WorldModel(nn.Module):
@@ -60,7 +61,8 @@ class WorldModel(nn.Module):
         if config.lora.rank:
             add_lora(backbone, config.lora)
         scene = build_scene(config, contract, backbone)
-        self.fdm = ForwardDynamics(backbone, prediction=config.prediction, scene=scene)
+        refiner = build_refiner(config, contract)
+        self.fdm = ForwardDynamics(backbone, prediction=config.prediction, scene=scene, refiner=refiner)
         self.interface = build_interface(config, contract, normalizer, backbone)
         self.idm = build_idm(config, normalizer, image_encoder)
         self.controller = build_controller(config, normalizer)
@@ -90,10 +92,11 @@ class WorldModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, contract, normalizer, backbone, vae, text)
-        # A backbone that was trained with a scene embedding, as in a world model's folder, brings it.
-        scene = Path(config.pretrained) / SCENE_FILE
-        if model.fdm.scene is not None and config.pretrained and scene.is_file():
-            checkpoint.read_into(model.fdm.scene, scene)
+        # A backbone that was trained with such parts, as in a world model's folder, brings them.
+        for name in BACKBONE_PARTS:
+            trained = Path(config.pretrained) / f"{name}.safetensors"
+            if name in model.parts() and config.pretrained and trained.is_file():
+                checkpoint.read_into(model.parts()[name], trained)
         return model
 
     @classmethod
@@ -229,6 +232,7 @@ class WorldModel(nn.Module):
         modules = {
             "action_interface": self.interface,
             "scene": self.fdm.scene,
+            "refiner": self.fdm.refiner,
             "idm": self.idm,
             "controller": self.controller,
             "embodiment_classifier": self.embodiment_classifier,

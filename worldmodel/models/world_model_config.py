@@ -46,6 +46,9 @@ class WorldModelConfig:
     # for small nets from scratch, tied to one latent grid
     action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
+    refiner_width: int = (
+        0  # channels of a U-Net over the clean estimate, against seams of large patches; 0: none
+    )
     interface_hidden: int = 256  # hidden channels of the action interface
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
@@ -61,6 +64,8 @@ class WorldModelConfig:
             raise ValueError(f"history is 1 to 6 latent frames, got {self.history}")
         if not 0 <= self.history_noise <= 0.1:
             raise ValueError(f"history_noise is a sigma in [0, 0.1], got {self.history_noise}")
+        if self.refiner_width and self.prediction != "clean":
+            raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
 

@@ -9,6 +9,7 @@ from worldmodel.models.autoencoder import CausalAutoencoder
 from worldmodel.models.controller import Controller
 from worldmodel.models.fdm import SceneEmbedding
 from worldmodel.models.idm import InverseDynamicsModel
+from worldmodel.models.latent_refiner import LatentRefiner
 from worldmodel.models.wan import VideoAutoencoder
 from worldmodel.models.world_model_config import FrameContract, WorldModelConfig
 from worldmodel.objectives.critics import LatentVideoCritic, ProjectionHead
@@ -73,6 +74,16 @@ def build_scene(
     shape = backbone.config
     width = shape["num_attention_heads"] * shape["attention_head_dim"]
     return SceneEmbedding(contract.latent_grid, tuple(shape["patch_size"]), shape["in_channels"], width)
+
+
+def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRefiner | None:
+    """The refiner of the clean estimate, where the config asks for one."""
+    if not config.refiner_width:
+        return None
+    _, height, width = contract.latent_grid
+    if height % 2 or width % 2:
+        raise ValueError(f"refiner_width needs latents of even height and width, got {height}x{width}")
+    return LatentRefiner(contract.latent_channels, config.refiner_width)
 
 
 def build_idm(

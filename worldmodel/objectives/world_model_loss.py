@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from worldmodel.models.fdm import FdmOutput
 from worldmodel.models.world_model import WorldModel
@@ -58,13 +58,17 @@ def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -
     if model.mcl is None:
         raise ValueError("this model has no mcl term")
     groups = {
-        "backbone": list(model.fdm.backbone.parameters()),
+        "backbone": [*model.fdm.backbone.parameters(), *_parameters(model.fdm.refiner)],
         "action interface": list(model.interface.parameters()),
-        "inverse dynamics": [] if model.idm is None else list(model.idm.parameters()),
+        "inverse dynamics": _parameters(model.idm),
         "critic, heads": list(model.mcl.parameters()),
     }
     _, loss = _terms(model, batch, generator).weighted["mcl"]
     return reach_statement(model.mcl.config, gradient_reach(loss, groups))
+
+
+def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
+    return [] if module is None else list(module.parameters())
 
 
 def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:

@@ -43,11 +43,13 @@ def test_new_models_repeat_with_their_seed(make_world_model):
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_a_backbone_from_another_regime_brings_its_scene(make_world_model, tmp_path):
-    trained = make_world_model(regime="acg", scene=True)
+def test_a_backbone_from_another_regime_brings_its_scene_and_refiner(make_world_model, tmp_path):
+    options = {"scene": True, "prediction": "clean", "refiner_width": 8}
+    trained = make_world_model(regime="acg", **options)
     torch.nn.init.normal_(trained.fdm.scene.space)
+    torch.nn.init.normal_(trained.fdm.refiner.leave.weight)
     trained.save_pretrained(tmp_path / "acg")
-    fresh = make_world_model(regime="no_action", scene=True, pretrained=str(tmp_path / "acg"))
+    fresh = make_world_model(regime="no_action", **options, pretrained=str(tmp_path / "acg"))
     weights = fresh.fdm.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in trained.fdm.state_dict().items())
 
