@@ -21,6 +21,7 @@ WEIGHTS_FILE, DESCRIPTION_FILE = "locator.safetensors", "locator.json"
 CELL = 2  # pixels of the network's picture per cell of the heat map
 SPREAD = 1.0  # cells, width of the target around the true place
 WINDOW = 2  # cells around the peak that the place is averaged over
+BATCH = 16  # frames at once: what lies between the layers of more would not stay in a CPU's cache
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,20 @@ class Locator(nn.Module):
         fine = self.fine(torch.cat([2 * frames - 1, _coordinates(frames)], 1))
         middle = self.middle(fine)
         coarse = self.coarse(middle)
-        middle = self.up_middle(torch.cat([middle, F.interpolate(coarse, scale_factor=2.0)], 1))
-        fine = self.up_fine(torch.cat([fine, F.interpolate(middle, scale_factor=2.0)], 1))
+        middle = beside_enlarged(self.up_middle, middle, coarse)
+        fine = beside_enlarged(self.up_fine, fine, middle)
         return self.heat(fine), self.seen(coarse.amax((2, 3)))
 
     @torch.no_grad()
     def locate(self, frames: Float[Tensor, "t 3 H W"]) -> Located:
-        """Places in frames of any size, in their own pixels."""
+        """Places in frames of any size, in their own pixels; a frame that stands still is looked at once."""
+        frames, numbers = torch.unique_consecutive(frames, dim=0, return_inverse=True)
         height, width = frames.shape[-2:]
         size = (self.config.height, self.config.width)
         if (height, width) != size:
             frames = F.interpolate(frames, size, mode="bilinear", antialias=True)
-        heat, seen = self(frames.clamp(0, 1))
+        found = [self(part) for part in frames.clamp(0, 1).split(BATCH)]
+        heat, seen = (torch.cat(parts)[numbers] for parts in zip(*found, strict=True))
         scale = frames.new_tensor([width / size[1], height / size[0]])
         return Located(CELL * peak_places(heat) * scale, seen.sigmoid())
 
@@ -127,6 +130,21 @@ def target_map(points: Float[Tensor, "n p 2"], height: int, width: int) -> Float
     rows = torch.arange(height // CELL, device=points.device)[:, None] + 0.5
     logits = -((columns - x) ** 2 + (rows - y) ** 2) / (2 * SPREAD**2)
     return logits.flatten(2).softmax(2).unflatten(2, logits.shape[2:])
+
+
+def beside_enlarged(
+    block: nn.Sequential, fine: Float[Tensor, "n a h w"], coarse: Float[Tensor, "n b i j"]
+) -> Float[Tensor, "n c h w"]:
+    """The block (see `_conv`) of both, channels of `fine` first, `coarse` enlarged twice by repeating pixels.
+
+    A convolution of repeated pixels is a transposed one of the pixels themselves, with those weights summed
+    that meet copies of the same pixel: 16 products where there were 36.
+    """
+    conv, norm, activation = block
+    weights = conv.weight.split([fine.shape[1], coarse.shape[1]], 1)
+    summed = F.avg_pool2d(weights[1].flip(2, 3), 2, stride=1, padding=1, divisor_override=1)
+    answer = F.conv2d(fine, weights[0], conv.bias, padding=1)
+    return activation(norm(answer + F.conv_transpose2d(coarse, summed.transpose(0, 1), stride=2, padding=1)))
 
 
 def _conv(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:

@@ -130,13 +130,16 @@ class RolloutEvaluation:
         first, width = self.predictor.num_given, clip.frames.shape[-1]
         truth = self.locator.locate(clip.frames[first - 1 :])
         places, visible = self._object_truth(clip) or (truth.points[:, 2], truth.is_visible[:, 2])
+        found = {"truth": truth} | {
+            name: self.locator.locate(video[first:]) for name, video in videos.items()
+        }
         grippers, carried = {}, {}
-        for name, video in {"truth": clip.frames, **videos}.items():
-            found = self.locator.locate(video[first - 1 :])
-            errors = point_error(found.points[1:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
-            if name != "truth" and not errors.isnan().all():
-                grippers[name] = errors.nanmean().item()
-            judged = carried_object(found.points[:, 2], places, found.is_visible[:, 2], visible, width)
+        for name, one in found.items():
+            if name != "truth":
+                errors = point_error(one.points[:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
+                if not errors.isnan().all():
+                    grippers[name] = errors.nanmean().item()
+            judged = carried_object(one.points[:, 2], places, one.is_visible[:, 2], visible, width)
             if judged is not None:
                 carried[name] = judged
         return {"gripper_error": grippers, "object": _object_record(carried)}

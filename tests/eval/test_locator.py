@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.locator import CELL, Locator, LocatorConfig, peak_places, target_map
+from eval.locator import BATCH, CELL, Locator, LocatorConfig, beside_enlarged, peak_places, target_map
 from eval.train_locator import (
     LocatorBatch,
     LocatorRunConfig,
@@ -43,6 +43,38 @@ def test_targets_sum_to_one_and_their_peak_is_the_place():
     found = CELL * peak_places(target.log())
     assert (found[:, [0, 2]] - points[:, [0, 2]]).abs().max() < 0.15  # finer than a cell of 2 pixels
     assert (found - points).abs().max() < 1.1  # at the border half of the window is missing
+
+
+def test_a_block_beside_the_enlarged_is_the_block_of_the_enlarged():
+    torch.manual_seed(0)
+    block = Locator(SMALL).up_middle.double()
+    fine = torch.randn(2, 32, 6, 10, dtype=torch.float64)
+    coarse = torch.randn(2, 48, 3, 5, dtype=torch.float64)
+    enlarged = coarse.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    expected = block(torch.cat([fine, enlarged], 1))
+    answer = beside_enlarged(block, fine, coarse)
+    assert (answer - expected).abs().max() < 1e-12
+    ours, theirs = (
+        torch.autograd.grad(made.square().sum(), block[0].weight)[0] for made in (answer, expected)
+    )
+    assert (ours - theirs).abs().max() < 1e-9
+
+
+def test_frames_that_stand_still_are_looked_at_once():
+    class Counting(Locator):
+        def forward(self, frames):
+            looked_at.append(len(frames))
+            return super().forward(frames)
+
+    torch.manual_seed(0)
+    looked_at, locator, frames = [], Counting(SMALL).eval(), torch.rand(BATCH + 4, 3, 32, 32)
+    frames[2:5] = frames[2]
+    located = locator.locate(frames)
+    assert looked_at == [BATCH, 2]
+    one_by_one = [locator.locate(frame[None]) for frame in frames]
+    assert located.points.shape == (BATCH + 4, 3, 2)
+    assert (located.points - torch.cat([one.points for one in one_by_one])).abs().max() < 1e-4
+    assert (located.confidence - torch.cat([one.confidence for one in one_by_one])).abs().max() < 1e-5
 
 
 def test_places_are_in_the_pixels_of_the_frames():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class LatentRefiner(nn.Module):
-    """A small U-Net over each latent frame, which sees the frame before it and the first frame as well.
+    """A small U-Net over each latent frame but the first, which sees the frame before and the first as well.
 
     A token of a small backbone stands for a large patch and draws it without seeing its neighbours' drawing.
     Starts at zero: an untrained refiner changes nothing.
@@ -20,7 +20,6 @@ class LatentRefiner(nn.Module):
         self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
         self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
         self.up = nn.Conv2d(2 * width, 4 * width, 1)
-        self.mix = nn.Conv2d(width, width, 3, padding=1)
         self.leave = nn.Conv2d(width, latent_channels, 3, padding=1)
         for parameter in self.leave.parameters():
             nn.init.zeros_(parameter)
@@ -33,12 +32,12 @@ class LatentRefiner(nn.Module):
     ) -> Float[Tensor, "b c f h w"]:
         """A better estimate of the clean latents; frames of sigma 0 are seen as they were given."""
         seen = torch.where(sigma[:, None, :, None, None] == 0, noisy, estimate)
-        before = torch.cat([seen[:, :, :1], seen[:, :, :-1]], 2)
-        stacked = torch.cat([seen, before, seen[:, :, :1].expand_as(seen)], 1)
+        before, first = seen[:, :, :-1], seen[:, :, :1]
+        stacked = torch.cat([seen[:, :, 1:], before, first.expand_as(before)], 1)
         images = rearrange(stacked, "b c f h w -> (b f) c h w").to(self.enter.weight.dtype)
         fine = F.silu(self.enter(images.contiguous(memory_format=torch.channels_last)))
         coarse = F.silu(self.down(fine))
         coarse = coarse + F.silu(self.middle(coarse))
-        fine = fine + F.pixel_shuffle(self.up(coarse), 2)
-        change = self.leave(fine + F.silu(self.mix(fine)))
-        return estimate + rearrange(change, "(b f) c h w -> b c f h w", b=len(estimate)).to(estimate.dtype)
+        change = self.leave(fine + F.pixel_shuffle(self.up(coarse), 2))
+        change = rearrange(change, "(b f) c h w -> b c f h w", b=len(estimate)).to(estimate.dtype)
+        return torch.cat([estimate[:, :, :1], estimate[:, :, 1:] + change], 2)
