@@ -35,13 +35,13 @@ class Carried:
 
 
 def carried_object(
-    found: Float[Tensor, "t 2"],
+    found: Float[Tensor, "n 2"],
     truth: Float[Tensor, "t 2"],
-    is_found: Bool[Tensor, " t"],
+    is_found: Bool[Tensor, " n"],
     visible: Bool[Tensor, " t"],
     width: int,
 ) -> Carried | None:
-    """Compares the last frames; None when the truth does not show the object at both ends."""
+    """Compares the last frames of both; None when the truth does not show the object at both ends."""
     if not (visible[0] and visible[-1]):
         return None
     unit = width / 64

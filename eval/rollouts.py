@@ -10,9 +10,10 @@ inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from whic
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -35,6 +36,8 @@ from robotwin_adapters.video import write_video
 from worldmodel import checkpoint
 from worldmodel.models.world_model import WorldModel
 from worldmodel.types import EpisodeSource
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,9 @@ class RolloutEvaluation:
         record = {
             **{name: getattr(clip, name) for name in ("uid", "source", "start", "embodiment", "task")},
             "num_given": num_given,
-            "rows": {
-                name: score_video(video[num_given:], clip.frames[num_given:], last_given)
-                for name, video in videos.items()
-            },
+            "rows": _each_once(
+                lambda video: score_video(video[num_given:], clip.frames[num_given:], last_given), videos
+            ),
             "action_error": self._action_errors(clip, videos),
             **self._positions(clip, videos),
         }
@@ -101,7 +103,9 @@ class RolloutEvaluation:
             other=None if partner is None else self.predictor.commands(self.clips[partner]),
             generator=torch.Generator().manual_seed(self.config.seed + number),
         )
-        return {name: made[name] for name in (TRUE, *self.config.controls) if name in made}
+        chosen = {name: made[name] for name in (TRUE, *self.config.controls) if name in made}
+        # A model that knows no actions makes one video, whatever it is told.
+        return dict.fromkeys(chosen) if self.model.config.regime == "no_action" else chosen
 
     def _round_trip(self, frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 H W"]:
         given = frames[None].to(self.model.text.device)
@@ -125,14 +129,13 @@ class RolloutEvaluation:
 
         `truth` is what the locator makes of the true video: for the object, its own error.
         """
-        if self.locator is None:
+        locator = self.locator
+        if locator is None:
             return {}
         first, width = self.predictor.num_given, clip.frames.shape[-1]
-        truth = self.locator.locate(clip.frames[first - 1 :])
+        truth = locator.locate(clip.frames[first - 1 :])
         places, visible = self._object_truth(clip) or (truth.points[:, 2], truth.is_visible[:, 2])
-        found = {"truth": truth} | {
-            name: self.locator.locate(video[first:]) for name, video in videos.items()
-        }
+        found = {"truth": truth} | _each_once(lambda video: locator.locate(video[first:]), videos)
         grippers, carried = {}, {}
         for name, one in found.items():
             if name != "truth":
@@ -162,6 +165,13 @@ class RolloutEvaluation:
             # What is out of the picture has no place in it: its line is broken there.
             points = [one.points.masked_fill(~one.is_visible[..., None], float("nan")) for one in located]
             draw_trajectories(folder / f"clip{number:03d}.png", clip.frames, video, *points)
+
+
+def _each_once(measure: Callable[[Tensor], M], videos: Mapping[str, Tensor]) -> dict[str, M]:
+    """What is measured of every video; one that goes by several names is measured once."""
+    distinct = {id(video): video for video in videos.values()}
+    measured = {key: measure(video) for key, video in distinct.items()}
+    return {name: measured[id(video)] for name, video in videos.items()}
 
 
 def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:

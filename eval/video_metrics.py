@@ -5,6 +5,7 @@ frame; means go over the frames of an episode first, then over episodes (`estima
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float
@@ -90,6 +91,7 @@ def _blur(images: Float[Tensor, "n H W"]) -> Float[Tensor, "n h w"]:
     return down @ images @ across.T
 
 
+@lru_cache(maxsize=8)
 def _windows(size: int) -> Float[Tensor, "h H"]:
     """The gaussian window at every place where all of it is inside the picture, one per row."""
     places = torch.arange(SSIM_RADIUS, size - SSIM_RADIUS, dtype=torch.float64)

@@ -12,6 +12,7 @@ from eval.held_out import HeldOutConfig, held_out_clips
 from eval.locator import Located, Locator, LocatorConfig
 from eval.rollout_results import above_static, episode_means, horizon, row_names, summarise, wins
 from eval.rollouts import RolloutEvaluation, RolloutsConfig, run
+from eval.video_metrics import score_video
 from robotwin_adapters.video import open_video
 from tests.eval.browser import open_page
 
@@ -181,11 +182,30 @@ def test_other_regimes(make_model, source, contract, training_clips, regime):
     evaluated, videos = RolloutEvaluation(model, clips, config).evaluate(0)
     if regime == "no_action":
         assert torch.equal(videos["true"], videos["reversed"])
+        assert evaluated["rows"]["true"] == evaluated["rows"]["zero"] != evaluated["rows"]["static"]
         assert evaluated["action_error"] == {}
     else:
         assert not torch.equal(videos["true"], videos["reversed"])
         assert "mirrored" not in videos  # latent actions have no arms
     assert torch.equal(videos["true"][0], clips[0].frames[0])
+
+
+def test_a_model_without_actions_makes_and_is_judged_on_one_video(
+    make_model, source, contract, training_clips, monkeypatch
+):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(num_inference_steps=1, controls=("zero", "null", "reversed"))
+    evaluation = RolloutEvaluation(make_model(regime="no_action"), clips, config)
+    scored = []
+    monkeypatch.setattr(
+        "eval.rollouts.score_video", lambda *videos: scored.append(videos) or score_video(*videos)
+    )
+    evaluated, videos = evaluation.evaluate(0)
+    assert set(evaluated["rows"]) == {"static", "autoencoder", "true", "zero", "null", "reversed"}
+    assert len(scored) == 3
+    clip = clips[0]
+    told = evaluation.predictor(clip.frames[None, :1], clip.actions[None], len(clip.frames), seed=0)[0]
+    assert (videos["true"] - told).abs().max() < 1e-6
 
 
 def test_static_rows_are_exact(make_model, source, contract, training_clips):
