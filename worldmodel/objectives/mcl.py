@@ -29,6 +29,7 @@ from worldmodel.objectives.mechanism_features import (
     finite_difference,
     hessian_diagonal,
     math_attention,
+    random_normal,
     random_signs,
     score_gradient,
     shared_direction,
@@ -250,7 +251,7 @@ class MechanisticContrast(nn.Module):
         critic, std = self.critic, self.config.noise_std
         noise = torch.zeros_like(z)
         if self.config.variant == "denoising":
-            noise, x_hat = torch.randn(z.shape, generator=rng, device=z.device, dtype=z.dtype), None
+            noise, x_hat = random_normal(z, self._sample_dims(z), rng), None
             z = z + std * noise
         with torch.enable_grad():
             z, x_hat = self._differentiable(generator, z, u, x_hat)
@@ -258,7 +259,7 @@ class MechanisticContrast(nn.Module):
             if self.config.variant == "denoising":
                 row_loss = critic.rows(std * score + noise).square().sum(-1) / 2
             else:
-                probe = random_signs(z, rng)
+                probe = random_signs(z, self._sample_dims(z), rng)
                 trace = probe * torch.autograd.grad((score * probe).sum(), z, create_graph=True)[0]
                 row_loss = critic.rows(score.square() / 2 + trace).sum(-1)
         loss = masked_mean(row_loss, valid)

@@ -52,7 +52,7 @@ def hessian_diagonal(
 
 def _probes(z: Tensor, num_probes: int, sample_dims: int, rng: torch.Generator | None) -> Iterator[Tensor]:
     if num_probes:
-        yield from (random_signs(z, rng) for _ in range(num_probes))
+        yield from (random_signs(z, sample_dims, rng) for _ in range(num_probes))
         return
     sample_shape = z.shape[z.ndim - sample_dims :]
     size = math.prod(sample_shape)
@@ -60,10 +60,25 @@ def _probes(z: Tensor, num_probes: int, sample_dims: int, rng: torch.Generator |
         yield unit.view(sample_shape).expand_as(z)
 
 
-def random_signs(like: Float[Tensor, "*shape"], rng: torch.Generator | None) -> Float[Tensor, "*shape"]:
-    """Independent +1 / -1 entries."""
-    bits = torch.randint(0, 2, like.shape, generator=rng, device=like.device)
-    return bits.to(like.dtype) * 2 - 1
+def random_signs(
+    like: Float[Tensor, "*shape"], sample_dims: int, rng: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """Independent +1 / -1 entries, the same in every independent batch."""
+    bits = torch.randint(0, 2, batch_shape(like, sample_dims), generator=rng, device=like.device)
+    return (bits.to(like.dtype) * 2 - 1).expand_as(like)
+
+
+def random_normal(
+    like: Float[Tensor, "*shape"], sample_dims: int, rng: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """Independent N(0, 1) entries, the same in every independent batch."""
+    shape = batch_shape(like, sample_dims)
+    return torch.randn(shape, generator=rng, device=like.device, dtype=like.dtype).expand_as(like)
+
+
+def batch_shape(like: Float[Tensor, "..."], sample_dims: int) -> torch.Size:
+    """Shape of one batch of samples: draws of this shape do not depend on how many train side by side."""
+    return like.shape[like.ndim - sample_dims - 1 :]
 
 
 def shared_direction(
