@@ -37,15 +37,27 @@ def write_oracles(results: Path, num_seeds: int) -> None:
     for path in sorted((results / "cells").glob("*.json")):
         data = SimulationConfig(**json.loads(path.read_text())["identity"]["data"])
         target = results / "oracles" / f"{data_name(data)}.json"
-        if not target.exists():
+        if target.exists():
+            _check_data(target, data)
+        else:
             _write(target, {"data": asdict(data)} | oracles(data, range(num_seeds)))
             print(target.stem)
 
 
 def data_name(data: SimulationConfig) -> str:
-    """Names a data process among files: mixing, d_z, |U|, and the activation of h if it is not the usual."""
+    """Names a data process among files: mixing, d_z, |U|, and the form of h where it is not the usual."""
     smooth = "" if data.activation == "leaky_relu" else f"_{data.activation}"
-    return f"{data.mixing}_d{data.latent_dim}_u{data.num_conditions}{smooth}"
+    gain = "" if data.gain == 1 else f"_gain{data.gain:g}"
+    return f"{data.mixing}_d{data.latent_dim}_u{data.num_conditions}{smooth}{gain}"
+
+
+def _check_data(path: Path, data: SimulationConfig) -> None:
+    found = json.loads(path.read_text())["data"]
+    changed = [name for name, value in asdict(data).items() if found.get(name) != value]
+    if changed:
+        raise ValueError(
+            f"{path} bounds other data: {', '.join(changed)} differ from a collected cell's; remove one"
+        )
 
 
 def write_controls(run: Path, results: Path, num_diverse: int) -> None:

@@ -35,7 +35,7 @@ COLUMNS = (
     ("MD-VAE modulated, aligned", "modulated", "aligned_mcc"),
 )
 # Cells of configs/simulation/mcl_ablation.txt.
-ABLATION, ABLATION_BASE = "concat_smooth_", "concat_smooth_none"
+ABLATION, ABLATION_BASE = "smooth_", "smooth_none"
 RESTARTS = "tied_full", ("tied_full_r1", "tied_full_r2")  # cells that differ in their initial weights only
 
 
@@ -196,18 +196,21 @@ def control_tables(controls: list[dict[str, Any]]) -> list[str]:
 
 def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[str]:
     """What MCL did to scores, bound and mechanism diversity, beside the same model without it."""
-    titles = ["mode", "weight", "MCC", "seeds ahead of no MCL", "MCC by u", "ELBO", "MCL accuracy"]
-    lines = [_row([*titles, "GMD rank", "effective rank", "condition number"]), _row(["---"] * 10)]
+    titles = ["model", "MCL mode", "weight", "MCC", "seeds ahead of no MCL", "MCC by u", "ELBO"]
+    titles += ["MCL accuracy", "GMD rank", "effective rank", "condition number"]
+    lines = [_row(titles), _row(["---"] * len(titles))]
     base = next((cell for cell in cells if cell.name == ABLATION_BASE), None)
     if base is None:
         return lines
     diversity = {entry["cell"]: entry["diversity"] for entry in controls}
     for cell in (cell for cell in cells if cell.name.startswith(ABLATION)):
-        mode, _, weight = cell.name.removeprefix(ABLATION).rpartition("_")
+        identity = cell.content["identity"]
+        model, weight = identity["model"], identity["optimisation"]["mcl_weight"]
         ahead = f"{int((cell.values('mcc') > base.values('mcc')).sum())} of {len(base.values('mcc'))}"
         accuracy = cell.content["final_losses"].get("mcl_accuracy")
         entries = [
-            *((mode, weight) if mode else (weight, "")),
+            model["family"] + (", full posterior" if model["posterior"] == "full" else ""),
+            *((identity["mcl"]["mode"], f"{weight:g}") if weight else ("none", "")),
             spread(cell.values("mcc")),
             "" if cell is base else ahead,
             *(f"{np.median(cell.values(name)):.3f}" for name in ("mcc_by_condition", "elbo")),
