@@ -36,7 +36,7 @@ class TrainConfig:
     """One training run of a world model."""
 
     output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
-    start_from: str = ""  # world model folder to fine-tune; of `model`: objective, mcl, a first refiner
+    start_from: str = ""  # world model to fine-tune; of `model`: objective, mcl, a first refiner or IDM
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
     data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -123,6 +123,12 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
 def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     """A trained model with this config's objective and MCL, and with the new data's embodiments added."""
     model = WorldModel.from_pretrained(config.start_from)
+    if config.model.regime != model.config.regime:
+        raise ValueError(
+            f"start_from={config.start_from} is a model of regime {model.config.regime!r}, model.regime is "
+            f"{config.model.regime!r}. Set model.regime={model.config.regime} to fine-tune it; for a new "
+            f"{config.model.regime} model on its backbone set model.pretrained={config.start_from} instead"
+        )
     assert model.vae is not None, "from_pretrained loads the autoencoder"
     found = frame_contract(index, model.vae)
     model.contract.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.training.debug_run import CONFIG, SHARED
+from training.data import open_index
 from training.stepper import switch_on
 from training.train_world_model import train
-from training.world_model_run import TrainConfig, build_run
+from training.world_model_run import TrainConfig, build_model, build_run
 from worldmodel.config import load_config
 from worldmodel.data.dataset import collate_clips
 from worldmodel.data.synthetic import synthetic_source
@@ -44,6 +45,7 @@ def test_fine_tuning_adds_embodiments_an_objective_and_a_refiner(
     first = [*short, "model.regime=lacg", f"output={tmp_path / 'first'}", "data.synthetic_embodiments=1"]
     assert train(load_config(TrainConfig, CONFIG, first), False)
     second = [*short, f"start_from={tmp_path / 'first/model'}", f"output={tmp_path / 'second'}"]
+    second += ["model.regime=lacg"]
     second += ["data.synthetic_embodiments=2", "model.mcl.mode=detached", "model.objective.mcl_weight=0.5"]
     second += ["model.refiner_width=8"]
     assert train(load_config(TrainConfig, CONFIG, second), False)
@@ -61,6 +63,14 @@ def test_fine_tuning_on_other_frames_is_refused(
     other = [*overrides, f"start_from={one_process / 'model'}", "data.clip.height=64", f"output={tmp_path}"]
     with pytest.raises(ValueError, match="expected frames of 32x32 pixels, got 64x32"):
         train(load_config(TrainConfig, CONFIG, other), False)
+
+
+def test_fine_tuning_in_another_regime_is_refused(one_process: Path, overrides: list[str]) -> None:
+    other = [*overrides, f"start_from={one_process / 'model'}", "model.regime=no_action"]
+    config = load_config(TrainConfig, CONFIG, other)
+    expected = "is a model of regime 'acg', model.regime is 'no_action'.*model.pretrained=.*/model instead"
+    with pytest.raises(ValueError, match=expected):
+        build_model(config, open_index(config.data))
 
 
 def reordered(episode: Episode) -> Episode:

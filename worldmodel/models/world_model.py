@@ -37,7 +37,7 @@ from worldmodel.types import ClipBatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PROMPT_FILE, PROMPT_KEY, IMAGE_ENCODER_FILE = "prompt.safetensors", "text", "image_encoder.json"
-BACKBONE_PARTS = ("scene", "refiner")  # trained with a backbone and of no use without it
+BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with a backbone; their settings
 
 
 class WorldModel(nn.Module):
@@ -85,6 +85,7 @@ class WorldModel(nn.Module):
         vae: VideoAutoencoder | None = None,
     ) -> "WorldModel":
         """A new model on the backbone, autoencoder and prompt that the config names."""
+        trained = _backbone_parts(config)
         if vae is None and config.vae:
             vae = load_vae(config.vae)
         text = checkpoint.read_tensors(Path(config.prompt))[PROMPT_KEY] if config.prompt else None
@@ -92,11 +93,8 @@ class WorldModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, contract, normalizer, backbone, vae, text)
-        # A backbone that was trained with such parts, as in a world model's folder, brings them.
-        for name in BACKBONE_PARTS:
-            trained = Path(config.pretrained) / f"{name}.safetensors"
-            if name in model.parts() and config.pretrained and trained.is_file():
-                checkpoint.read_into(model.parts()[name], trained)
+        for name, file in trained.items():
+            checkpoint.read_into(model.parts()[name], file)
         return model
 
     @classmethod
@@ -249,6 +247,20 @@ class WorldModel(nn.Module):
         if self.idm is None or self.controller is None:
             raise ValueError(f"latent actions need regime 'lacg', this model is {self.config.regime!r}")
         return self.idm, self.controller
+
+
+def _backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
+    """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
+    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in BACKBONE_PARTS}
+    found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
+    for name, file in found.items():
+        setting = BACKBONE_PARTS[name]
+        if not getattr(config, setting):
+            raise ValueError(
+                f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "
+                f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
+            )
+    return found
 
 
 def _image_encoder(path: Path) -> Dinov2Model | None:

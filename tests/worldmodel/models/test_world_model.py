@@ -54,6 +54,17 @@ def test_a_backbone_from_another_regime_brings_its_scene_and_refiner(make_world_
     assert all(torch.equal(value, weights[name]) for name, value in trained.fdm.state_dict().items())
 
 
+@pytest.mark.parametrize(("part", "setting"), [("scene", "scene"), ("refiner", "refiner_width")])
+def test_a_trained_scene_or_refiner_is_not_left_out_in_silence(make_world_model, tmp_path, part, setting):
+    options = {"scene": True, "prediction": "clean", "refiner_width": 8}
+    make_world_model(**options).save_pretrained(tmp_path / "acg")
+    without = {**options, setting: 0 if part == "refiner" else False}
+    with pytest.raises(ValueError, match=rf"acg/{part}.safetensors was trained with .*: set {setting} as in"):
+        make_world_model(**without, pretrained=str(tmp_path / "acg"))
+    alone = make_world_model(**without, pretrained=str(tmp_path / "acg/transformer"))
+    assert part not in alone.parts()
+
+
 def test_latent_actions_belong_to_lacg(make_world_model, batch):
     model = make_world_model(regime="acg")
     with pytest.raises(ValueError, match="need regime 'lacg', this model is 'acg'"):
