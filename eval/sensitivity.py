@@ -48,6 +48,7 @@ class SensitivityConfig:
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 8  # Euler steps per chunk
     seed: int = 0  # of the noise and of shuffled actions
+    action_gain: float = 1.0  # multiplies every command on its way to the model; 50: a fault to be found
     max_batch: int = 16  # rollouts at once
     response_clips: int = 8  # clips on which dimensions are nudged and actions scaled; evenly spread
     nudge: float = 0.25  # half ranges, added to one dimension throughout
@@ -157,13 +158,17 @@ def probe_model(model: WorldModel, config: SensitivityConfig) -> tuple[Sensitivi
     predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
     idm = model.idm
 
+    def predict(given: Tensor, actions: Tensor | None, num_frames: int, seed: int) -> Tensor:
+        reaching = None if actions is None else config.action_gain * actions
+        return predictor(given, reaching, num_frames, seed)
+
     @torch.no_grad()
     def recover(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "n a"]:
         assert idm is not None
         return idm.robot_actions(idm(frames[None].to(model.text.device)))[0].cpu()
 
     is_judged = idm is not None and config.drive == "robot"
-    return SensitivityProbe(predictor, predictor.num_given, config, recover if is_judged else None), predictor
+    return SensitivityProbe(predict, predictor.num_given, config, recover if is_judged else None), predictor
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig) -> int:

@@ -36,6 +36,8 @@ def write_sensitivity_page(
         sections.append(Section("Pictures", (Figures(items, is_wide=True),)))
     moving = sum(record["moves"] for record in records)
     lead = f"{len(records)} clips, something moves in {moving} of them; model {settings['model']}."
+    if settings["action_gain"] != 1:
+        lead += f" Every command reached the model multiplied by {settings['action_gain']:g}."
     write_page(Page(title, lead, tuple(sections)), output)
     return results
 

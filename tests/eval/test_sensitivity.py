@@ -6,7 +6,8 @@ import torch
 
 from eval.controls import CONTROLS
 from eval.held_out import HeldOutConfig, held_out_clips
-from eval.sensitivity import STATIC, SensitivityConfig, SensitivityProbe, run
+from eval.predictors import ModelPredictor
+from eval.sensitivity import STATIC, SensitivityConfig, SensitivityProbe, probe_model, run
 from eval.sensitivity_verdict import NEEDED_SHARE, judge, responses
 from worldmodel.data.synthetic import SyntheticFrames
 
@@ -174,6 +175,50 @@ def test_script_on_a_model_writes_the_page_and_goes_on(model_folder, source, tmp
     lines = (tmp_path / "clips.jsonl").read_text()
     run(str(model_folder), source, config)
     assert (tmp_path / "clips.jsonl").read_text() == lines
+
+
+FEW = {"num_inference_steps": 1, "response_clips": 1, "sheets": 0}
+
+
+@pytest.mark.parametrize(("gain", "code"), [(1.0, 0), (50.0, 3)])
+def test_script_finds_mis_scaled_actions(
+    model_folder, source, clips, colours, tmp_path, capsys, monkeypatch, gain, code
+):
+    renderer = Renderer(clips.normalizer, colours)
+    # A model that follows what reaches it.
+    monkeypatch.setattr(ModelPredictor, "__call__", lambda self, *told: renderer(*told))
+    held_out = HeldOutConfig(split="all", episodes=5)
+    config = SensitivityConfig(output=str(tmp_path), held_out=held_out, action_gain=gain, **FEW)
+    assert run(str(model_folder), source, config) == code
+    printed, page = capsys.readouterr().out, (tmp_path / "report.md").read_text()
+    assert ("The actions are not followed." in printed) is (code == 3)
+    assert ("multiplied by 0.02: their scale is wrong" in printed) is (code == 3)
+    assert ("reached the model multiplied by 50" in page) is (code == 3)
+
+
+def test_the_gain_reaches_the_model_itself(make_model, clips):
+    gained, plain = (
+        probe_model(make_model(regime="acg"), SensitivityConfig(action_gain=gain, num_inference_steps=1))[0]
+        for gain in (50.0, 1.0)
+    )
+    given, actions = clips[0].frames[None, :1], clips[0].actions[None]
+    assert torch.equal(gained.predict(given, actions, 13, 0), plain.predict(given, 50 * actions, 13, 0))
+    assert not torch.equal(gained.predict(given, actions, 13, 0), plain.predict(given, actions, 13, 0))
+    assert torch.equal(gained.predict(given, None, 13, 0), plain.predict(given, None, 13, 0))
+
+
+def test_script_says_that_a_model_without_actions_does_not_follow(make_model, source, tmp_path, capsys):
+    make_model(regime="no_action").save_pretrained(tmp_path / "model")
+    config = SensitivityConfig(
+        output=str(tmp_path / "out"), held_out=HeldOutConfig(split="all", episodes=5), **FEW
+    )
+    assert run(str(tmp_path / "model"), source, config) == 3
+    assert "The actions are not followed." in capsys.readouterr().out
+    results = json.loads((tmp_path / "out/sensitivity.json").read_text())
+    assert {name: check["change"]["mean"] for name, check in results["checks"].items()} == pytest.approx(
+        dict.fromkeys(CONTROLS, 0.0) | {STATIC: results["checks"][STATIC]["change"]["mean"]}, abs=1e-6
+    )
+    assert "true actions are better in 0% of 5 episodes" in (tmp_path / "out/report.md").read_text()
 
 
 def test_scales_must_be_comparable():
