@@ -177,6 +177,11 @@ class WorldModel(nn.Module):
         """Size of the action vector that drives one transition: robot (acg), latent (lacg) or none."""
         return condition_dim(self.config, self.normalizer)
 
+    @property
+    def judge(self) -> InverseDynamicsModel | None:
+        """The IDM, if its reading of robot actions has been trained: with idm_weight 0 it never was."""
+        return self.idm if self.config.objective.idm_weight > 0 else None
+
     def train(self, mode: bool = True) -> "WorldModel":
         """As in torch, but the frozen autoencoder stays in evaluation mode."""
         super().train(mode)

@@ -23,12 +23,14 @@ class ObjectiveConfig:
     beta: float = 1e-4  # weight of the KL term (lacg)
     adversarial_weight: float = 0.01  # lambda_adv of the embodiment classifier (lacg)
     mcl_weight: float = 0.01  # lambda_MCL
-    idm_weight: float = 1.0  # weight of judging the robot action from frames; acg with 0 has no IDM
+    idm_weight: float = 1.0  # weight of judging the robot action from frames; 0: no judge, acg has no IDM
     controller_weight: float = 1.0  # weight of predicting z from robot actions (lacg)
 
     def __post_init__(self) -> None:
         if not 0 <= self.action_dropout < 1:
             raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
+        if self.idm_weight < 0:
+            raise ValueError(f"idm_weight is 0 (no judge) or more, got {self.idm_weight}")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,17 @@ def test_each_regime_has_its_parts_and_no_others(make_world_model, regime):
         assert set(make_world_model(**options).parts()) == {"action_interface", "scene", "mcl"}
 
 
+@pytest.mark.parametrize("regime", PARTS)
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_the_judge_is_an_idm_that_learned_to_read_robot_actions(make_world_model, batch, regime, weight):
+    model = make_world_model(regime=regime, objective=ObjectiveConfig(idm_weight=weight))
+    world_model_step(model, batch, torch.Generator().manual_seed(0)).total.backward()
+    head = [] if model.idm is None else list(model.idm.robot_action.parameters())
+    is_trained = any(p.grad is not None and p.grad.any() for p in head)
+    assert is_trained == (weight > 0 and regime != "no_action")
+    assert model.judge is (model.idm if is_trained else None)
+
+
 def test_new_models_repeat_with_their_seed(make_world_model):
     def weights(**options) -> dict[str, torch.Tensor]:
         state = make_world_model(regime="lacg", **options).state_dict()
@@ -87,6 +98,8 @@ def test_parts_that_cannot_work_together_are_refused(clips):
         FrameContract(9, 30, 32, 10.0)
     with pytest.raises(ValueError, match="history is 1 to 6 latent frames, got 7"):
         WorldModelConfig(history=7)
+    with pytest.raises(ValueError, match="idm_weight is 0 .no judge. or more, got -1"):
+        ObjectiveConfig(idm_weight=-1)
     with pytest.raises(ValueError, match="a no_action model has none"):
         WorldModelConfig(regime="no_action", mcl=MclConfig())
 
