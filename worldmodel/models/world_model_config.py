@@ -48,9 +48,7 @@ class WorldModelConfig:
     # for small nets from scratch, tied to one latent grid
     action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
-    refiner_width: int = (
-        0  # channels of a U-Net over the clean estimate, against seams of large patches; 0: none
-    )
+    refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
     interface_hidden: int = 256  # hidden channels of the action interface
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
