@@ -12,14 +12,23 @@ import numpy as np
 from jaxtyping import Float
 
 from eval.estimates import NOTHING, Estimate, gap_closed, mean_estimate, share_estimate, win_estimate
-from eval.video_metrics import HIGHER_IS_BETTER, LEAST_ERROR, METRICS
+from eval.video_metrics import LEAST_ERROR, METRICS
 
 STATIC, CEILING, TRUE = "static", "autoencoder", "true"
 # PSNR of a whole clip, from its mean squared error: the mean over frames is ruled by frames in which nothing
 # has moved yet, which a static frame shows perfectly. Shares of the gap and wins are taken on these.
 CLIP_PSNR = {"clip_psnr": "mse", "moving_clip_psnr": "moving_mse"}
 GAP_METRICS = ("clip_psnr", "mse", "moving_clip_psnr", "moving_mse")
-SUMMARY_METRICS = ("psnr", "ssim", "mse", "ssim_last", "moving_psnr", "moving_mse", *CLIP_PSNR)
+HIGHER_IS_BETTER = {
+    "psnr": True,
+    "ssim": True,
+    "mse": False,
+    "ssim_last": True,  # of the last frame
+    "moving_psnr": True,
+    "moving_mse": False,
+    **dict.fromkeys(CLIP_PSNR, True),
+}
+SUMMARY_METRICS = tuple(HIGHER_IS_BETTER)
 Record = Mapping[str, Any]
 
 
@@ -122,7 +131,7 @@ def wins(records: Sequence[Record], control: str, metric: str) -> Estimate:
     return win_estimate(
         episode_scores(records, TRUE, metric),
         episode_scores(records, control, metric),
-        higher_is_better=HIGHER_IS_BETTER.get(metric, metric in CLIP_PSNR),
+        higher_is_better=HIGHER_IS_BETTER[metric],
     )
 
 

@@ -19,6 +19,7 @@ from eval.rollout_results import (
     CEILING,
     CLIP_PSNR,
     GAP_METRICS,
+    HIGHER_IS_BETTER,
     STATIC,
     SUMMARY_METRICS,
     TRUE,
@@ -28,7 +29,6 @@ from eval.rollout_results import (
     row_names,
 )
 from eval.table2_cells import ROWS, TASKS, Table2Config, rollout_folder
-from eval.video_metrics import HIGHER_IS_BETTER
 
 EFFECT_METRICS = (*SUMMARY_METRICS, "gripper_error", "object_in_place")
 MCL_PAIRS = {"ACG": ("acg", "acg_mcl"), "LACG": ("lacg", "lacg_mcl")}
@@ -142,7 +142,7 @@ def _wins(evaluated: Evaluated) -> dict[str, Any]:
 
 def _win(evaluated: Evaluated, control: str, metric: str) -> Estimate:
     ours, theirs = (_mean(evaluated.scores(metric, video), 0) for video in (TRUE, control))
-    return win_estimate(ours, theirs, higher_is_better=HIGHER_IS_BETTER.get(metric, metric in CLIP_PSNR))
+    return win_estimate(ours, theirs, higher_is_better=HIGHER_IS_BETTER[metric])
 
 
 def _both(scores: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:

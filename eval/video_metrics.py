@@ -17,7 +17,6 @@ MOVING_THRESHOLD = 0.075  # a pixel moves when a channel differs by more from th
 LEAST_ERROR = 1e-10  # equal frames count 100 dB
 
 METRICS = ("psnr", "ssim", "mse", "moving_psnr", "moving_mse")
-HIGHER_IS_BETTER = {"psnr": True, "ssim": True, "mse": False, "moving_psnr": True, "moving_mse": False}
 
 
 def mse(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float[Tensor, " t"]:
