@@ -140,11 +140,13 @@ def beside_enlarged(
     A convolution of repeated pixels is a transposed one of the pixels themselves, with those weights summed
     that meet copies of the same pixel: 16 products where there were 36.
     """
-    conv, norm, activation = block
+    conv = block[0]
+    assert isinstance(conv, nn.Conv2d), conv
     weights = conv.weight.split([fine.shape[1], coarse.shape[1]], 1)
     summed = F.avg_pool2d(weights[1].flip(2, 3), 2, stride=1, padding=1, divisor_override=1)
     answer = F.conv2d(fine, weights[0], conv.bias, padding=1)
-    return activation(norm(answer + F.conv_transpose2d(coarse, summed.transpose(0, 1), stride=2, padding=1)))
+    answer = answer + F.conv_transpose2d(coarse, summed.transpose(0, 1), stride=2, padding=1)
+    return block[1:](answer)
 
 
 def _conv(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
