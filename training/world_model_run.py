@@ -25,7 +25,12 @@ from worldmodel.data.index import EpisodeIndex
 from worldmodel.models.wan import load_vae
 from worldmodel.models.world_model import WorldModel
 from worldmodel.models.world_model_config import WorldModelConfig
-from worldmodel.models.world_model_parts import build_embodiment_classifier, build_mcl, build_refiner
+from worldmodel.models.world_model_parts import (
+    build_embodiment_classifier,
+    build_idm,
+    build_mcl,
+    build_refiner,
+)
 from worldmodel.objectives.world_model_loss import mcl_reach
 
 log = logging.getLogger(__name__)
@@ -136,14 +141,29 @@ def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     num_known = len(model.normalizer.embodiments)
     model.normalizer = extended_normalizer(config.data, index, model.normalizer)
     model.config = replace(model.config, objective=config.model.objective, mcl=config.model.mcl)
+    _fit_judge(model, config.model)
     if config.model.refiner_width and model.fdm.refiner is None:
         model.config = replace(model.config, refiner_width=config.model.refiner_width)
         model.fdm.refiner = build_refiner(model.config, model.contract)
+    classifier = build_embodiment_classifier(model.config, model.normalizer)
+    is_outgrown = len(model.normalizer.embodiments) != num_known
+    if is_outgrown or classifier is None or model.embodiment_classifier is None:
+        model.embodiment_classifier = classifier
+    # The contrast last: with and without it, everything else is drawn from the seed alike.
     if has_new_contrast:
         model.mcl = build_mcl(model.config, model.contract, model.normalizer)
-    if len(model.normalizer.embodiments) != num_known:
-        model.embodiment_classifier = build_embodiment_classifier(model.config, model.normalizer)
     return model
+
+
+def _fit_judge(model: WorldModel, wanted: WorldModelConfig) -> None:
+    """An acg model has an IDM exactly if its objective trains one; what is saved must fit its config."""
+    if model.config.regime != "acg":
+        return
+    if not wanted.objective.idm_weight:
+        model.idm = None
+    elif model.idm is None:
+        model.config = replace(model.config, idm=wanted.idm)
+        model.idm = build_idm(model.config, model.normalizer, None)
 
 
 def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:

@@ -57,6 +57,41 @@ def test_fine_tuning_adds_embodiments_an_objective_and_a_refiner(
     assert model.embodiment_classifier is not None
 
 
+def saved_model(folder: Path, settings: list[str]) -> str:
+    config = load_config(TrainConfig, CONFIG, settings)
+    build_model(config, open_index(config.data)).save_pretrained(folder)
+    return f"start_from={folder}"
+
+
+def test_fine_tuning_with_and_without_mcl_starts_from_the_same_weights(
+    overrides: list[str], tmp_path: Path
+) -> None:
+    lacg = [*overrides, "model.regime=lacg"]
+    start = saved_model(tmp_path / "one_robot", [*lacg, "data.synthetic_embodiments=1"])
+    weights = []
+    for contrast in ([], ["model.mcl.mode=exact"]):
+        config = load_config(TrainConfig, CONFIG, [*lacg, start, *contrast, "data.synthetic_embodiments=2"])
+        weights.append(build_model(config, open_index(config.data)).state_dict())
+    plain, contrasted = weights
+    assert {name.partition(".")[0] for name in contrasted.keys() - plain.keys()} == {"mcl"}
+    assert any(name.startswith("embodiment_classifier.") for name in plain)
+    assert all(torch.equal(value, contrasted[name]) for name, value in plain.items())
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("regime", "weight", "part"),
+    [("acg", "idm_weight", "idm"), ("lacg", "adversarial_weight", "embodiment_classifier")],
+)
+def test_a_fine_tuned_model_has_the_parts_of_its_new_objective_and_loads(
+    regime: str, weight: str, part: str, before: int, after: int, overrides: list[str], tmp_path: Path
+) -> None:
+    settings = [*overrides, f"model.regime={regime}"]
+    start = saved_model(tmp_path / "first", [*settings, f"model.objective.{weight}={before}"])
+    saved_model(tmp_path / "second", [*settings, start, f"model.objective.{weight}={after}"])
+    assert (part in WorldModel.from_pretrained(tmp_path / "second").parts()) == bool(after)
+
+
 def test_fine_tuning_on_other_frames_is_refused(
     one_process: Path, overrides: list[str], tmp_path: Path
 ) -> None:

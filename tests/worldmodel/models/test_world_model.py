@@ -98,8 +98,8 @@ def test_parts_that_cannot_work_together_are_refused(clips):
         FrameContract(9, 30, 32, 10.0)
     with pytest.raises(ValueError, match="history is 1 to 6 latent frames, got 7"):
         WorldModelConfig(history=7)
-    with pytest.raises(ValueError, match="idm_weight is 0 .no judge. or more, got -1"):
-        ObjectiveConfig(idm_weight=-1)
+    with pytest.raises(ValueError, match=r"idm_weight is 0 \(no judge\) or more, got -1"):
+        ObjectiveConfig(idm_weight=-1.0)
     with pytest.raises(ValueError, match="a no_action model has none"):
         WorldModelConfig(regime="no_action", mcl=MclConfig())
 
