@@ -102,8 +102,7 @@ class SeedStack:
     def step(self, rows: Tensor, noise: Tensor, count: int) -> dict[str, Tensor]:
         """One optimiser step of all seeds; `count` numbers it for the random directions of MCL."""
         x, u = rows.split(self.row_dims, dim=-1)
-        inputs = x if self.model.config.family == "beta_vae" else rows
-        loss = self.model.loss(inputs, x, u, noise)
+        loss = self.model.loss(x, u, noise)
         values = {"reconstruction": loss.reconstruction, "kl": loss.kl}
         total = loss.reconstruction + self.model.config.beta * loss.kl
         if self.mcl is not None:
@@ -119,10 +118,9 @@ class SeedStack:
         """Scores and parts of the bound on the test split, one value per seed."""
         x, u = self.test_rows.split(self.row_dims, dim=-1)
         with torch.no_grad():
-            latents = self.model.latents(x, u) | self._aligned()
-            noise = self._noise(TEST, x.shape[1])
-            inputs = x if self.model.config.family == "beta_vae" else self.test_rows
-            loss = self.model.loss(inputs, x, u, noise)
+            latents = self.model.latents(x, u)
+            latents |= self._aligned(latents)
+            loss = self.model.loss(x, u, self._noise(TEST, x.shape[1]))
             modulated = self.truth.modulate(self.test_z, u)
         scores = {}
         for name, estimate in latents.items():
@@ -134,19 +132,18 @@ class SeedStack:
         bound = {"reconstruction": loss.reconstruction, "kl": loss.kl, "elbo": -loss.negative_elbo}
         return scores | {name: value.tolist() for name, value in bound.items()}
 
-    def _aligned(self) -> dict[str, Tensor]:
+    def _aligned(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
         """Latents of the test split, unmixed by what training samples tell about the conditions.
 
         For models whose encoder has a latent in the modulated space; the others have the same N(0, I) under
         every condition, so there is nothing to tell axes apart.
         """
         name = {"beta_vae": "latent"}.get(self.model.config.family, "modulated")
-        rows = self.train_rows.unflatten(0, (len(self.seeds), -1))[:, :ALIGNMENT_SAMPLES]
-        fitted = self.model.latents(*rows.split(self.row_dims, dim=-1))
-        if name not in fitted:
+        if name not in latents:
             return {}
-        alignment = ConditionAlignment().fit(fitted[name].nan_to_num(0.0, 0.0, 0.0), self.train_condition)
-        latents = self.model.latents(*self.test_rows.split(self.row_dims, dim=-1))
+        rows = self.train_rows.unflatten(0, (len(self.seeds), -1))[:, :ALIGNMENT_SAMPLES]
+        fitted = self.model.latents(*rows.split(self.row_dims, dim=-1))[name].nan_to_num(0.0, 0.0, 0.0)
+        alignment = ConditionAlignment().fit(fitted, self.train_condition)
         return {"aligned": alignment.transform(latents[name], self.test_condition)}
 
     def mcl_statement(self) -> str:
@@ -154,7 +151,7 @@ class SeedStack:
         assert self.mcl is not None, "no MCL in this cell"
         rows, noise = next(self.batches(1))
         x, u = rows.split(self.row_dims, dim=-1)
-        loss = self.model.loss(rows, x, u, noise)
+        loss = self.model.loss(x, u, noise)
         contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, 0))
         modules = {"encoder": self.model.encoder, "decoder": self.model.decoder} | dict(
             self.mcl.named_children()

@@ -111,6 +111,23 @@ def test_a_run_says_what_mcl_trains(tmp_path, capsys, mode: str, reaches_decoder
     assert "gradient_head: yes" in said
 
 
+@pytest.mark.parametrize("family", ["beta_vae", "ivae", "concat", "modulated", "tied", "hypernetwork"])
+@pytest.mark.parametrize("mode", ["exact", "detached", "jvp", "finite_difference", "hessian_diag"])
+def test_every_model_trains_with_every_mode(family: str, mode: str) -> None:
+    data = dataclasses.replace(DATA, latent_dim=2, num_samples=400)
+    # Smooth: along a direction the derivative of a piecewise linear generator does not depend on z.
+    settings = (VaeConfig(family, activation="smooth"), MclConfig(mode=mode, through_latent=True))
+    small = SeedStack(data, *settings, OptimisationConfig(batch_size=32, mcl_weight=0.1), [0, 1])
+    said = small.mcl_statement()
+    assert ("encoder: yes" in said) == ("decoder: yes" in said) == (mode != "detached")
+    before = small.model.encoder[0].weight.clone()
+    rows, noise = next(small.batches(1))
+    losses = small.step(rows, noise, 0)
+    assert losses["mcl"].shape == (2,)
+    assert losses["mcl"].isfinite().all()
+    assert not small.model.encoder[0].weight.equal(before)
+
+
 def test_a_cell_resumes_to_the_same_numbers(tmp_path) -> None:
     whole = train_cell(cell(tmp_path / "whole"), quiet=True)
     interrupted = cell(tmp_path / "cut")

@@ -102,10 +102,6 @@ class StackedVae(nn.Module):
     def encode(self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"]) -> Gaussian:
         """Posterior in the encoder's own coordinates: w for iVAE and tied, z for the others."""
         inputs = x if self.config.family == "beta_vae" else torch.cat([x, u], dim=-1)
-        return self.posterior(inputs)
-
-    def posterior(self, inputs: Float[Tensor, "s n i"]) -> Gaussian:
-        """The same from inputs that are already put together, [x, u] or x."""
         d, out = self.latent_dim, self.encoder(inputs)
         if self.config.posterior == "mean_field":
             mean, log_std = out.chunk(2, dim=-1)
@@ -141,14 +137,10 @@ class StackedVae(nn.Module):
         return x
 
     def loss(
-        self,
-        inputs: Float[Tensor, "s n i"],
-        x: Float[Tensor, "s n x"],
-        u: Float[Tensor, "s n a"],
-        noise: Tensor,
+        self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"], noise: Float[Tensor, "s n d"]
     ) -> VaeLoss:
-        """Both parts of the bound with one posterior sample per row; `inputs` are what `posterior` takes."""
-        posterior = self.posterior(inputs)
+        """Both parts of the bound with one posterior sample per row."""
+        posterior = self.encode(x, u)
         sample = posterior.sample(noise)
         if self.config.has_conditional_prior:
             log_scale, shift = self.condition(u)

@@ -19,16 +19,11 @@ def batch(num_seeds: int = 2, num_rows: int = 10):
     return [torch.randn(num_seeds, *shape, generator=rng) for shape in shapes]
 
 
-def loss_of(model: StackedVae, x, u, noise):
-    inputs = x if model.config.family == "beta_vae" else torch.cat([x, u], dim=-1)
-    return model.loss(inputs, x, u, noise)
-
-
 @pytest.mark.parametrize("posterior", ["mean_field", "full"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_are_per_seed_and_reach_every_parameter(family: str, posterior: str) -> None:
     model = vae(family=family, posterior=posterior)
-    loss = loss_of(model, *batch())
+    loss = model.loss(*batch())
     assert loss.reconstruction.shape == loss.kl.shape == (2,)
     assert (loss.kl > 0).all()
     loss.negative_elbo[0].backward()
@@ -52,7 +47,7 @@ def test_who_sees_the_condition(family: str) -> None:
 def test_tied_is_the_ivae_in_other_coordinates() -> None:
     x, u, noise = batch()
     tied, ivae = vae(family="tied"), vae(family="ivae")
-    first, second = loss_of(tied, x, u, noise), loss_of(ivae, x, u, noise)
+    first, second = tied.loss(x, u, noise), ivae.loss(x, u, noise)
     assert first.negative_elbo.equal(second.negative_elbo)
     assert tied.latents(x, u)["latent"].equal(ivae.latents(x, u)["standardised"])
     # and its generator maps its own z to the same x
@@ -66,7 +61,7 @@ def test_the_bound_of_the_tied_model_is_the_md_vae_bound_in_z() -> None:
     log_scale, shift = tied.condition(u)
     w = tied.encode(x, u)
     z = Gaussian((w.mean - shift) * torch.exp(-log_scale), w.log_std - log_scale)
-    loss = loss_of(tied, x, u, noise)
+    loss = tied.loss(x, u, noise)
     torch.testing.assert_close(loss.kl, standard_kl(z).mean(-1))
     mean = tied.generate(z.sample(noise), u)
     torch.testing.assert_close(loss.reconstruction, gaussian_nll(x, mean, 0.1))
@@ -96,8 +91,8 @@ def test_rotating_the_latent_keeps_the_bound_of_a_full_posterior(family: str) ->
 
 def test_a_seed_is_the_same_alone_and_in_a_stack() -> None:
     x, u, noise = batch(3)
-    both = loss_of(vae(3, family="modulated"), x, u, noise)
-    alone = loss_of(vae(1, family="modulated"), x[:1], u[:1], noise[:1])
+    both = vae(3, family="modulated").loss(x, u, noise)
+    alone = vae(1, family="modulated").loss(x[:1], u[:1], noise[:1])
     torch.testing.assert_close(both.negative_elbo[:1], alone.negative_elbo)
 
 
