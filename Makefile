@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 
-.PHONY: install test test-slow lint format demo clean
+.PHONY: install test test-slow lint format demo demo-forget clean
 
 install: .venv/.installed
 
@@ -35,7 +35,7 @@ format: install
 
 # A robot that the shipped model has never seen: simulate a few episodes, fine-tune, roll out on others, report.
 DEMO := outputs/demo
-demo: install
+demo: install demo-forget
 	@echo "1/4 simulate 40 episodes of the new robot to learn from, and 24 of two tasks to be judged on"
 	$(BIN)/worldmodel collect --task place_a2b_left --embodiment finch --episodes 40 --size 64 64 --out $(DEMO)/target
 	$(BIN)/worldmodel collect --task place_a2b_left place_a2b_right --embodiment finch --episodes 12 --seed 100000 --size 64 64 --out $(DEMO)/held_out
@@ -44,6 +44,13 @@ demo: install
 	@echo "3/4 roll out under true and wrong actions"
 	$(BIN)/python eval/rollouts.py $(DEMO)/run/model $(DEMO)/held_out output=$(DEMO) held_out.split=all num_inference_steps=1 locator=worldmodel/weights/locator
 	@echo "4/4 done: open $(DEMO)/report.html in a browser"
+
+# A demo that was cut off goes on; one of other weights or settings starts again, on the same episodes.
+demo-forget:
+	@mkdir -p $(DEMO)
+	@cksum Makefile configs/desk/demo.yaml $$(find worldmodel/weights -name '*.safetensors' | sort) > $(DEMO)/made_from.new
+	@cmp -s $(DEMO)/made_from.new $(DEMO)/made_from || rm -rf $(addprefix $(DEMO)/,run clips.jsonl results.json report.html report.md curves.png videos)
+	@mv $(DEMO)/made_from.new $(DEMO)/made_from
 
 clean:
 	rm -rf .venv outputs build *.egg-info

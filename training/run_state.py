@@ -79,11 +79,13 @@ class RunState:
         saved = checkpoint.state.get("identity")  # checkpoints of older versions have none
         if saved is None or self.identity is None:
             return
-        if changed := list(differences(saved, self.identity)):
+        # Those of older versions know less: what they did not record cannot differ.
+        known = {key: value for key, value in self.identity.items() if key in saved}
+        if changed := list(differences(saved, known)):
             more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
             raise ValueError(
                 f"{checkpoint.path} belongs to a run on other data: {'; '.join(changed[:MAX_NAMED])}{more}. "
-                "Use the data and clip settings it was started with, or another folder"
+                "Use the data, clip settings and start_from weights it was started with, or another folder"
             )
 
     def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:

@@ -1,5 +1,6 @@
 """Everything of a world-model run that a config decides: data, model and validation."""
 
+import hashlib
 import logging
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from training.data import (
 )
 from training.loop import FitConfig
 from training.validation import Validation, ValidationConfig
+from worldmodel import checkpoint
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.models.wan import load_vae
@@ -115,14 +117,25 @@ def say_contrast(run: WorldModelRun, accelerator: Accelerator) -> None:
 
 
 def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
-    """What a resumed run must find unchanged: clips, frame contract, and each embodiment's actions."""
+    """What a resumed run must find unchanged: start, clips, frame contract, each embodiment's actions."""
     return {
+        "start_from": weights_fingerprint(checkpoint.locate(config.start_from)) if config.start_from else "",
         "clip": asdict(config.data.clip),
         "frames": asdict(model.contract),
         "action_width": model.normalizer.width,
         "embodiments": list(model.normalizer.embodiments),
         "actions": {name: asdict(entry) for name, entry in model.normalizer.stats.items()},
     }
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """Of all weights in a model's folder, wherever it lies."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
@@ -174,13 +187,13 @@ def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> 
     return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
 
 
-def export_model(config: TrainConfig, checkpoint: Checkpoint, folder: Path) -> None:
+def export_model(config: TrainConfig, trained: Checkpoint, folder: Path) -> None:
     """Write a training checkpoint, averaged weights where there are any, as a world model folder.
 
     It is built afresh: the one in training may be sharded over processes.
     """
     model = build_model(config, open_index(config.data))
-    tensors = {**checkpoint.tensors("weights"), **checkpoint.tensors("ema")}
+    tensors = {**trained.tensors("weights"), **trained.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
     assert not unexpected, unexpected
     model.eval().save_pretrained(folder)

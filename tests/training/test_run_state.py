@@ -40,6 +40,15 @@ def test_a_resume_on_other_data_is_refused_and_more_steps_are_not(tmp_path: Path
     assert run(tmp_path, 2, SAVED).step == 2
 
 
+def test_what_an_older_version_did_not_record_may_be_anything(tmp_path: Path) -> None:
+    run(tmp_path, 1, SAVED, resume=False)
+    assert run(tmp_path, 2, {**SAVED, "start_from": "a"}).step == 2
+    with pytest.raises(ValueError, match='start_from was "a", now is "b"'):
+        run(tmp_path, 3, {**SAVED, "start_from": "b"})
+    with pytest.raises(ValueError, match='start_from was "a", now is absent'):
+        run(tmp_path, 3, SAVED)
+
+
 def test_a_checkpoint_that_does_not_say_its_data_resumes(tmp_path: Path) -> None:
     run(tmp_path, 1, SAVED, resume=False)
     state = tmp_path / "checkpoints/step_00000001/state.json"

@@ -157,6 +157,18 @@ def test_a_resume_on_other_clips_is_refused_and_leaves_the_run_alone(
     assert (folder / "config.yaml").read_text() == before
 
 
+def test_a_resume_over_other_start_weights_is_refused(overrides: list[str], tmp_path: Path) -> None:
+    settings = [*overrides, "validation.num_clips=0"]
+    start = saved_model(tmp_path / "start", settings)
+    run = [*settings, start, f"output={tmp_path / 'run'}"]
+    assert train(load_config(TrainConfig, CONFIG, [*run, "fit.steps=1"]), False)
+    saved_model(tmp_path / "start", settings)  # the same weights, written again
+    assert train(load_config(TrainConfig, CONFIG, [*run, "fit.steps=2"]), True)
+    saved_model(tmp_path / "start", [*settings, "model.seed=1"])
+    with pytest.raises(ValueError, match=r'start_from was "[0-9a-f]{16}", now is "[0-9a-f]{16}"'):
+        train(load_config(TrainConfig, CONFIG, [*run, "fit.steps=2"]), True)
+
+
 @pytest.mark.parametrize("mode", ["exact", "detached"])
 def test_a_run_with_mcl_says_once_what_it_trains(
     mode: str, overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
