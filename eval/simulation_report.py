@@ -74,7 +74,9 @@ def best_of_restarts(cells: list[Cell]) -> list[Cell]:
         key = (cell.mixing, cell.latent_dim, cell.num_conditions)
         starts = [cell, *(other for name in others if (other := find(cells, name, *key)))]
         if len(starts) == 1 + len(others):
-            chosen = np.argmax([start.values("elbo") for start in starts], axis=0)
+            # A start that diverged has no bound: it must not win over those that have one.
+            bounds = [np.nan_to_num(start.values("elbo"), nan=-np.inf) for start in starts]
+            chosen = np.argmax(bounds, axis=0)
             last = {
                 score: [float(starts[start].values(score)[seed]) for seed, start in enumerate(chosen)]
                 for score in cell.scores[max(cell.scores, key=int)]

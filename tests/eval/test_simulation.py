@@ -76,13 +76,13 @@ def test_restarts_are_chosen_by_the_bound_alone() -> None:
     cells = [
         Cell(name, "generic", 5, 8, {"9": {"elbo": elbo, "mcc": mcc}}, {"cell": name})
         for name, elbo, mcc in (
-            ("tied_full", [1.0, 5.0], [0.9, 0.5]),
-            ("tied_full_r1", [2.0, 4.0], [0.1, 0.99]),
-            ("tied_full_r2", [0.0, 4.5], [0.99, 0.98]),
+            ("tied_full", [1.0, 5.0, np.nan], [0.9, 0.5, 0.0]),
+            ("tied_full_r1", [2.0, 4.0, -9.0], [0.1, 0.99, 0.7]),
+            ("tied_full_r2", [0.0, 4.5, np.nan], [0.99, 0.98, 0.0]),
         )
     ]
     (best,) = best_of_restarts(cells)
-    assert best.values("mcc").tolist() == [0.1, 0.5]
+    assert best.values("mcc").tolist() == [0.1, 0.5, 0.7]
     assert best_of_restarts(cells[:2]) == []
 
 
