@@ -60,6 +60,23 @@ def test_words_that_yaml_reads_as_booleans_stay_words_where_a_word_is_wanted() -
         assert load_config(FitConfig, None, [f"compile={text}"]).compile is value
 
 
+def test_null_and_booleans_are_words_in_a_list_of_words() -> None:
+    @dataclass(frozen=True)
+    class Words:
+        words: tuple[str, ...] = ()
+        flags: tuple[bool, ...] = ()
+
+    for text, words in (
+        ("[null,zero]", ("null", "zero")),
+        ("[zero, null]", ("zero", "null")),
+        ("[no,on,null]", ("no", "on", "null")),
+        ("['null',nullable]", ("null", "nullable")),
+        ("[a no,x]", ("a no", "x")),
+    ):
+        assert load_config(Words, None, [f"words={text}"]).words == words
+    assert load_config(Words, None, ["flags=[no,yes,true]"]).flags == (False, True, True)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -12,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 C = TypeVar("C")
+_WORD_IN_LIST = re.compile(r"([\[,] *)(null|no|off|yes|on)(?= *[,\]])")
 
 
 def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()) -> C:
@@ -37,9 +39,12 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
 def _as_text(override: str) -> str:
     """Quote what YAML would not take for text: nothing, and words that it reads as booleans.
 
-    "key=" is the empty text (none is written "key=null"); boolean fields understand the words as text too.
+    "key=" is the empty text (none is written "key=null"); boolean fields understand the words as text too. In
+    a list without quotes of its own, null is a word as well: no list of ours holds none.
     """
     key, _, value = override.partition("=")
+    if value.startswith("[") and not set(value) & {"'", '"'}:
+        return key + "=" + _WORD_IN_LIST.sub(r"\1'\2'", value)
     return f"{key}='{value}'" if value in ("", "no", "off", "yes", "on") else override
 
 

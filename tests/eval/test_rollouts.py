@@ -23,6 +23,7 @@ from eval.rollouts import RolloutEvaluation, RolloutsConfig, run
 from eval.video_metrics import score_video
 from robotwin_adapters.video import open_video
 from tests.eval.browser import open_page
+from worldmodel.config import load_config
 
 HELD_OUT = HeldOutConfig(split="all", episodes=3)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -267,6 +268,10 @@ def test_positions_are_compared_with_the_truth_by_the_locators_eyes(
     }
     made[2, 2] = real[2, 2]
     assert evaluation._positions(clip, {"true": made})["object"]["in_place"]["true"]
+
+
+def test_the_control_named_null_needs_no_quotes():
+    assert load_config(RolloutsConfig, None, ["controls=[null,zero]"]).controls == ("null", "zero")
 
 
 def test_what_cannot_be_is_refused(model_folder, source):
