@@ -138,10 +138,16 @@ class MechanisticContrast(nn.Module):
             u_for_g: condition given to generator and critic when it differs from the key.
             x_hat: G(z, u) if the host has it already: saves one forward. In the gradient modes it must come
                 from this z, which must require grad, under `math_attention()` where `needs_math_attention`.
+                A z with a graph of its own then needs `through_latent`: x_hat leads back into it.
             mask: rows that take part, shaped like u without its last axis; all by default.
             rng: source of directions, probes, noise and shuffles.
         """
         config, u_for_g = self.config, u if u_for_g is None else u_for_g
+        if x_hat is not None and z.grad_fn is not None and not config.through_latent:
+            raise ValueError(
+                "mcl with x_hat given trains whatever z was computed from: set through_latent, detach z "
+                "before x_hat is made from it, or leave x_hat out"
+            )
         keys = self.critic.condition_rows(u)
         valid = torch.ones_like(u[..., 0], dtype=torch.bool) if mask is None else mask
         valid = self.critic.condition_rows(valid.unsqueeze(-1)).squeeze(-1)

@@ -212,6 +212,18 @@ def test_the_hosts_own_forward_gives_the_same_loss(mode: str) -> None:
             mcl(decoder, z.detach(), u, x_hat=x_hat)
 
 
+@pytest.mark.parametrize("mode", ["exact", "finite_difference"])
+def test_an_encoder_is_never_trained_by_accident(mode: str) -> None:
+    torch.manual_seed(6)
+    decoder, encoder = Decoder(), nn.Linear(4, LATENT)
+    z, u = encoder(torch.randn(6, 4)), torch.randn(6, CONDITION)
+    with pytest.raises(ValueError, match="set through_latent"):
+        vector_mcl(MclConfig(mode=mode))(decoder, z, u, x_hat=decoder(z, u), rng=rng())
+    wanted = vector_mcl(MclConfig(mode=mode, through_latent=True))
+    loss = wanted(decoder, z, u, x_hat=decoder(z, u), rng=rng()).loss
+    assert torch.autograd.grad(loss, encoder.weight)[0].abs().max() > 0
+
+
 class VideoGenerator(nn.Module):
     """Frames attend to each other and are modulated by their own condition."""
 
