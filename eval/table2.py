@@ -17,10 +17,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eval.rollouts import RolloutsConfig
-from eval.table2_cells import ROLL_OUT, Cell, Table2Config, check_settings, log_file, plan, run_cells
+from eval.table2_cells import (
+    ROLL_OUT,
+    Cell,
+    Table2Config,
+    check_files,
+    check_settings,
+    log_file,
+    plan,
+    run_cells,
+)
 from eval.table2_page import write_table
 from eval.table2_results import collect
 from robotwin_adapters.open_dataset import open_dataset
+from training.data import DataConfig
 from training.world_model_run import TrainConfig
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.index import check_episode
@@ -29,36 +39,56 @@ from worldmodel.types import Episode
 
 
 def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
-    """What is in each dataset, by its first episode; data that do not fit the protocol are refused."""
+    """What is in each dataset; data that do not fit the protocol are refused."""
     tuned = next(cell for cell in cells if cell.name.startswith("trained/"))
     data = load_config(TrainConfig, tuned.arguments[0], tuned.arguments[1:]).data
     roles = {"source": config.source, "target": config.target}
     roles |= {"target_test": (config.target_test,), "transfer_test": (config.transfer_test,)}
     lines: list[str] = []
-    firsts: dict[str, list[Episode]] = {role: [] for role in roles}
+    robots: dict[str, set[str]] = {role: set() for role in roles}
+    tasks: dict[str, set[str]] = {role: set() for role in roles}
     for role, path in ((role, path) for role, paths in roles.items() for path in paths):
-        source = open_dataset(path, camera=data.clip.camera, action_space=data.action_space)
-        first = source[0]
-        check_episode(first, data.clip)
-        firsts[role].append(first)
-        lines.append(f"{role:<14} {path}: {len(source)} episodes, {first.embodiment}, {first.task}")
-    _check_protocol(firsts)
+        count, seen, done = _contents(path, data)
+        robots[role] |= seen
+        tasks[role] |= done
+        lines.append(f"{role:<14} {path}: {count} episodes, {_listed(seen)}, {_listed(done)}")
+    _check_protocol(robots, tasks)
     if config.target_test in config.target:
         _check_division(config, data.splits)
     return lines
 
 
-def _check_protocol(firsts: Mapping[str, Sequence[Episode]]) -> None:
-    robots = {role: {episode.embodiment for episode in found} for role, found in firsts.items()}
-    tasks = {role: {episode.task for episode in found} for role, found in firsts.items()}
+def _contents(path: str, data: DataConfig) -> tuple[int, set[str], set[str]]:
+    """Readable episodes, their robots and their tasks; all are opened, as training will, but none decoded."""
+    source = open_dataset(path, camera=data.clip.camera, action_space=data.action_space, verify=False)
+    found: list[Episode] = []
+    for number in range(len(source)):
+        try:
+            episode = source[number]
+            check_episode(episode, data.clip)
+        except (ValueError, OSError) as error:
+            # Where not even the first can be read, it is the choice of camera or actions that is wrong.
+            if data.on_bad == "stop" or not found:
+                raise ValueError(str(error)) from error
+            continue
+        found.append(episode)
+    return len(found), {one.embodiment for one in found}, {one.task for one in found}
+
+
+def _check_protocol(robots: Mapping[str, set[str]], tasks: Mapping[str, set[str]]) -> None:
     for role in ("target_test", "transfer_test"):
         if not robots[role] <= robots["target"]:
             raise ValueError(
-                f"{role} shows {', '.join(sorted(robots[role]))}, but target trains "
-                f"{', '.join(sorted(robots['target']))}"
+                f"{role} shows {_listed(robots[role])}, but target trains {_listed(robots['target'])}"
             )
+    if known := robots["source"] & robots["target"]:
+        raise ValueError(f"source shows {_listed(known)}, the robot of target: nothing new to learn")
     if trained := (tasks["transfer_test"] & tasks["target"]) - {""}:
-        raise ValueError(f"transfer_test shows {', '.join(trained)}, which target trains: no transfer")
+        raise ValueError(f"transfer_test shows {_listed(trained)}, which target trains: no transfer")
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _check_division(config: Table2Config, splits: SplitConfig) -> None:
@@ -106,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = load_config(Table2Config, arguments.config, arguments.overrides)
         cells = plan(config)
-        check_settings(cells)
+        check_files(check_settings(cells))
         print("\n".join(check_data(config, cells)), flush=True)
         if arguments.dry_run:
             show_plan(cells)

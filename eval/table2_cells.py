@@ -143,9 +143,10 @@ def plan(config: Table2Config) -> list[Cell]:
     return cells
 
 
-def check_settings(cells: Sequence[Cell]) -> None:
-    """Refuse a typo now rather than after hours."""
+def check_settings(cells: Sequence[Cell]) -> list[tuple[Cell, TrainConfig | RolloutsConfig]]:
+    """Refuse a typo now rather than after hours; gives what the cells are told, once where it is the same."""
     checked = set()
+    loaded: list[tuple[Cell, TrainConfig | RolloutsConfig]] = []
     for cell in cells:
         given = cell.arguments if cell.script == TRAIN else cell.arguments[2:]
         # Cells that differ by place and seed alone are checked once.
@@ -155,11 +156,36 @@ def check_settings(cells: Sequence[Cell]) -> None:
         checked.add(what)
         try:
             if cell.script == TRAIN:
-                load_config(TrainConfig, given[0], given[1:])
+                loaded.append((cell, load_config(TrainConfig, given[0], given[1:])))
             else:
-                load_config(RolloutsConfig, None, given)
+                loaded.append((cell, load_config(RolloutsConfig, None, given)))
         except ValueError as error:
             raise ValueError(f"{cell.name}: {error}") from error
+    return loaded
+
+
+def check_files(settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]]) -> None:
+    """Refuse files and folders that are not there; hub ids are taken on trust."""
+    for cell, config in settings:
+        for key, (value, maker) in _named_files(cell, config).items():
+            # As in `checkpoint.locate`, and a hub's owner is no folder of ours; a prompt is always a file.
+            is_hub_id = value.count("/") == 1 and not value.startswith((".", "/")) and key != "model.prompt"
+            is_hub_id = is_hub_id and not Path(value).parent.exists()
+            if value and not is_hub_id and not Path(value).exists():
+                raise ValueError(f"{cell.name}: {key} names {value}, which is not there: {maker} makes it")
+
+
+def _named_files(cell: Cell, config: TrainConfig | RolloutsConfig) -> dict[str, tuple[str, str]]:
+    """Key -> what it names, and the script that makes such a thing."""
+    if isinstance(config, RolloutsConfig):
+        return {"locator": (config.locator, "eval/train_locator.py")}
+    if config.start_from:  # all that `model` names is in that folder; another cell's is made in time
+        return {} if cell.needs else {"start_from": (config.start_from, "training/train_world_model.py")}
+    return {
+        "model.pretrained": (config.model.pretrained, "training/train_world_model.py"),
+        "model.vae": (config.model.vae, "training/train_autoencoder.py"),
+        "model.prompt": (config.model.prompt, "training/encode_prompt.py"),
+    }
 
 
 def rollout_folder(output: Path, row: str, seed: int, task: str) -> Path:
