@@ -8,6 +8,7 @@ python eval/simulation.py report                            docs/results/simulat
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,16 @@ def summary(diversity: Any) -> dict[str, Any]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(rounded(content)) + "\n")
+    write_atomically(path, json.dumps(finite(rounded(content)), allow_nan=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know: infinite ones and those of diverged seeds."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    return [finite(entry) for entry in value] if isinstance(value, list) else value
 
 
 def main() -> None:

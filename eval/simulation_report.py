@@ -51,8 +51,8 @@ class Cell:
     content: dict[str, Any]
 
     def values(self, score: str, epoch: str | None = None) -> np.ndarray:
-        """One value per seed, after the last epoch unless told otherwise."""
-        return np.asarray(self.scores[epoch or max(self.scores, key=int)][score])
+        """One value per seed, nan where it diverged; after the last epoch unless told otherwise."""
+        return np.asarray(self.scores[epoch or max(self.scores, key=int)][score], dtype=float)
 
 
 def load_cells(results: Path) -> list[Cell]:
@@ -191,9 +191,15 @@ def control_tables(controls: list[dict[str, Any]]) -> list[str]:
     lines += ["", _row(["cell", "generator", *fields]), _row(["---"] * 7)]
     for entry in controls:
         for kind in ("true", "learned"):
-            medians = [np.median([one[kind][name] for one in entry["diversity"]]) for name in fields]
-            lines.append(_row([entry["cell"], kind, *(f"{value:.3g}" for value in medians)]))
+            found = [one[kind] for one in entry["diversity"]]
+            lines.append(_row([entry["cell"], kind, *(_median(found, name) for name in fields)]))
     return lines
+
+
+def _median(found: list[dict[str, Any]], name: str) -> str:
+    """Over the measured seeds; JSON has no infinity, the files hold null for it."""
+    values = [np.inf if one[name] is None else one[name] for one in found]
+    return f"{np.median(values):.3g}" if values else ""
 
 
 def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[str]:
@@ -218,9 +224,8 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[st
             *(f"{np.median(cell.values(name)):.3f}" for name in ("mcc_by_condition", "elbo")),
             "" if accuracy is None else f"{accuracy:.2f}",
         ]
-        measured = diversity.get(cell.content["cell"], [])
-        for name in ("rank", "effective_rank", "condition_number"):
-            entries.append(f"{np.median([one['learned'][name] for one in measured]):.3g}" if measured else "")
+        measured = [one["learned"] for one in diversity.get(cell.content["cell"], [])]
+        entries += [_median(measured, name) for name in ("rank", "effective_rank", "condition_number")]
         lines.append(_row(entries))
     return lines
 

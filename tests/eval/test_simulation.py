@@ -110,7 +110,10 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
     assert "not run" in tables
     assert "of 3 |" in tables
     assert (results / "mcc.png").stat().st_size > 10_000
-    controls = json.loads((results / "controls" / "orthogonal_d5_u8_concat.json").read_text())
+    text = (results / "controls" / "orthogonal_d5_u8_concat.json").read_text()
+    controls = json.loads(text, parse_constant=pytest.fail)  # called for what is no JSON: NaN, Infinity
+    assert controls["diversity"][0]["true"]["condition_number"] is None
+    assert "| true | 0 | 10 | 0 | inf | 0 |" in tables
     assert controls["diversity"][0]["true"]["largest_contrast"] == 0
     assert len(controls["rotation"]["mcc"]) == 3
 
