@@ -7,6 +7,7 @@ python training/train_simulation.py --study configs/simulation/study.txt --out o
 import argparse
 import json
 import shlex
+import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -181,7 +182,7 @@ def run_study(study: Path, out: Path, overrides: list[str]) -> None:
         print(f"[{number}/{len(lines)}] {config.cell}", flush=True)
         result = train_cell(config)
         scores = result["scores"][max(result["scores"], key=int)]
-        print(f"  median MCC {sorted(scores['mcc'])[len(scores['mcc']) // 2]:.3f}", flush=True)
+        print(f"  median MCC {statistics.median(scores['mcc']):.3f}", flush=True)
 
 
 def main() -> None:
