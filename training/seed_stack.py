@@ -193,7 +193,10 @@ class SeedStack:
         self.truth, self.alphabet = simulation.truth, simulation.alphabet
 
     def _contrast(self, config: MclConfig) -> MechanisticContrast:
-        linear = partial(StackedLinear, streams=[random_stream(seed, CONTRAST) for seed in self.seeds])
+        restart = self.optimisation.restart
+        # The first start keeps the key it had before there were others.
+        key = (CONTRAST, restart) if restart else (CONTRAST,)
+        linear = partial(StackedLinear, streams=[random_stream(seed, *key) for seed in self.seeds])
         d, (x, a) = self.data.latent_dim, self.row_dims
         head = ProjectionHead(config.feature_dim(d, x), linear=linear)
         return MechanisticContrast(

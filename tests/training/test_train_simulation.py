@@ -6,8 +6,9 @@ import torch
 
 from training.seed_stack import OptimisationConfig, SeedStack, split_seeds
 from training.train_simulation import CellConfig, run_study, train_cell
-from worldmodel.data.simulation import SimulationConfig
+from worldmodel.data.simulation import SimulationConfig, random_stream
 from worldmodel.models.md_vae import VaeConfig
+from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.objectives.mcl import MclConfig
 
 DATA = SimulationConfig(latent_dim=3, num_conditions=4, num_samples=1600)
@@ -181,7 +182,10 @@ def test_a_study_runs_its_lines_in_order_and_skips_what_is_done(tmp_path, capsys
     result = json.loads((tmp_path / "out" / names[0] / "result.json").read_text())
     assert result["identity"]["model"]["beta"] == 4
     run_study(study, tmp_path / "out", [])
-    assert capsys.readouterr().out.count("median MCC") == 4
+    said = capsys.readouterr().out
+    assert said.count("median MCC") == 4
+    scores = result["scores"]["1"]["mcc"]  # of two seeds: the median is their mean
+    assert f"median MCC {sum(scores) / 2:.3f}" in said
 
 
 def test_the_cosine_schedule_ends_near_zero() -> None:
@@ -203,9 +207,15 @@ def test_a_diverged_seed_scores_nothing_and_spares_the_others() -> None:
 
 
 def test_a_restart_changes_the_weights_and_not_the_data() -> None:
-    first, second = stack([3]), stack([3], restart=1)
+    first, second = stack([3], mcl=MclConfig()), stack([3], mcl=MclConfig(), restart=1)
     assert first.train_rows.equal(second.train_rows)
     assert not first.model.encoder[0].weight.equal(second.model.encoder[0].weight)
+    assert first.mcl is not None
+    assert second.mcl is not None
+    assert not first.mcl.critic.net[0].weight.equal(second.mcl.critic.net[0].weight)
+    # The first start draws what it drew before there were others: its cells stay comparable.
+    weight = first.mcl.gradient_head.net[0].weight
+    assert weight.equal(StackedLinear(*weight.shape[1:], streams=[random_stream(3, 101)]).weight)
 
 
 def test_seeds_are_split_evenly() -> None:
