@@ -20,6 +20,20 @@ PAPER_TABLE = {
     10: (0.43, 0.62, 0.84, 0.93, 0.94),
     20: (0.39, 0.51, 0.71, 0.86, 0.92),
 }
+# The text gives the ends of a range over d_z, at |U| = 8.
+PAPER_BASELINES = {
+    "iVAE": {5: "0.80", 10: "0.65 to 0.80", 20: "0.65"},
+    "beta-VAE": {5: "0.53", 10: "0.39 to 0.53", 20: "0.39"},
+}
+# Scores without a model: title and name in the files of oracles.
+BOUNDS = {
+    "ceiling": "ceiling",
+    "w as z": "modulated",
+    "rotated": "rotated",
+    "rotated per u": "rotated_by_condition",
+}
+# Latents that a cell may offer beside the model's own; `modulated` is scored against the true w.
+LATENTS = ("", "standardised_", "modulated_", "aligned_")
 # Columns: title, cell name, score. The iVAE standardised by its prior is the tied MD-VAE, number for number.
 COLUMNS = (
     ("beta-VAE", "beta_vae", "mcc"),
@@ -50,9 +64,14 @@ class Cell:
     scores: dict[str, dict[str, list[float]]]  # epoch -> score -> one value per seed
     content: dict[str, Any]
 
+    @property
+    def last(self) -> dict[str, list[float]]:
+        """Scores after the last epoch."""
+        return self.scores[max(self.scores, key=int)]
+
     def values(self, score: str, epoch: str | None = None) -> np.ndarray:
         """One value per seed, nan where it diverged; after the last epoch unless told otherwise."""
-        return np.asarray(self.scores[epoch or max(self.scores, key=int)][score], dtype=float)
+        return np.asarray((self.scores[epoch] if epoch else self.last)[score], dtype=float)
 
 
 def load_cells(results: Path) -> list[Cell]:
@@ -79,7 +98,7 @@ def best_of_restarts(cells: list[Cell]) -> list[Cell]:
             chosen = np.argmax(bounds, axis=0)
             last = {
                 score: [float(starts[start].values(score)[seed]) for seed, start in enumerate(chosen)]
-                for score in cell.scores[max(cell.scores, key=int)]
+                for score in cell.last
             }
             content = {"cell": f"{cell.content['cell']}_restarts"}
             best.append(Cell(f"{base}_restarts", *key, {max(cell.scores, key=int): last}, content))
@@ -102,8 +121,8 @@ def spread(values: np.ndarray) -> str:
 def main_table(cells: list[Cell], oracles: dict[str, Any], num_conditions: int = 8) -> list[str]:
     """MCC of all models beside floors and ceilings, one row per mixing and d_z."""
     titles = [title for title, _, _ in COLUMNS]
-    lines = [_row(["h", "d_z", *titles, "ceiling", "w as z", "rotated", "rotated per u", "paper MD-VAE"])]
-    lines.append(_row(["---"] * (len(titles) + 7)))
+    header = ["h", "d_z", *titles, *BOUNDS, "paper MD-VAE", *(f"paper {name}" for name in PAPER_BASELINES)]
+    lines = [_row(header), _row(["---"] * len(header))]
     for mixing in MIXINGS:
         for dim in DIMS:
             entries = []
@@ -111,10 +130,17 @@ def main_table(cells: list[Cell], oracles: dict[str, Any], num_conditions: int =
                 cell = find(cells, name, mixing, dim, num_conditions)
                 entries.append(spread(cell.values(score)) if cell else "not run")
             bounds = oracles.get(f"{mixing}_d{dim}_u{num_conditions}", {})
-            names = ("ceiling", "modulated", "rotated", "rotated_by_condition")
-            entries += [f"{np.median(bounds[name]):.3f}" if name in bounds else "" for name in names]
-            lines.append(_row([mixing, str(dim), *entries, f"{PAPER_TEXT[dim]} / {PAPER_TABLE[dim][2]}"]))
+            entries += [_bound(bounds, name) for name in BOUNDS.values()]
+            paper = [
+                f"{PAPER_TEXT[dim]} / {PAPER_TABLE[dim][2]}",
+                *(one[dim] for one in PAPER_BASELINES.values()),
+            ]
+            lines.append(_row([mixing, str(dim), *entries, *paper]))
     return lines
+
+
+def _bound(bounds: dict[str, list[float]], name: str) -> str:
+    return f"{np.median(bounds[name]):.3f}" if name in bounds else ""
 
 
 def ordering_table(cells: list[Cell]) -> list[str]:
@@ -135,39 +161,44 @@ def ordering_table(cells: list[Cell]) -> list[str]:
     return lines
 
 
-def sweep_table(cells: list[Cell]) -> list[str]:
-    """Median MCC over |U| beside the paper's Table 5."""
+def sweep_table(cells: list[Cell], oracles: dict[str, Any]) -> list[str]:
+    """Median MCC over |U| beside the paper's and what bounds it."""
     lines = [_row(["h", "d_z", "model", *(f"|U| = {num}" for num in CONDITIONS)]), _row(["---"] * 8)]
     for dim in DIMS:
         lines.append(_row(["paper", str(dim), "MD-VAE", *(f"{value:.2f}" for value in PAPER_TABLE[dim])]))
+        for title, values in PAPER_BASELINES.items():
+            lines.append(
+                _row(["paper", str(dim), title, *("" if n != 8 else values[dim] for n in CONDITIONS)])
+            )
         for mixing in MIXINGS:
             for title, name, score in COLUMNS:
                 row = [find(cells, name, mixing, dim, num) for num in CONDITIONS]
                 if any(row):
                     medians = [f"{np.median(cell.values(score)):.3f}" if cell else "" for cell in row]
                     lines.append(_row([mixing, str(dim), title, *medians]))
+            found = [oracles.get(f"{mixing}_d{dim}_u{num}", {}) for num in CONDITIONS]
+            for title, name in BOUNDS.items():
+                if any(found):
+                    lines.append(_row([mixing, str(dim), title, *(_bound(one, name) for one in found)]))
     return lines
 
 
 def epochs_table(cells: list[Cell]) -> list[str]:
-    """Median MCC as training goes on: what still rises at the end."""
+    """Median MCC as training goes on; after the last epoch all other scores and the parts of the bound."""
     epochs = sorted({epoch for cell in cells for epoch in cell.scores}, key=int)
-    lines = [_row(["cell", "score", *epochs, "R2 by u", "ELBO"]), _row(["---"] * (len(epochs) + 4))]
+    others = {"Spearman": "mcc_spearman", "held out": "mcc_held_out", "by u": "mcc_by_condition"}
+    others |= {"R2": "r2", "R2 by u": "r2_by_condition"}
+    bound = {"-log p(x given z)": "reconstruction", "KL": "kl", "ELBO": "elbo"}
+    header = ["cell", "latent", *(f"MCC at {epoch}" for epoch in epochs), *others, *bound]
+    lines = [_row(header), _row(["---"] * len(header))]
     for cell in cells:
-        for score in (
-            "mcc",
-            "standardised_mcc",
-            "mcc_held_out",
-            "mcc_by_condition",
-            "modulated_mcc",
-            "aligned_mcc",
-        ):
-            if score in cell.scores[max(cell.scores, key=int)]:
-                medians = [
-                    f"{np.median(cell.values(score, e)):.3f}" if e in cell.scores else "" for e in epochs
-                ]
-                last = [f"{np.median(cell.values(name)):.3f}" for name in ("r2_by_condition", "elbo")]
-                lines.append(_row([cell.content["cell"], score, *medians, *last]))
+        for prefix in (prefix for prefix in LATENTS if f"{prefix}mcc" in cell.last):
+            over_time = [
+                f"{np.median(cell.values(prefix + 'mcc', e)):.3f}" if e in cell.scores else "" for e in epochs
+            ]
+            last = [*(prefix + name for name in others.values()), *bound.values()]
+            medians = [f"{np.median(cell.values(name)):.3f}" for name in last]
+            lines.append(_row([cell.content["cell"], prefix.rstrip("_") or "own", *over_time, *medians]))
     return lines
 
 
@@ -274,7 +305,7 @@ def write_report(results: Path) -> None:
     controls = [json.loads(path.read_text()) for path in sorted((results / "controls").glob("*.json"))]
     sections = {
         "MCC at |U| = 8, median [quartiles] over seeds": main_table(cells, oracles),
-        "Median MCC over |U|": sweep_table(cells),
+        "Median MCC over |U|": sweep_table(cells, oracles),
         "On how many seeds one model is ahead of another": ordering_table(cells),
         "MCL modes and weights": ablation_table(cells, controls),
         "Over training": epochs_table(cells),

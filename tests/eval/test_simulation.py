@@ -108,6 +108,12 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
     tables = (results / "tables.md").read_text()
     assert f"{np.median(cell['scores']['2']['mcc']):.3f}" in tables
     assert "not run" in tables
+    bounds = json.loads((results / "oracles" / "orthogonal_d5_u8.json").read_text())
+    assert f"| orthogonal | 5 | ceiling |  |  | {np.median(bounds['ceiling']):.3f} |  |  |" in tables
+    assert "| paper | 20 | iVAE |  |  | 0.65 |  |  |" in tables
+    last = [f"{np.median(cell['scores']['2'][name]):.3f}" for name in ("r2", "r2_by_condition")]
+    last += [f"{np.median(cell['scores']['2'][name]):.3f}" for name in ("reconstruction", "kl", "elbo")]
+    assert f" | {' | '.join(last)} |" in tables
     assert "of 3 |" in tables
     assert (results / "mcc.png").stat().st_size > 10_000
     text = (results / "controls" / "orthogonal_d5_u8_concat.json").read_text()
