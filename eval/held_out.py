@@ -47,11 +47,6 @@ class HeldOutClip:
     names: tuple[str, ...]  # of the robot's own dimensions
     recorded: tuple[int, ...]  # number of each frame in the recording
 
-    @property
-    def key(self) -> str:
-        """Names the clip in files of results."""
-        return f"{self.uid}#{self.start}"
-
 
 class HeldOutClips:
     """The chosen clips, read when asked for."""
@@ -66,6 +61,16 @@ class HeldOutClips:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the clips in files of results."""
+        return [f"{record.uid}#{start}" for record, start in self.places]
+
+    @property
+    def embodiments(self) -> tuple[str, ...]:
+        """The robots that are in them."""
+        return tuple(dict.fromkeys(record.embodiment for record, _ in self.places))
 
     def __getitem__(self, number: int) -> HeldOutClip:
         record, start = self.places[number]

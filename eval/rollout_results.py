@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from eval.estimates import NOTHING, Estimate, gap_closed, mean_estimate, share_estimate, win_estimate
+from eval.estimates import (
+    NOTHING,
+    Estimate,
+    gap_closed,
+    mean_estimate,
+    ratio_estimate,
+    share_estimate,
+    win_estimate,
+)
 from eval.video_metrics import LEAST_ERROR, METRICS
 
 STATIC, CEILING, TRUE = "static", "autoencoder", "true"
@@ -89,9 +97,11 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
             row: {metric: [e.to_dict() for e in horizon(records, row, metric)] for metric in METRICS}
             for row in rows
         },
-        "above_static": {metric: above_static(records, metric) for metric in ("psnr", "moving_psnr")},
-        "action_error": _means_by_row(records, "action_error"),
-        "gripper_error": _means_by_row(records, "gripper_error"),
+        "above_static": {metric: above_static(records, metric) for metric in ("mse", "moving_mse")},
+        **{
+            field: {name: e.to_dict() for name, e in means_by_name(records, field).items()}
+            for field in ("action_error", "gripper_error")
+        },
         **_object_summary(records),
     }
 
@@ -99,31 +109,24 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
 def above_static(records: Sequence[Record], metric: str) -> dict[str, Any]:
     """Whether true actions beat the static frame at every generated frame, and where by the least.
 
-    The margin is taken clip by clip; `frame` 1 is the first generated one.
+    By the error's mean over episodes, not by dB of each clip: a frame in which nothing has moved yet counts
+    100 dB. `frame` 1 is the first generated one, `ratio` its error over that of the static frame.
     """
-    pairs = [tuple(record["rows"].get(row, {}).get(metric) for row in (TRUE, STATIC)) for record in records]
-    margins = [
-        mean_estimate(episode_means(records, [_margin(made, floor, frame) for made, floor in pairs]))
-        for frame in range(max(len(made or ()) for made, _ in pairs))
+    columns = [
+        [record["rows"].get(row, {}).get(metric) or () for record in records] for row in (TRUE, STATIC)
     ]
-    known = [number for number, margin in enumerate(margins) if margin.count]
-    if not known:
-        return {"every_frame": None, "frame": None, "least": NOTHING.to_dict()}
-    least = min(known, key=lambda number: margins[number].mean)
-    return {
-        "every_frame": margins[least].mean > 0,
-        "frame": least + 1,
-        "least": margins[least].to_dict(),
-    }
-
-
-def _margin(
-    made: Sequence[float | None] | None, floor: Sequence[float | None] | None, frame: int
-) -> float | None:
-    if not made or not floor or frame >= len(made):
-        return None
-    ours, static = made[frame], floor[frame]
-    return None if ours is None or static is None else ours - static
+    ratios: dict[int, Estimate] = {}
+    for frame in range(max(map(len, columns[0]), default=0)):
+        made, static = (
+            episode_means(records, [curve[frame] if frame < len(curve) else None for curve in column])
+            for column in columns
+        )
+        if np.nansum(static) > 0:  # else nothing has moved in any clip
+            ratios[frame + 1] = ratio_estimate(made, static)
+    if not ratios:
+        return {"every_frame": None, "frame": None, "ratio": NOTHING.to_dict()}
+    worst = max(ratios, key=lambda frame: ratios[frame].mean)
+    return {"every_frame": ratios[worst].mean < 1, "frame": worst, "ratio": ratios[worst].to_dict()}
 
 
 def wins(records: Sequence[Record], control: str, metric: str) -> Estimate:
@@ -133,6 +136,15 @@ def wins(records: Sequence[Record], control: str, metric: str) -> Estimate:
         episode_scores(records, control, metric),
         higher_is_better=HIGHER_IS_BETTER[metric],
     )
+
+
+def means_by_name(records: Sequence[Record], field: str) -> dict[str, Estimate]:
+    """Means over episodes of a field that holds one number per name; a record may lack it or a name."""
+    names = dict.fromkeys(name for record in records for name in record.get(field, {}))
+    return {
+        name: mean_estimate(episode_means(records, [record.get(field, {}).get(name) for record in records]))
+        for name in names
+    }
 
 
 def by_group(records: Sequence[Record], key: str) -> dict[str, list[Record]]:
@@ -158,16 +170,6 @@ def _clip_score(record: Record, row: str, metric: str) -> float | None:
         return None
     mean = float(np.mean(known))
     return -10 * math.log10(max(mean, LEAST_ERROR)) if metric in CLIP_PSNR else mean
-
-
-def _means_by_row(records: Sequence[Record], field: str) -> dict[str, Any]:
-    names = dict.fromkeys(name for record in records for name in record.get(field, {}))
-    return {
-        name: mean_estimate(
-            episode_means(records, [record.get(field, {}).get(name) for record in records])
-        ).to_dict()
-        for name in names
-    }
 
 
 def _object_summary(records: Sequence[Record]) -> dict[str, Any]:

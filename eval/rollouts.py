@@ -8,7 +8,6 @@ inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from whic
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.action_judge import action_judge
 from eval.action_metrics import Carried, action_error, carried_object, point_error
 from eval.command_line import run_on_data
 from eval.controls import CONTROLS, controlled_actions, static_video
@@ -29,7 +29,7 @@ from eval.pictures import draw_trajectories, side_by_side
 from eval.point_truth import object_in_frames
 from eval.predictors import Drive, ModelPredictor, fingerprint, predict_each
 from eval.record_lines import RecordLines
-from eval.rollout_page import write_rollout_page
+from eval.rollout_page import summary_text, write_rollout_page
 from eval.rollout_results import CEILING, STATIC, TRUE, summarise
 from eval.video_metrics import score_video
 from robotwin_adapters.video import write_video
@@ -50,6 +50,7 @@ class RolloutsConfig:
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 8  # Euler steps per chunk
     seed: int = 0  # of the noise and of shuffled actions
+    judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
     locator: str = ""  # folder of a gripper locator (train_locator.py); empty: positions are not measured
     videos: int = 6  # clips whose videos are in the report, evenly spread
     max_batch: int = 16  # rollouts at once
@@ -65,6 +66,7 @@ class RolloutEvaluation:
     def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
         self.model, self.clips, self.config = model.eval(), clips, config
         self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+        self.recover = action_judge(model, config.judge, clips.embodiments)
         self.locator = Locator.from_pretrained(config.locator) if config.locator else None
 
     def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
@@ -111,18 +113,15 @@ class RolloutEvaluation:
         given = frames[None].to(self.model.text.device)
         return self.model.decode(self.model.encode(given))[0].cpu()
 
-    @torch.no_grad()
     def _action_errors(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, float]:
-        """Distance from the robot action that the IDM sees to the recorded one; `truth`: its own error."""
-        idm = self.model.idm
-        if idm is None:
+        """Distance from the robot action that the judge sees to the recorded one; `truth`: its own error."""
+        recover, first = self.recover, self.predictor.num_given - 1
+        if recover is None:
             return {}
-        first = self.predictor.num_given - 1
-        errors = {}
-        for name, video in {"truth": clip.frames, **videos}.items():
-            recovered = idm.robot_actions(idm(video[None].to(self.model.text.device)))[0].cpu()
-            errors[name] = action_error(recovered, clip.actions, clip.mask)[first:].mean().item()
-        return errors
+        return _each_once(
+            lambda video: action_error(recover(video), clip.actions, clip.mask)[first:].mean().item(),
+            {"truth": clip.frames, **videos},
+        )
 
     def _positions(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, Any]:
         """Gripper distance in pixels and where a carried object ends, by the locator's eyes.
@@ -195,7 +194,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     settings = {**dataclasses.asdict(config), "output": "", "data": source.name, "model": fingerprint(folder)}
     records = RecordLines(output / "clips.jsonl", settings)
     shown = set(torch.linspace(0, len(clips) - 1, min(config.videos, len(clips))).long().tolist())
-    keys = [f"{record.uid}#{start}" for record, start in clips.places]
+    keys = clips.keys
     for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
         is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()
         if key in records and is_drawn:
@@ -210,10 +209,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     write_rollout_page(
         results, ordered, sorted(shown), output, title=f"Rollouts of {checkpoint_name} on {source.name}"
     )
-    closed = {
-        name: round(value["mean"], 3) for name, value in results["gap_closed"].items() if value["count"]
-    }
-    print(f"share of the gap closed: {json.dumps(closed)}")
+    print(summary_text(results))
     print(f"report: {output / 'report.html'}")
     return 0
 

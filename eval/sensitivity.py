@@ -9,7 +9,7 @@ OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.action_judge import Recover, action_judge
 from eval.action_metrics import action_error
 from eval.command_line import run_on_data
 from eval.controls import controlled_actions, static_video
@@ -35,8 +36,6 @@ from worldmodel.types import EpisodeSource
 
 LEAST_MOVING = 0.002  # share of pixels: a clip in which fewer move shows no motion
 STATIC = "static frame"
-# (frames) -> the robot action that each transition looks like
-Recover = Callable[[Float[Tensor, "t 3 H W"]], Float[Tensor, "n a"]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class SensitivityConfig:
     num_inference_steps: int = 8  # Euler steps per chunk
     seed: int = 0  # of the noise and of shuffled actions
     action_gain: float = 1.0  # multiplies every command on its way to the model; 50: a fault to be found
+    judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
     max_batch: int = 16  # rollouts at once
     response_clips: int = 8  # clips on which dimensions are nudged and actions scaled; evenly spread
     nudge: float = 0.25  # half ranges, added to one dimension throughout
@@ -153,22 +153,18 @@ class SensitivityProbe:
         }
 
 
-def probe_model(model: WorldModel, config: SensitivityConfig) -> tuple[SensitivityProbe, ModelPredictor]:
-    """A probe for a world model; its IDM is the judge when robot actions drive."""
+def probe_model(
+    model: WorldModel, config: SensitivityConfig, embodiments: Sequence[str]
+) -> tuple[SensitivityProbe, ModelPredictor]:
+    """A probe for a world model on these robots; an IDM is the judge when robot actions drive."""
     predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
-    idm = model.idm
 
     def predict(given: Tensor, actions: Tensor | None, num_frames: int, seed: int) -> Tensor:
         reaching = None if actions is None else config.action_gain * actions
         return predictor(given, reaching, num_frames, seed)
 
-    @torch.no_grad()
-    def recover(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "n a"]:
-        assert idm is not None
-        return idm.robot_actions(idm(frames[None].to(model.text.device)))[0].cpu()
-
-    is_judged = idm is not None and config.drive == "robot"
-    return SensitivityProbe(predict, predictor.num_given, config, recover if is_judged else None), predictor
+    recover = action_judge(model, config.judge, embodiments) if config.drive == "robot" else None
+    return SensitivityProbe(predict, predictor.num_given, config, recover), predictor
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig) -> int:
@@ -179,7 +175,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
     settings = {**dataclasses.asdict(config), "output": "", "data": source.name, "model": fingerprint(folder)}
     records = RecordLines(Path(config.output) / "clips.jsonl", settings)
-    ordered = measure_clips(*probe_model(model, config), clips, records)
+    ordered = measure_clips(*probe_model(model, config, clips.embodiments), clips, records)
     title = f"Action sensitivity of {Path(checkpoint_source).name} on {source.name}"
     following = judge(ordered)
     write_sensitivity_page(following, ordered, settings, Path(config.output), title)
@@ -194,7 +190,7 @@ def measure_clips(
     """The records of all clips, in order; those that are there already are kept."""
     config, output = probe.config, Path(probe.config.output)
     nudged, drawn = (set(_spread(len(clips), count)) for count in (config.response_clips, config.sheets))
-    keys = [f"{record.uid}#{start}" for record, start in clips.places]
+    keys = clips.keys
     for number, key in enumerate(tqdm(keys, desc="sensitivity", unit="clip")):
         sheet = output / f"sheet{number:03d}.png"
         if key in records and (number not in drawn or sheet.exists()):

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from eval.estimates import Estimate, mean_estimate
+from eval.estimates import Estimate
 from eval.pictures import draw_bars
 from eval.report import Figures, Page, Section, Table, Text, Verdict, write_page
-from eval.rollout_results import episode_means
+from eval.rollout_page import percent
+from eval.rollout_results import means_by_name
 from eval.sensitivity_verdict import RULE, Following, Record, responses, scale_errors
 from training.checkpointing import write_atomically
 
@@ -61,7 +60,7 @@ def _results(following: Following, records: Sequence[Record], settings: Mapping[
         "scale_error": {str(scale): e.to_dict() for scale, e in scale_errors(records).items()},
         "response": {name: e.to_dict() for name, e in responses(records).items()},
         "drift": {name: e.to_dict() for name, e in _last_drift(records).items()},
-        "recovered": {name: e.to_dict() for name, e in _by_name(records, "recovered").items()},
+        "recovered": {name: e.to_dict() for name, e in means_by_name(records, "recovered").items()},
     }
 
 
@@ -69,7 +68,7 @@ def _check_table(following: Following) -> Table:
     rows = tuple(
         (
             check.control.replace("_", " "),
-            _percent(check.wins),
+            f"{percent(check.wins)} of {check.wins.count}",
             check.error_ratio.text(3),
             check.change.text(4),
             "yes" if check.is_passed else "no",
@@ -115,7 +114,9 @@ def _drift_table(records: Sequence[Record]) -> Table:
 
 
 def _recovered_table(records: Sequence[Record]) -> Table:
-    rows = tuple((name.replace("_", " "), e.text(3)) for name, e in _by_name(records, "recovered").items())
+    rows = tuple(
+        (name.replace("_", " "), e.text(3)) for name, e in means_by_name(records, "recovered").items()
+    )
     note = (
         "Distance (root mean square, half ranges) between the action that the inverse dynamics model sees in "
         "a video and the action that this video was made under; on the true video: the judge's own error."
@@ -123,23 +124,8 @@ def _recovered_table(records: Sequence[Record]) -> Table:
     return Table(("video", "action error"), rows, note=note, strong=("true",))
 
 
-def _by_name(records: Sequence[Record], field: str) -> dict[str, Estimate]:
-    names = dict.fromkeys(name for record in records for name in record[field])
-    return {
-        name: mean_estimate(episode_means(records, [record[field].get(name) for record in records]))
-        for name in names
-    }
-
-
 def _last_drift(records: Sequence[Record]) -> dict[str, Estimate]:
     last = [
         {**record, "last": {name: curve[-1] for name, curve in record["drift"].items()}} for record in records
     ]
-    return _by_name(last, "last")
-
-
-def _percent(estimate: Estimate) -> str:
-    if not estimate.count:
-        return "-"
-    low, mean, high = (100 * np.array([estimate.low, estimate.mean, estimate.high])).round().astype(int)
-    return f"{mean} % [{low}, {high}] of {estimate.count}"
+    return means_by_name(last, "last")

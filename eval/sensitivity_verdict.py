@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from eval.estimates import Estimate, mean_estimate, win_estimate
-from eval.rollout_results import episode_means
+from eval.rollout_results import episode_means, means_by_name
 
 NEEDED_SHARE = 0.95  # of episodes, against every control
 NEEDED_LOW = 0.5  # the lower end of the 95 % interval must be above: a few lucky episodes prove nothing
@@ -78,24 +78,12 @@ def judge(records: Sequence[Record]) -> Following:
 
 def scale_errors(records: Sequence[Record]) -> dict[float, Estimate]:
     """Error under true actions times each scale that was tried, on the clips on which it was."""
-    tried = [record for record in records if record.get("scale_error")]
-    scales = dict.fromkeys(scale for record in tried for scale in record["scale_error"])
-    return {
-        float(scale): mean_estimate(
-            episode_means(tried, [record["scale_error"].get(scale) for record in tried])
-        )
-        for scale in scales
-    }
+    return {float(scale): error for scale, error in means_by_name(records, "scale_error").items()}
 
 
 def responses(records: Sequence[Record]) -> dict[str, Estimate]:
     """Mean absolute change of the video when one dimension is nudged."""
-    tried = [record for record in records if record.get("response")]
-    names = dict.fromkeys(name for record in tried for name in record["response"])
-    return {
-        name: mean_estimate(episode_means(tried, [record["response"].get(name) for record in tried]))
-        for name in names
-    }
+    return means_by_name(records, "response")
 
 
 def silent_dimensions(records: Sequence[Record]) -> list[str]:

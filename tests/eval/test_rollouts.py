@@ -10,6 +10,7 @@ import torch
 from eval.controls import CONTROLS
 from eval.held_out import HeldOutConfig, held_out_clips
 from eval.locator import Located, Locator, LocatorConfig
+from eval.rollout_page import summary_text
 from eval.rollout_results import (
     SUMMARY_METRICS,
     above_static,
@@ -74,15 +75,26 @@ def test_horizon_is_one_estimate_per_frame():
     assert horizon(RECORDS, "true", "moving_psnr")[0].count == 0
 
 
-def test_margin_over_the_static_frame_is_paired_and_the_least_one_is_named():
-    above = above_static(RECORDS, "psnr")
+def test_the_static_frame_is_beaten_by_mean_error_and_the_nearest_frame_is_named():
+    above = above_static(RECORDS, "mse")
     assert (above["every_frame"], above["frame"]) == (True, 1)
-    assert above["least"]["mean"] == pytest.approx((6 + 1) / 2)  # 4 and 8 dB in one episode, 1 in the other
+    errors = [10 ** (-level / 10) for level in (24.0, 28.0, 21.0)]
+    expected = ((errors[0] + errors[1]) / 2 + errors[2]) / 2 / 10**-2  # clips, then episodes
+    assert above["ratio"]["mean"] == pytest.approx(expected)
     worse = [record("c", true=[22.0, 19.0], static=[20.0, 20.0])]
-    assert above_static(worse, "psnr")["frame"] == 2
-    assert above_static(worse, "psnr")["every_frame"] is False
-    assert above_static(RECORDS, "moving_psnr")["frame"] == 2  # nothing moves in the first frame
-    assert above_static([record("d", true=[22.0])], "psnr")["frame"] is None
+    assert above_static(worse, "mse")["frame"] == 2
+    assert above_static(worse, "mse")["every_frame"] is False
+    assert above_static(RECORDS, "moving_mse")["frame"] == 2  # nothing moves in the first frame
+    assert above_static([record("d", true=[22.0])], "mse")["frame"] is None
+
+
+def test_a_clip_that_has_not_moved_yet_does_not_outweigh_those_that_have():
+    still = record("still", true=[40.0, 25.0], static=[100.0, 20.0])
+    moved = record("moved", true=[25.0, 25.0], static=[20.0, 20.0])
+    assert above_static([still, moved], "mse")["every_frame"] is True  # by dB: -60 and +5 in frame 1
+    resting = [record("e", true=[40.0, 25.0], static=[100.0, 20.0])]
+    resting[0]["rows"]["static"]["mse"][0] = 0.0
+    assert above_static(resting, "mse")["frame"] == 2
 
 
 def test_object_numbers_are_of_the_clips_in_which_it_is_carried():
@@ -130,6 +142,19 @@ def test_journey_every_row_is_there_with_intervals(report):
     assert results["rows"]["autoencoder"]["psnr"]["mean"] > results["rows"]["true"]["psnr"]["mean"]
     assert len(results["horizon"]["true"]["psnr"]) == 12
     assert set(results["action_error"]) == {"truth", *results["rows"]}
+
+
+def test_journey_the_tables_fit_a_terminal(report):
+    output, _ = report
+    results = json.loads((output / "results.json").read_text())
+    lines = summary_text(results).splitlines()
+    assert max(map(len, lines)) <= 120
+    psnr = results["rows"]["true"]["psnr"]["mean"]
+    assert any(line.startswith("true actions ") and f"{psnr:.2f}" in line for line in lines)
+    first = lines.index(next(line for line in lines if line.startswith("true actions better than")))
+    assert lines[first + 1].startswith("static frame (floor)")
+    assert len({len(line) for line in lines[first : first + 1 + len(results["wins"])]}) == 1  # columns
+    assert "way from static frame to ceiling: dB" in lines[-1]
 
 
 def test_journey_the_page_holds_everything_and_asks_for_nothing(report):
@@ -236,7 +261,7 @@ def test_rollouts_may_be_longer_than_a_clip(make_model, source, contract, traini
     evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(0)
     assert videos["true"].shape == clips[0].frames.shape
     assert {len(rows["psnr"]) for rows in evaluated["rows"].values()} == {24}
-    assert summarise([evaluated])["above_static"]["psnr"]["frame"] in range(1, 25)
+    assert summarise([evaluated])["above_static"]["mse"]["frame"] in range(1, 25)
 
 
 class Blobs:
@@ -272,6 +297,28 @@ def test_positions_are_compared_with_the_truth_by_the_locators_eyes(
 
 def test_the_control_named_null_needs_no_quotes():
     assert load_config(RolloutsConfig, None, ["controls=[null,zero]"]).controls == ("null", "zero")
+
+
+def test_recovered_actions_are_compared_with_the_recorded_ones(make_model, source, contract, training_clips):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    evaluation = RolloutEvaluation(make_model(regime="acg"), clips, RolloutsConfig())
+    clip = clips[0]
+    # A judge that reads every action off the brightness of the frame behind it.
+    evaluation.recover = lambda frames: clip.actions + frames[1:].mean((1, 2, 3))[:, None]
+    black, grey = torch.zeros_like(clip.frames), torch.full_like(clip.frames, 0.25)
+    errors = evaluation._action_errors(clip, {"true": black, "zero": grey})
+    assert errors["true"] == 0
+    assert errors["zero"] == pytest.approx(0.25)
+    assert errors["truth"] == pytest.approx(clip.frames[1:].mean().item(), rel=1e-5)
+
+
+def test_another_models_judge_can_be_asked(make_model, source, contract, training_clips, tmp_path):
+    make_model(regime="lacg").save_pretrained(tmp_path / "judge")
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(num_inference_steps=1, controls=("zero",), judge=str(tmp_path / "judge"))
+    evaluated, _ = RolloutEvaluation(make_model(regime="no_action"), clips, config).evaluate(0)
+    assert set(evaluated["action_error"]) == {"truth", "static", "autoencoder", "true", "zero"}
+    assert evaluated["action_error"]["truth"] != evaluated["action_error"]["static"]
 
 
 def test_what_cannot_be_is_refused(model_folder, source):

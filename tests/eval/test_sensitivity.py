@@ -74,6 +74,18 @@ def test_a_model_that_draws_what_it_is_told_follows(clips, colours):
     assert all(estimate.mean > 1e-3 for estimate in responses(records).values())
 
 
+def test_a_robot_told_to_hold_drifts_less_than_one_that_is_driven(clips, colours):
+    records = records_of(Renderer(clips.normalizer, colours), clips)
+    drift = {name: np.mean([record["drift"][name][-1] for record in records]) for name in records[0]["drift"]}
+    assert drift[STATIC] == 0
+    assert 0 < drift["hold"] < 0.5 * drift["true"]
+    assert drift["true"] == pytest.approx(drift["truth"], rel=0.1)
+    moved = [
+        (clip.frames[-1] - clip.frames[0]).abs().mean() for clip in (clips[i] for i in range(len(clips)))
+    ]
+    assert drift["truth"] == pytest.approx(np.mean(moved), rel=1e-5)
+
+
 def test_a_model_that_does_not_listen_does_not(clips):
     following = judge(records_of(deaf, clips))
     assert following.title == "The actions are not followed."
@@ -198,7 +210,9 @@ def test_script_finds_mis_scaled_actions(
 
 def test_the_gain_reaches_the_model_itself(make_model, clips):
     gained, plain = (
-        probe_model(make_model(regime="acg"), SensitivityConfig(action_gain=gain, num_inference_steps=1))[0]
+        probe_model(
+            make_model(regime="acg"), SensitivityConfig(action_gain=gain, num_inference_steps=1), "a"
+        )[0]
         for gain in (50.0, 1.0)
     )
     given, actions = clips[0].frames[None, :1], clips[0].actions[None]
