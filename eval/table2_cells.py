@@ -178,7 +178,8 @@ def check_files(settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]]) -
 def _named_files(cell: Cell, config: TrainConfig | RolloutsConfig) -> dict[str, tuple[str, str]]:
     """Key -> what it names, and the script that makes such a thing."""
     if isinstance(config, RolloutsConfig):
-        return {"locator": (config.locator, "eval/train_locator.py")}
+        judge = (config.judge, "training/train_world_model.py")
+        return {"locator": (config.locator, "eval/train_locator.py"), "judge": judge}
     if config.start_from:  # all that `model` names is in that folder; another cell's is made in time
         return {} if cell.needs else {"start_from": (config.start_from, "training/train_world_model.py")}
     return {

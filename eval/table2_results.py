@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from eval.estimates import Estimate, gap_closed, mean_estimate, ratio_estimate, win_estimate
+from eval.estimates import NOTHING, Estimate, gap_closed, mean_estimate, ratio_estimate
 from eval.record_lines import read_records
 from eval.rollout_results import (
     CEILING,
     CLIP_PSNR,
     GAP_METRICS,
-    HIGHER_IS_BETTER,
     STATIC,
     SUMMARY_METRICS,
     TRUE,
@@ -27,10 +26,11 @@ from eval.rollout_results import (
     episode_means,
     episode_scores,
     row_names,
+    wins,
 )
 from eval.table2_cells import ROWS, TASKS, Table2Config, rollout_folder
 
-EFFECT_METRICS = (*SUMMARY_METRICS, "gripper_error", "object_in_place")
+EFFECT_METRICS = (*SUMMARY_METRICS, "action_error", "gripper_error", "object_in_place")
 MCL_PAIRS = {"ACG": ("acg", "acg_mcl"), "LACG": ("lacg", "lacg_mcl")}
 
 
@@ -132,7 +132,7 @@ def _gap(floor: np.ndarray, scores: np.ndarray, ceiling: np.ndarray) -> dict[str
 
 
 def _wins(evaluated: Evaluated) -> dict[str, Any]:
-    """In which share of episodes true actions beat each control, seeds averaged."""
+    """In which share of episodes true actions beat each control."""
     controls = [name for name in row_names(evaluated.records[0]) if name not in (CEILING, TRUE)]
     return {
         control: {metric: _win(evaluated, control, metric).to_dict() for metric in CLIP_PSNR}
@@ -141,8 +141,13 @@ def _wins(evaluated: Evaluated) -> dict[str, Any]:
 
 
 def _win(evaluated: Evaluated, control: str, metric: str) -> Estimate:
-    ours, theirs = (_mean(evaluated.scores(metric, video), 0) for video in (TRUE, control))
-    return win_estimate(ours, theirs, higher_is_better=HIGHER_IS_BETTER[metric])
+    """The share of each seed, then the mean: scores averaged over seeds first would win more often."""
+    shares = [wins(records, control, metric) for records in evaluated.records]
+    known = [share for share in shares if share.count]
+    if not known:
+        return NOTHING
+    mean, low, high = (float(np.mean([getattr(s, end) for s in known])) for end in ("mean", "low", "high"))
+    return Estimate(mean, low, high, min(share.count for share in known))
 
 
 def _both(scores: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:
@@ -162,8 +167,8 @@ def _mean(scores: Float[np.ndarray, "seeds episodes"], axis: int) -> Float[np.nd
 def _episode_values(records: Sequence[Record], metric: str, video: str) -> Float[np.ndarray, " episodes"]:
     if metric in SUMMARY_METRICS:
         return episode_scores(records, video, metric)
-    if metric == "gripper_error":
-        return episode_means(records, [record.get("gripper_error", {}).get(video) for record in records])
+    if metric in ("action_error", "gripper_error"):
+        return episode_means(records, [record.get(metric, {}).get(video) for record in records])
     return episode_means(records, [_object_in_place(record, video) for record in records])
 
 

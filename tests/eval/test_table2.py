@@ -131,6 +131,7 @@ def write_cell(config: Table2Config, row: str, seed: int, task: str) -> None:
             "uid": f"e{number}",
             "rows": rows,
             "gripper_error": {"true": 6 / GAIN[row]},
+            "action_error": {"truth": 0.1, "true": 1 / GAIN[row], "static": 0.9},
             "object": carried,
         }
         lines.append({"key": f"e{number}#0", "record": record})
@@ -180,8 +181,30 @@ def test_the_table_gives_back_what_the_reports_hold(config):
     assert acg["wins"]["zero"]["clip_psnr"]["mean"] == 1.0
     assert target["rows"]["no_action"]["wins"]["static"]["clip_psnr"]["mean"] == 1.0
     assert acg["gripper_error_to_no_action"]["mean"] == pytest.approx(1 / 5)
+    assert acg["action_error"]["seeds"]["mean"] == pytest.approx(1 / 5)
+    assert target["floors"]["static"]["action_error"]["episodes"]["mean"] == pytest.approx(0.9)
     carried = acg["object_in_place"]["episodes"]
     assert (carried["mean"], carried["count"]) == (0.5, 6)
+
+
+def test_wins_are_counted_in_every_seed(tmp_path):
+    """True actions win by 9 dB in one seed and lose by 1 dB in the other: half of the time, not always."""
+    config = Table2Config(**DATA, output=str(tmp_path), seeds=(0, 1), rows=("acg",))
+    for seed, level in enumerate((29.0, 19.0)):
+        folder = rollout_folder(tmp_path, "acg", seed, "target")
+        folder.mkdir(parents=True)
+        rows = {
+            "static": curves(15.0),
+            "autoencoder": curves(40.0),
+            "true": curves(level),
+            "zero": curves(20.0),
+        }
+        lines = [{"settings": {}}, {"key": "e#0", "record": {"uid": "e", "rows": rows}}]
+        (folder / "clips.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "report.html").touch()
+    won = collect(config)["tasks"]["target"]["rows"]["acg"]["wins"]
+    assert (won["zero"]["clip_psnr"]["mean"], won["zero"]["clip_psnr"]["count"]) == (0.5, 1)
+    assert won["static"]["moving_clip_psnr"]["mean"] == 1.0
 
 
 def test_the_effect_of_mcl_is_paired(config):
@@ -203,6 +226,8 @@ def test_the_page_shows_ours_and_marks_the_papers(config):
     assert "LACG, target task: MCL makes no difference" in text
     assert "| LACG+MCL (paper) | 0.772 | 18.99 | 0.0125 | 0.749 | 0.784 | 19.33 | 0.0115 | 0.758 |" in text
     assert "not run by us" in text
+    assert "LACG rows latent actions, which are inferred from the true future video" in text
+    assert "action error, half ranges" in text
     assert "LACG+MCL (2 seeds)" in text
     assert page.read_text().count("data:image/png;base64,") == 1
 
