@@ -1,8 +1,9 @@
 """Train the gripper locator on tabletop or RoboTwin episodes with poses:
 
-python eval/train_locator.py DATA [key=value ...] [--resume]         --help lists the keys
+python eval/train_locator.py DATA [DATA ...] [key=value ...] [--resume]         --help lists the keys
 
-Writes OUTPUT/locator (weights, description, error on held-out episodes) beside checkpoints and curves.
+Writes OUTPUT/locator (weights in half precision, description, error on held-out episodes) beside checkpoints
+and curves.
 """
 
 import argparse
@@ -88,17 +89,19 @@ class LocatorBatch:
         )
 
 
-def load_frames(path: str, config: LocatorRunConfig) -> tuple[LocatorBatch, LocatorBatch]:
-    """Labelled frames of the training episodes, and of all others."""
-    dataset = RobotwinDataset(path, cameras=(config.camera,), action_space="end_effector")
+def load_frames(paths: Sequence[str], config: LocatorRunConfig) -> tuple[LocatorBatch, LocatorBatch]:
+    """Labelled frames of the training episodes of all datasets, and of their other episodes."""
     size = (config.model.height, config.model.width)
     parts: dict[bool, list[Any]] = {True: [], False: []}
-    for number in tqdm(range(len(dataset)), desc="frames", unit="episode"):
-        labelled = label_episode(dataset, number, config.camera, size, config.frames_per_episode)
-        parts[split_of(dataset[number].uid, config.splits) == "train"].append(labelled)
+    for path in paths:
+        dataset = RobotwinDataset(path, cameras=(config.camera,), action_space="end_effector")
+        for number in tqdm(range(len(dataset)), desc=f"frames of {path}", unit="episode"):
+            labelled = label_episode(dataset, number, config.camera, size, config.frames_per_episode)
+            parts[split_of(dataset[number].uid, config.splits) == "train"].append(labelled)
     if not (parts[True] and parts[False]):
+        count = len(parts[True]) + len(parts[False])
         raise ValueError(
-            f"{path}: {len(dataset)} episodes are too few to train on some and measure on others"
+            f"{', '.join(paths)}: {count} episodes are too few to train on some and measure on others"
         )
     return _joined(parts[True]), _joined(parts[False])
 
@@ -155,17 +158,18 @@ def measure(locator: Locator, frames: LocatorBatch) -> dict[str, float]:
     return errors
 
 
-def train(path: str, config: LocatorRunConfig, resume: bool) -> dict[str, float]:
+def train(paths: Sequence[str], config: LocatorRunConfig, resume: bool) -> dict[str, float]:
     """Fit, measure on held-out episodes, save; empty when a signal ended it early."""
-    train_frames, held_out = load_frames(path, config)
+    train_frames, held_out = load_frames(paths, config)
     torch.manual_seed(config.fit.seed)
     model = Locator(config.model)
     output = Path(config.output)
     result = fit(locator_step, model, train_frames, config.fit, output, load=load_batches, resume=resume)
     if not result.is_finished:
         return {}
-    errors = measure(model.to("cpu").eval(), held_out)
-    model.save_pretrained(output / "locator", errors)
+    model = model.to("cpu").half().float().eval()  # as it will be loaded: the error is that of what is stored
+    errors = measure(model, held_out)
+    model.half().save_pretrained(output / "locator", errors)
     return errors
 
 
@@ -185,14 +189,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="keys:\n" + "\n".join(describe_config(LocatorRunConfig)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("data", metavar="DATA")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("words", nargs="+", metavar="DATA or key=value")
     parser.add_argument("--resume", action="store_true")
     arguments = parser.parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    paths = [word for word in arguments.words if "=" not in word or Path(word).exists()]
+    if not paths:
+        parser.error("DATA is missing: folders of episodes to train on")
     try:
-        config = load_config(LocatorRunConfig, None, arguments.overrides)
-        errors = train(arguments.data, config, arguments.resume)
+        overrides = [word for word in arguments.words if word not in paths]
+        errors = train(paths, load_config(LocatorRunConfig, None, overrides), arguments.resume)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from eval.locator import BATCH, CELL, Locator, LocatorConfig, beside_enlarged, peak_places, target_map
 from eval.train_locator import (
@@ -10,6 +13,7 @@ from eval.train_locator import (
     LocatorRunConfig,
     load_batches,
     locator_step,
+    main,
     measure,
     spoilt,
     train,
@@ -124,6 +128,41 @@ def test_it_learns_to_find_dots(tmp_path):
     assert errors["visibility_accuracy"] > 0.85
 
 
+def test_training_reads_several_datasets_and_stores_half_precision(tmp_path, monkeypatch, capsys):
+    frames = {str(tmp_path / name): number for number, name in enumerate(("one", "two=2"))}
+
+    class Dataset(list):
+        def __init__(self, path, **_):
+            super().__init__(SimpleNamespace(uid=f"{path}/episode{i}") for i in range(12))
+            self.number = frames[path]
+
+    def labelled(dataset, number, *_):
+        batch = dots(4, seed=100 * dataset.number + number)
+        arrays = {
+            name: getattr(batch, name).numpy() for name in ("frames", "points", "is_known", "is_visible")
+        }
+        return SimpleNamespace(**arrays, embodiment=f"robot{dataset.number}")
+
+    monkeypatch.setattr("eval.train_locator.RobotwinDataset", Dataset)
+    monkeypatch.setattr("eval.train_locator.label_episode", labelled)
+    for path in frames:
+        Path(path).mkdir()
+    settings = ["model.height=32", "model.width=32", "model.channels=8", "fit.steps=2", "fit.global_batch=4"]
+    settings += ["fit.micro_batch=4", "fit.trackers=[]", "splits.val=0.3", f"output={tmp_path / 'run'}"]
+    assert main([*frames, *settings]) == 0
+    assert {"robot0 object median px", "robot1 object median px"} <= {
+        line[:40].strip() for line in capsys.readouterr().out.splitlines()
+    }
+    stored = load_file(tmp_path / "run/locator/locator.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.float16}
+    assert {value.dtype for value in Locator.from_pretrained(tmp_path / "run/locator").parameters()} == {
+        torch.float32
+    }
+    with pytest.raises(SystemExit):
+        main(["fit.steps=2"])
+    assert "DATA is missing" in capsys.readouterr().err
+
+
 def test_measure_counts_what_is_visible_only():
     class Perfect(Locator):
         def locate(self, frames):
@@ -156,7 +195,9 @@ def test_gripper_within_one_and_a_half_pixels_on_every_robot(tmp_path):
 
     robots = ("finch", "heron", "wren", "crane")
     configs = [RecordingConfig(task, robot) for task in ("place_a2b_left", "babble") for robot in robots]
-    collect.collect_all(tmp_path / "data", configs, episodes=20, seed=0, workers=2)
+    halves = [tmp_path / "a2b", tmp_path / "babble"]
+    for folder, some in zip(halves, (configs[: len(robots)], configs[len(robots) :]), strict=True):
+        collect.collect_all(folder, some, episodes=20, seed=0, workers=2)
     config = LocatorRunConfig(
         output=str(tmp_path / "run"),
         fit=FitConfig(
@@ -167,7 +208,7 @@ def test_gripper_within_one_and_a_half_pixels_on_every_robot(tmp_path):
             optim=OptimConfig(lr=2e-3, warmup_steps=50, schedule="cosine"),
         ),
     )
-    errors = train(str(tmp_path / "data"), config, resume=False)
+    errors = train([str(folder) for folder in halves], config, resume=False)
     medians = {name: value for name, value in errors.items() if "gripper median" in name}
     assert len(medians) == 2 * len(robots)
     assert max(medians.values()) < 1.5, medians
