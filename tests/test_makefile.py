@@ -1,6 +1,15 @@
+import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.train_locator import LocatorRunConfig
+from training.train_autoencoder import AutoencoderConfig
+from training.world_model_run import TrainConfig
+from worldmodel.config import load_config
 
 ROOT = Path(__file__).parents[1]
 DATA = {"target/episode0.hdf5", "latents/episode0.safetensors"}
@@ -36,3 +45,59 @@ def test_a_demo_goes_on_unless_the_shipped_weights_or_its_config_changed(tmp_pat
         (tmp_path / changed).write_text("other")
         assert forget(tmp_path) == left, changed
     assert (tmp_path / "outputs/other").exists()
+
+
+RECORDING = """#!/bin/sh
+echo "$*" >> calls
+case "$*" in *"$FAIL_AT"*) exit 3;; esac
+"""
+SCHEMAS: dict[str, type[Any]] = {
+    "world_model": TrainConfig,
+    "autoencoder": AutoencoderConfig,
+    "locator": LocatorRunConfig,
+}
+
+
+def make_desk(folder: Path, fail_at: str) -> tuple[int, list[str]]:
+    """Exit code, and the commands that were called, by programs that do nothing but say so."""
+    (folder / "calls").write_text("")
+    environment = {**os.environ, "FAIL_AT": fail_at}
+    done = subprocess.run(["make", "-s", "desk", "BIN=./bin"], cwd=folder, env=environment, check=False)
+    return done.returncode, (folder / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with our Makefile and an environment of such programs."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    write(tmp_path, {"pyproject.toml", "constraints.txt"})
+    write(tmp_path, {".venv/.installed", "bin/python", "bin/worldmodel"})
+    for name in ("python", "worldmodel"):
+        (tmp_path / "bin" / name).write_text(RECORDING)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+def test_make_desk_goes_on_where_it_failed_and_skips_what_is_done(project: Path) -> None:
+    code, first = make_desk(project, "output=outputs/desk/acg2")
+    assert code
+    assert len(first) == 9
+    code, second = make_desk(project, "nothing fails")
+    assert code == 0
+    assert second[0] == first[-1]
+    assert len(first) - 1 + len(second) == 12
+    assert make_desk(project, "nothing fails") == (0, [])
+
+
+def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(project: Path) -> None:
+    _, calls = make_desk(project, "nothing fails")
+    configs: list[Any] = []
+    for script, *words in (call.split() for call in calls):
+        for name, schema in SCHEMAS.items():
+            if script.endswith(f"train_{name}.py"):
+                path = str(ROOT / words[0]) if words[0].endswith(".yaml") else None
+                configs.append(load_config(schema, path, [word for word in words if "=" in word]))
+    expected = ("autoencoder", "autoencoder", "acg", "acg2", "acg3", "locator")
+    assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
+    starts = [config.start_from for config in configs if isinstance(config, TrainConfig)]
+    assert starts == ["", "outputs/desk/acg/model", "outputs/desk/acg2/model"]
