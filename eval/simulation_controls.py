@@ -24,9 +24,9 @@ ROTATION = 200  # random stream of the rotations, beside those of data and train
 def oracles(config: SimulationConfig, seeds: range) -> dict[str, list[float]]:
     """Scores that need no model, per seed: what they say about the metric, not about learning.
 
-    ceiling: posterior means of the true model, linearised at the true latent; no estimate from (x, u) can
-    do better. modulated: w = z * m(u) + b(u) itself, scored against z. rotated: z after one random rotation.
-    rotated_by_condition: z after a rotation of its own in every condition.
+    ceiling: posterior means of the true model linearised at the true latent, so about what the best estimate
+    from (x, u) reaches. modulated: w = z * m(u) + b(u) itself, scored against z. rotated: z after one random
+    rotation. rotated_by_condition: z after a rotation of its own in every condition.
     """
     simulation = simulate(config, list(seeds))
     parts = (simulation.z, simulation.u, simulation.condition)
@@ -37,7 +37,7 @@ def oracles(config: SimulationConfig, seeds: range) -> dict[str, list[float]]:
         "ceiling": [ceiling(simulation, index) for index in range(len(seeds))],
         "modulated": _mcc(z, simulation.truth.modulate(z, u)),
         "rotated": _mcc(z, z @ shared.transpose(-1, -2)),
-        "rotated_by_condition": _mcc(z, rotate_by_condition(z, own, condition)),
+        "rotated_by_condition": _mcc(z, turned(z, of_condition(own, condition))),
     }
 
 
@@ -62,10 +62,14 @@ def rotations(seeds: list[int], count: int, dim: int) -> Tensor:
     return basis * upper.diagonal(0, -2, -1).sign().unsqueeze(-2)
 
 
-def rotate_by_condition(z: Tensor, turns: Tensor, condition: Tensor) -> Tensor:
-    """Each sample turned by the rotation of its condition."""
-    index = torch.arange(len(z)).unsqueeze(1)
-    return (turns[index, condition] @ z.unsqueeze(-1)).squeeze(-1)
+def of_condition(turns: Tensor, condition: Tensor) -> Tensor:
+    """The rotation of each sample's condition, [s n d d]."""
+    return turns[torch.arange(len(turns)).unsqueeze(1), condition]
+
+
+def turned(z: Tensor, turns: Tensor) -> Tensor:
+    """Each sample turned by its rotation, or by the one of its seed."""
+    return (turns @ z.unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,11 @@ class RotationControl:
     """A learned model before and after its latent is rotated: bound and score, one value per seed."""
 
     elbo: list[float]  # nats per sample
-    elbo_rotated: list[float]  # the posterior rotated with the latent
+    elbo_rotated: list[float]  # one rotation per seed, the posterior rotated with the latent
+    elbo_rotated_by_condition: list[float]  # likewise, a rotation of its own in every condition
     elbo_rotated_mean_field: list[float]  # the best diagonal posterior in the rotated coordinates
     mcc: list[float]
-    mcc_rotated: list[float]  # one rotation per seed
+    mcc_rotated: list[float]
     mcc_rotated_by_condition: list[float]
 
 
@@ -86,42 +91,48 @@ def rotation_control(stack: SeedStack) -> RotationControl:
     if config.has_conditional_prior or config.family == "beta_vae":
         raise ValueError(f"the control is for models with g(z, u) and prior N(0, I), not {config.family}")
     x, u = stack.test_rows.split(stack.row_dims, dim=-1)
-    turns = rotations(list(stack.seeds), 1, stack.data.latent_dim)
+    one = rotations(list(stack.seeds), 1, stack.data.latent_dim)
     own = rotations(list(stack.seeds), stack.data.num_conditions, stack.data.latent_dim)
+    own = of_condition(own, stack.test_condition)
     with torch.no_grad():
         posterior = stack.model.encode(x, u)
         noise = torch.randn(posterior.mean.shape, generator=random_stream(ROTATION, 1))
-        covariance = turns @ posterior.covariance @ turns.transpose(-1, -2)
-        mean = (turns @ posterior.mean.unsqueeze(-1)).squeeze(-1)
-        factor = torch.linalg.cholesky(covariance)
-        full = Gaussian(mean, factor.diagonal(0, -2, -1).log(), factor.tril(-1))
-        # Of all diagonal Gaussians the one with the diagonal of the precision is nearest to a Gaussian.
-        precision = torch.cholesky_inverse(factor).diagonal(0, -2, -1)
-        diagonal = Gaussian(mean, -0.5 * precision.log())
-        drawn = posterior.sample(noise)
-        turned = (turns @ drawn.unsqueeze(-1)).squeeze(-1)  # the same draw, seen in the rotated coordinates
-        identity = torch.eye(stack.data.latent_dim).expand_as(turns)
-        sides = (
-            (posterior, drawn, identity),
-            (full, turned, turns),
-            (diagonal, diagonal.sample(noise), turns),
-        )
-        bounds = [_bound(stack, x, u, q, sample, turn) for q, sample, turn in sides]
+        drawn = posterior.sample(noise)  # the rotated models see the same draw in their own coordinates
+        rotated = _rotated(posterior, one)
+        diagonal = _nearest_diagonal(rotated)
+        identity = torch.eye(stack.data.latent_dim).expand_as(one)
+        sides = {
+            "elbo": (posterior, drawn, identity),
+            "elbo_rotated": (rotated, turned(drawn, one), one),
+            "elbo_rotated_by_condition": (_rotated(posterior, own), turned(drawn, own), own),
+            "elbo_rotated_mean_field": (diagonal, diagonal.sample(noise), one),
+        }
+        bounds = {name: _bound(stack, x, u, *side) for name, side in sides.items()}
     z, estimate = stack.test_z, posterior.mean
     return RotationControl(
-        elbo=bounds[0],
-        elbo_rotated=bounds[1],
-        elbo_rotated_mean_field=bounds[2],
+        **bounds,
         mcc=_mcc(z, estimate),
-        mcc_rotated=_mcc(z, mean),
-        mcc_rotated_by_condition=_mcc(z, rotate_by_condition(estimate, own, stack.test_condition)),
+        mcc_rotated=_mcc(z, rotated.mean),
+        mcc_rotated_by_condition=_mcc(z, turned(estimate, own)),
     )
+
+
+def _rotated(posterior: Gaussian, turns: Tensor) -> Gaussian:
+    """The same posterior, of the rotated latent."""
+    factor = torch.linalg.cholesky(turns @ posterior.covariance @ turns.transpose(-1, -2))
+    return Gaussian(turned(posterior.mean, turns), factor.diagonal(0, -2, -1).log(), factor.tril(-1))
+
+
+def _nearest_diagonal(posterior: Gaussian) -> Gaussian:
+    """Of all diagonal Gaussians the one with the diagonal of the precision is nearest to a Gaussian."""
+    precision = torch.linalg.inv(posterior.covariance).diagonal(0, -2, -1)
+    return Gaussian(posterior.mean, -0.5 * precision.log())
 
 
 def _bound(stack: SeedStack, x: Tensor, u: Tensor, q: Gaussian, sample: Tensor, turns: Tensor) -> list[float]:
     """The bound of the model whose latent is rotated: g(R^T z, u) and posterior q."""
-    z = (turns.transpose(-1, -2) @ sample.unsqueeze(-1)).squeeze(-1)
-    error = gaussian_nll(x, stack.model.generate(z, u), stack.model.config.decoder_std)
+    mean = stack.model.generate(turned(sample, turns.transpose(-1, -2)), u)
+    error = gaussian_nll(x, mean, stack.model.config.decoder_std)
     values: list[float] = (-(error + standard_kl(q).mean(-1))).tolist()
     return values
 

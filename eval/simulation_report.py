@@ -207,17 +207,16 @@ def control_tables(controls: list[dict[str, Any]]) -> list[str]:
     names = (
         "elbo",
         "elbo_rotated",
+        "elbo_rotated_by_condition",
         "elbo_rotated_mean_field",
         "mcc",
         "mcc_rotated",
         "mcc_rotated_by_condition",
     )
-    lines = [_row(["cell", *names]), _row(["---"] * 7)]
+    lines = [_row(["cell", *names]), _row(["---"] * 8)]
     for entry in controls:
         if "rotation" in entry:
-            lines.append(
-                _row([entry["cell"], *(f"{np.median(entry['rotation'][name]):.3f}" for name in names)])
-            )
+            lines.append(_row([entry["cell"], *(_bound(entry["rotation"], name) for name in names)]))
     fields = ("rank", "needed", "effective_rank", "condition_number", "largest_contrast")
     lines += ["", _row(["cell", "generator", *fields]), _row(["---"] * 7)]
     for entry in controls:
