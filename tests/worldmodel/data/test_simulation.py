@@ -27,9 +27,11 @@ def test_observations_are_the_generator_plus_noise_of_the_stated_size() -> None:
 
 
 @pytest.mark.parametrize("mixing", ["orthogonal", "generic"])
+@pytest.mark.parametrize("activation", ["leaky_relu", "smooth"])
 @pytest.mark.parametrize("gain", [0.5, 1.0])
-def test_the_mixing_has_the_stated_gain(mixing: str, gain: float) -> None:
-    data = simulate(config(mixing=mixing, gain=gain, num_conditions=128), [3])
+def test_the_mixing_has_the_stated_gain(mixing: str, activation: str, gain: float) -> None:
+    options = {"mixing": mixing, "activation": activation, "gain": gain}
+    data = simulate(config(num_conditions=128, **options), [3])
     w = data.truth.modulate(data.z, data.u)
     ratio = (data.truth.mix(w).square().sum() / w.square().sum()).sqrt().item()
     assert ratio == pytest.approx(gain, rel=0.1)
@@ -56,8 +58,11 @@ def test_datasets_are_paired_across_the_number_of_conditions() -> None:
     small, large = simulate(config(num_conditions=4), [2]), simulate(config(num_conditions=32), [2])
     assert small.z.equal(large.z)
     assert small.alphabet[0].equal(large.alphabet[0, :4])
-    for first, second in zip(small.truth.mixing, large.truth.mixing, strict=True):
-        assert first.equal(second)
+    for kind in ("mixing", "modulation", "shift"):
+        for first, second in zip(getattr(small.truth, kind), getattr(large.truth, kind), strict=True):
+            assert first.equal(second)
+    noise = [data.x - data.truth(data.z, data.u) for data in (small, large)]
+    torch.testing.assert_close(*noise, rtol=0, atol=1e-5)
 
 
 def test_orthogonal_mixing_is_well_conditioned_and_generic_is_not() -> None:

@@ -165,6 +165,40 @@ def test_jvp_is_the_jacobian_times_one_direction_for_all_rows() -> None:
     torch.testing.assert_close(mcl.gradient_head.seen, jacobian @ direction, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["exact", "detached"])
+def test_jacobian_vjp_is_one_direction_of_the_output_times_the_jacobian(mode: str) -> None:
+    generator, mcl, head, a, z, u, _ = linear_gaussian(mode, variant="jacobian_vjp")
+    mcl(generator, z, u, rng=rng(3))
+    # Features v^T A(u) of 4 mechanisms, 12 numbers, from 5 unknowns: v is found, and is of unit length.
+    rows = a.transpose(1, 2).flatten(0, 1)
+    direction = torch.linalg.lstsq(rows, head.seen.flatten().unsqueeze(1)).solution.squeeze(1)
+    assert direction.norm().item() == pytest.approx(1, abs=1e-4)
+    torch.testing.assert_close(head.seen, torch.einsum("x,nxd->nd", direction, a), rtol=1e-4, atol=1e-5)
+
+
+def test_nce_pairs_rows_with_other_conditions_only() -> None:
+    class FirstEntry(GaussianCritic):
+        def __call__(self, x_hat: Tensor, z: Tensor, u: Tensor) -> Tensor:
+            return u[..., 0] + 0 * z.sum(-1)
+
+    z = torch.zeros(4, 1)
+    mcl = MechanisticContrast(MclConfig(variant="nce"), FirstEntry(z, 1.0), Record(), Record())
+
+    def loss(values: list[float], mask: list[bool] | None = None) -> float:
+        u = torch.tensor(values).unsqueeze(1)
+        valid = None if mask is None else torch.tensor(mask)
+        return mcl(lambda z, u: z, z[: len(u)], u, mask=valid, rng=rng()).loss.item()
+
+    def softplus(value: float) -> float:
+        return math.log1p(math.exp(value))
+
+    # Two rows: each is scored with its own condition and with the other's.
+    expected = sum(softplus(-v) + softplus(v) for v in (2.0, -1.0)) / 2
+    assert loss([2.0, -1.0]) == pytest.approx(expected, rel=1e-5)
+    assert loss([2.0, 2.0]) == pytest.approx(softplus(-2.0), rel=1e-5)  # equal: no shuffled pair is left
+    assert loss([2.0, -1.0], [True, False]) == pytest.approx(softplus(-2.0), rel=1e-5)
+
+
 def test_finite_difference_tends_to_the_jvp_as_the_step_shrinks() -> None:
     torch.manual_seed(4)
     decoder = Decoder().double()
