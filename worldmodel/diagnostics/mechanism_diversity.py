@@ -128,8 +128,8 @@ def mechanism_diversity(
         limits.append("too few conditions")
     if shape == "curved" and (rank < min(needed, available)).any():
         limits.append("dependent contrasts")
-    if shape == "piecewise linear generator":
-        warnings.warn("piecewise linear generator (ReLU or the like): V is 0 almost everywhere", stacklevel=2)
+    if shape != "curved":
+        warnings.warn(f"{shape} (linear h, or ReLU and the like): V is 0 almost everywhere", stacklevel=2)
     largest = contrasts.abs().max().item()
     return MechanismDiversity(z.shape[1], len(conditions), rank, singular, largest, tuple(limits))
 

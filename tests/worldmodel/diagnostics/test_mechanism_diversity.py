@@ -64,9 +64,10 @@ def test_fewer_conditions_cap_the_rank(count: int) -> None:
 
 def test_an_affine_generator_has_no_contrasts_at_all() -> None:
     mixing = torch.randn(DIM, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    found = mechanism_diversity(
-        lambda z, u: (z * torch.exp(u[..., :DIM])) @ mixing, points(), conditions(2 * DIM + 1)
-    )
+    with pytest.warns(UserWarning, match="affine generator"):
+        found = mechanism_diversity(
+            lambda z, u: (z * torch.exp(u[..., :DIM])) @ mixing, points(), conditions(2 * DIM + 1)
+        )
     assert found.largest_contrast < 1e-12
     assert (found.rank == 0).all()
     assert (found.effective_rank == 0).all()
