@@ -2,7 +2,7 @@
 
 python eval/simulation.py collect outputs/simulation        finished cells -> docs/results/simulation/cells
 python eval/simulation.py oracles                           floors and ceilings of all collected data
-python eval/simulation.py controls outputs/simulation/CELL  rotation control and mechanism diversity
+python eval/simulation.py controls outputs/simulation/*_smooth_*  rotation control, mechanism diversity
 python eval/simulation.py report                            docs/results/simulation/tables.md, figures
 """
 
@@ -115,21 +115,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=("collect", "oracles", "controls", "report"))
-    parser.add_argument("runs", nargs="?", type=Path, help="folder of the study, or of one cell for controls")
+    parser.add_argument("runs", nargs="*", type=Path, help="folder of the study; of cells for controls")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=30, help="oracles: seeds 0 to this")
     parser.add_argument(
-        "--diverse", type=int, default=3, help="controls: seeds whose mechanism diversity is measured"
+        "--diverse",
+        type=int,
+        default=3,
+        help="controls: seeds to measure diversity on (default: %(default)s)",
     )
     arguments = parser.parse_args()
-    if arguments.command in ("collect", "controls") and arguments.runs is None:
+    if arguments.command in ("collect", "controls") and not arguments.runs:
         parser.error(f"{arguments.command} needs a folder")
     if arguments.command == "collect":
-        collect(arguments.runs, arguments.results)
+        for runs in arguments.runs:
+            collect(runs, arguments.results)
     elif arguments.command == "oracles":
         write_oracles(arguments.results, arguments.seeds)
     elif arguments.command == "controls":
-        write_controls(arguments.runs, arguments.results, arguments.diverse)
+        for run in arguments.runs:
+            write_controls(run, arguments.results, arguments.diverse)
     else:
         write_report(arguments.results)
 

@@ -232,7 +232,7 @@ def _median(found: list[dict[str, Any]], name: str) -> str:
     return f"{np.median(values):.3g}" if values else ""
 
 
-def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[str]:
+def ablation_table(cells: list[Cell], controls: list[dict[str, Any]], oracles: dict[str, Any]) -> list[str]:
     """What MCL did to scores, bound and mechanism diversity, beside the same model without it."""
     titles = ["model", "MCL mode", "weight", "MCC", "seeds ahead of no MCL", "MCC by u", "ELBO"]
     titles += ["MCL accuracy", "GMD rank", "effective rank", "condition number"]
@@ -257,7 +257,12 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]]) -> list[st
         measured = [one["learned"] for one in diversity.get(cell.content["cell"], [])]
         entries += [_median(measured, name) for name in ("rank", "effective_rank", "condition_number")]
         lines.append(_row(entries))
-    return lines
+    data = base.content["identity"]["data"]
+    bounds = next((found for found in oracles.values() if found["data"] == data), {})
+    lines += [_row([title, "", "", _bound(bounds, name), *[""] * 7]) for title, name in BOUNDS.items()]
+    true = [one["true"] for one in diversity.get(base.content["cell"], [])]
+    ranks = [_median(true, name) for name in ("rank", "effective_rank", "condition_number")]
+    return [*lines, _row(["true generator", *[""] * 7, *ranks])]
 
 
 def violins(cells: list[Cell], path: Path) -> None:
@@ -306,7 +311,7 @@ def write_report(results: Path) -> None:
         "MCC at |U| = 8, median [quartiles] over seeds": main_table(cells, oracles),
         "Median MCC over |U|": sweep_table(cells, oracles),
         "On how many seeds one model is ahead of another": ordering_table(cells),
-        "MCL modes and weights": ablation_table(cells, controls),
+        "MCL modes and weights": ablation_table(cells, controls, oracles),
         "Over training": epochs_table(cells),
         "Rotation control and mechanism diversity": control_tables(controls),
     }

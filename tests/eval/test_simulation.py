@@ -150,6 +150,7 @@ def test_the_ablation_table_sets_every_mode_beside_no_mcl() -> None:
     def cell(name: str, mcc: list[float], losses: dict[str, float], weight=0.0, posterior="full") -> Cell:
         scores = {"50": {"mcc": mcc, "mcc_by_condition": mcc, "elbo": [1.0, 2.0, 3.0]}}
         identity = {
+            "data": {"gain": 4.0},
             "model": {"family": "concat", "posterior": posterior},
             "mcl": {"mode": "finite_difference"},
             "optimisation": {"mcl_weight": weight},
@@ -165,13 +166,19 @@ def test_the_ablation_table_sets_every_mode_beside_no_mcl() -> None:
     ]
     learned = {"rank": 10, "effective_rank": 4.5, "condition_number": 120.0}
     controls = [{"cell": "o_smooth_finite_difference_0.1", "diversity": [{"learned": learned}]}]
-    _, _, base, mode, full = ablation_table(cells, controls)
+    controls.append(
+        {"cell": "o_smooth_none", "diversity": [{"learned": learned, "true": learned | {"rank": 9}}]}
+    )
+    oracles = {"one": {"data": {"gain": 1.0}}, "two": {"data": {"gain": 4.0}, "ceiling": [0.987]}}
+    _, _, base, mode, full, ceiling, *_, true = ablation_table(cells, controls, oracles)
+    assert ceiling.startswith("| ceiling |  |  | 0.987 |")
+    assert true.endswith("|  | 9 | 4.5 | 120 |")
     assert base.startswith("| concat | none |  | 0.600 [")
     assert mode.startswith("| concat | finite_difference | 0.1 | 0.600 [")
     assert full.startswith("| concat, full posterior | none |  | 0.500 [")
     assert "| 2 of 3 |" in mode
     assert mode.endswith("| 0.25 | 10 | 4.5 | 120 |")
-    assert len(ablation_table(cells[1:], controls)) == 2  # nothing to compare with
+    assert len(ablation_table(cells[1:], controls, {})) == 2  # nothing to compare with
 
 
 def test_bounds_belong_to_their_data(tmp_path) -> None:
