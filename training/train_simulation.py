@@ -38,12 +38,7 @@ class CellConfig:
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
     first_seed: int = 0  # seeds first_seed, first_seed + 1, ...
     num_seeds: int = 30  # how many
-    report_epochs: tuple[int, ...] = (
-        50,
-        100,
-        150,
-        200,
-    )  # epochs after which all seeds are scored; the last always
+    report_epochs: tuple[int, ...] = (50, 100, 150, 200)  # all seeds are scored after these and the last
     save_every: int = 10  # epochs between checkpoints
     num_threads: int = 2  # the seeds are split among this many threads
     out: str = "outputs/simulation/cell"  # folder of result and checkpoints

@@ -21,9 +21,7 @@ class Contrast:
     """A contrastive loss and how well the rows find their own condition; one value per independent batch."""
 
     loss: Float[Tensor, "*s"]
-    accuracy: Float[
-        Tensor, "*s"
-    ]  # share of valid rows whose best-scoring key carries the row's own condition
+    accuracy: Float[Tensor, "*s"]  # share of valid rows whose best key carries the row's own condition
     floor: Float[Tensor, "*s"]  # what the loss tends to when every distinct condition is told apart perfectly
 
 

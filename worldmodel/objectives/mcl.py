@@ -55,20 +55,14 @@ class MclConfig:
     # the heads only. jvp, finite_difference: the generator's derivative along a random direction.
     # hessian_diag: exact, with the diagonal of the critic's Hessian appended.
     mode: Mode = "exact"  # which feature of the mechanism, and how it is trained
-    variant: Variant = (
-        "infonce"  # objective; the others train the critic's score instead of a contrast of features
-    )
+    variant: Variant = "infonce"  # objective; nce, fisher and denoising train the critic's score instead
     temperature: float = 0.1  # tau of InfoNCE
     clip_norm: float = 10.0  # largest norm of one row's mechanism feature; 0 = no clipping
-    negatives: Negatives = (
-        "masked"  # what keys of equal conditions are: left out, positives, or negatives like others
-    )
+    negatives: Negatives = "masked"  # keys of equal conditions: left out, positives, or negatives (all)
     tolerance: float = 0.0  # conditions count as equal when no entry differs by more than this
     through_latent: bool = False  # let gradients flow into z (an encoder) where z has a graph
     step: float = 1e-2  # finite_difference: root mean square displacement of a latent element
-    num_probes: int = (
-        0  # hessian_diag: random probes of the diagonal; 0 = exact, one backward per latent element
-    )
+    num_probes: int = 0  # hessian_diag: random probes; 0 = exact, one backward per latent element
     noise_std: float = 0.1  # denoising: standard deviation of the noise added to z
     head_lr: float = 0.0  # learning rate of critic and heads; 0 = the host's
 
