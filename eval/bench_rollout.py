@@ -6,8 +6,8 @@ All ways make the same video from the same weights, noise and steps (the largest
 plain loop calls the transformer as diffusers' pipeline does: prompt, timestep of every token, rotary tables
 and modulation anew in every step. That pipeline also makes a guidance pass by default; with the one prompt
 that all clips share it changes nothing but the time, so it is measured as a way of its own.
-The backbone has the shape of the shipped desk model. What that model adds to Wan has no place in a plain loop,
-so no way carries it here: the action embedding (zero in all of them), the action map, scene and refiner.
+The backbone has the shape of the shipped desk model. What that model adds to Wan has no place in a plain
+loop, so no way carries it here: action embedding (zero in all of them), action map, scene and refiner.
 Random weights: they tell cost, not quality. The ways take turns; a time is the CPU time of the process in the
 best round, since noise only adds. With `checkpoint` and `data`: quality against steps. `out=FILE` keeps the
 figures as JSON.
