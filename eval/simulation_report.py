@@ -258,7 +258,7 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]], oracles: d
         entries += [_median(measured, name) for name in ("rank", "effective_rank", "condition_number")]
         lines.append(_row(entries))
     data = base.content["identity"]["data"]
-    bounds = next((found for found in oracles.values() if found["data"] == data), {})
+    bounds: dict[str, Any] = next((found for found in oracles.values() if found["data"] == data), {})
     lines += [_row([title, "", "", _bound(bounds, name), *[""] * 7]) for title, name in BOUNDS.items()]
     true = [one["true"] for one in diversity.get(base.content["cell"], [])]
     ranks = [_median(true, name) for name in ("rank", "effective_rank", "condition_number")]
