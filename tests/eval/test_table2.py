@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from eval.table2_cells import (
 )
 from eval.table2_page import write_table
 from eval.table2_results import collect
-from robotwin_adapters.robotwin_write import CameraRecord, RobotwinEpisode, write_robotwin_episode
 from worldmodel.config import load_config
 
 PROJECT = Path(__file__).parents[2]
@@ -240,70 +238,6 @@ def test_reports_on_other_episodes_cannot_stand_in_one_table(config, tmp_path):
     path.write_text(path.read_text().replace('"e3"', '"e33"'))
     with pytest.raises(ValueError, match="target task were not evaluated on the same episodes"):
         collect(other)
-
-
-def write_robotwin_set(folder: Path, joints: int, episodes: int = 2, frames: int = 3) -> None:
-    rng = np.random.default_rng(0)
-    for number in range(episodes):
-        arms = rng.uniform(-1, 1, (2, frames, joints))
-        grippers = np.ones(frames)
-        rgb = rng.integers(0, 256, (frames, 24, 32, 3), dtype=np.uint8)
-        episode = RobotwinEpisode(arms[0], grippers, arms[1], grippers, {"head_camera": CameraRecord(rgb)})
-        write_robotwin_episode(folder, number, episode)
-
-
-@pytest.fixture
-def robotwin(tmp_path, monkeypatch) -> Path:
-    """Sets of the RoboTwin layout where configs/wan/table2.yaml looks for them."""
-    (tmp_path / "configs").symlink_to(PROJECT / "configs")
-    joints = {"aloha-agilex": 6, "arx-x5": 6, "franka": 7, "piper": 6, "ur5": 6}
-    for task in ("place_a2b_left", "place_a2b_right"):
-        for robot, count in joints.items():
-            write_robotwin_set(tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count)
-    prompt = tmp_path / "outputs/wan/empty_prompt.safetensors"
-    prompt.parent.mkdir(parents=True)
-    prompt.touch()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_the_robotwin_config_passes_a_dry_run(robotwin, capsys):
-    assert main(["configs/wan/table2.yaml", "--dry-run"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("to do  ") == 3 + 3 * (5 + 12)
-    assert "2 episodes, franka" in printed
-    assert "transfer_test  data/robotwin/place_a2b_right/aloha-agilex_clean_50: 2 episodes" in printed
-    assert "accelerate launch --config_file configs/accelerate/8xh100_ddp.yaml" in printed
-    assert not (robotwin / "outputs/wan/table2").exists()
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("transfer_test=data/robotwin/place_a2b_right/franka_clean_50", "transfer_test shows"),
-        ("transfer_test=data/robotwin/place_a2b_left/aloha-agilex_clean_50", "no transfer"),
-        ("target_test=data/robotwin/place_a2b_left/none", "no dataset at"),
-        ("rollout_settings=[held_out.split=all]", "evaluate held_out.split=test"),
-        ("training_settings=[data.clip.camera=top]", "top"),
-        ("source=[data/robotwin]", "source shows aloha-agilex, the robot of target"),
-        ("training_settings=[model.prompt=outputs/p.safetensors]", "training/encode_prompt.py makes it"),
-        ("autoencoder=outputs/wan/vae", "training/train_autoencoder.py makes it"),
-        ("rollout_settings=[locator=outputs/locator]", "target: locator names outputs/locator, which is not"),
-        ("pretrained.acg=outputs/wan/acg", "trained/acg/seed0: start_from names outputs/wan/acg"),
-    ],
-)
-def test_data_that_do_not_fit_the_protocol_are_refused(robotwin, capsys, override, message):
-    assert main(["configs/wan/table2.yaml", "rows=[acg]", override, "--dry-run"]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_one_episode_of_another_task_is_seen(robotwin, capsys):
-    stray = robotwin / "data/robotwin/place_a2b_left/aloha-agilex_clean_50"
-    moved = robotwin / "data/robotwin/mixed"
-    shutil.copytree(stray, moved / "place_a2b_left/aloha-agilex_clean_50")
-    shutil.copytree(stray.parents[1] / "place_a2b_right" / stray.name, moved / "place_a2b_right" / stray.name)
-    assert main(["configs/wan/table2.yaml", "rows=[acg]", "target=[data/robotwin/mixed]", "--dry-run"]) == 2
-    assert "transfer_test shows place_a2b_right, which target trains" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["configs/wan/table2.yaml", "configs/desk/table2.yaml"])
