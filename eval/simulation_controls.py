@@ -74,7 +74,10 @@ def turned(z: Tensor, turns: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RotationControl:
-    """A learned model before and after its latent is rotated: bound and score, one value per seed."""
+    """A learned model before and after its latent is rotated: bound and score, one value per seed.
+
+    All values of a seed that diverged are NaN.
+    """
 
     elbo: list[float]  # nats per sample
     elbo_rotated: list[float]  # one rotation per seed, the posterior rotated with the latent
@@ -109,23 +112,30 @@ def rotation_control(stack: SeedStack) -> RotationControl:
         }
         bounds = {name: _bound(stack, x, u, *side) for name, side in sides.items()}
     z, estimate = stack.test_z, posterior.mean
+    scores = {
+        "mcc": _mcc(z, estimate),
+        "mcc_rotated": _mcc(z, rotated.mean),
+        "mcc_rotated_by_condition": _mcc(z, turned(estimate, own)),
+    }
+    values = bounds | scores
+    is_sound = np.isfinite(list(values.values())).all(0)
     return RotationControl(
-        **bounds,
-        mcc=_mcc(z, estimate),
-        mcc_rotated=_mcc(z, rotated.mean),
-        mcc_rotated_by_condition=_mcc(z, turned(estimate, own)),
+        **{name: np.where(is_sound, value, np.nan).tolist() for name, value in values.items()}
     )
 
 
 def _rotated(posterior: Gaussian, turns: Tensor) -> Gaussian:
-    """The same posterior, of the rotated latent."""
-    factor = torch.linalg.cholesky(turns @ posterior.covariance @ turns.transpose(-1, -2))
+    """The same posterior, of the rotated latent; NaN where a covariance is none, as in diverged seeds."""
+    covariance = turns @ posterior.covariance @ turns.transpose(-1, -2)
+    factor, has_failed = torch.linalg.cholesky_ex(covariance)
+    factor = factor.masked_fill(has_failed.bool()[..., None, None], torch.nan)
     return Gaussian(turned(posterior.mean, turns), factor.diagonal(0, -2, -1).log(), factor.tril(-1))
 
 
 def _nearest_diagonal(posterior: Gaussian) -> Gaussian:
     """Of all diagonal Gaussians the one with the diagonal of the precision is nearest to a Gaussian."""
-    precision = torch.linalg.inv(posterior.covariance).diagonal(0, -2, -1)
+    inverse, has_failed = torch.linalg.inv_ex(posterior.covariance)
+    precision = inverse.diagonal(0, -2, -1).masked_fill(has_failed.bool()[..., None], torch.nan)
     return Gaussian(posterior.mean, -0.5 * precision.log())
 
 
@@ -160,5 +170,7 @@ def _diversity(
 
 
 def _mcc(true: Tensor, estimated: Tensor) -> list[float]:
-    values: list[float] = np.asarray(matched_correlation(true, estimated).mean).tolist()
+    # What is not finite becomes a constant, which correlates with nothing.
+    found = matched_correlation(true, estimated.nan_to_num(0.0, 0.0, 0.0))
+    values: list[float] = np.asarray(found.mean).tolist()
     return values

@@ -69,6 +69,18 @@ def test_rotation_keeps_the_bound_and_changes_the_score(family: str) -> None:
         assert found.mcc_rotated_by_condition[seed] < found.mcc[seed]
 
 
+@pytest.mark.parametrize("value", [np.nan, 1e3, 30.0])  # exp(1e3) overflows, exp(2 * 30) does not
+@pytest.mark.parametrize("posterior", ["mean_field", "full"])
+def test_the_control_of_a_diverged_seed_is_nan_and_spares_the_others(posterior: str, value: float) -> None:
+    both = stack(1, posterior=posterior)
+    sound = dataclasses.asdict(rotation_control(both))
+    both.model.encoder[4].bias.data[0, 0, 3] = value  # the logarithm of a standard deviation
+    for name, values in dataclasses.asdict(rotation_control(both)).items():
+        assert np.isfinite(sound[name]).all()
+        assert np.isnan(values[0]), name
+        assert values[1] == sound[name][1], name
+
+
 def test_a_diagonal_posterior_pays_for_a_rotation() -> None:
     # The cost in nats is the divergence from the rotated posterior; at the posterior's own axes it is 0.
     posterior = Gaussian(torch.zeros(1, 1, 3), torch.tensor([[[0.0, -1.0, -2.0]]]))
