@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from eval.rollout_page import estimate_of
-from eval.table2 import main
 from eval.table2_cells import (
     ROWS,
     Cell,
@@ -255,48 +254,3 @@ def test_the_desk_config_is_valid(monkeypatch):
     check_settings(plan(config))
     assert len(config.seeds) >= 3
     assert config.rows == tuple(ROWS)
-
-
-@pytest.mark.slow
-def test_journey_on_the_tabletop(tmp_path, monkeypatch, capsys):
-    """Pretrain, fine-tune with and without MCL, roll out, collect; a second run has nothing to do."""
-    pytest.importorskip("mujoco")
-    from robotwin_adapters.tabletop.collect import collect_all
-    from robotwin_adapters.tabletop.record import RecordingConfig
-    from training.train_autoencoder import AutoencoderConfig, train
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").symlink_to(PROJECT / "configs")
-    tasks = {"source": ("babble", "heron"), "target": ("babble", "finch")}
-    tasks |= {"target_test": ("babble", "finch"), "transfer_test": ("place_a2b_right", "finch")}
-    for seed, (folder, (task, robot)) in enumerate(tasks.items()):
-        recording = RecordingConfig(task, robot, width=32, height=32)
-        collect_all(tmp_path / folder, [recording], episodes=2, seed=1000 * seed, workers=1)
-    settings = ["data.paths=[source,target]", "data.synthetic_episodes=0", "data.splits.val_uids=[]"]
-    assert train(load_config(AutoencoderConfig, "configs/debug/autoencoder.yaml", settings), resume=False)
-    config = {
-        "output": "out",
-        **{name: [name] for name in ("source", "target")},
-        **{name: name for name in ("target_test", "transfer_test")},
-        "autoencoder": "outputs/debug/autoencoder/vae",
-        "latents": "latents",
-        "training": "configs/debug/world_model.yaml",
-        "training_settings": [*settings[1:], "validation.num_clips=0"],
-        "pretraining_steps": 2,
-        "finetuning_steps": 2,
-        "rollout_settings": ["held_out.split=all", "num_inference_steps=1", "videos=1", "controls=[zero]"],
-        "rows": ["acg", "acg_mcl", "lacg_controller"],
-        "seeds": [0],
-    }
-    (tmp_path / "table2.yaml").write_text(json.dumps(config))  # JSON is YAML
-    command = ["table2.yaml"]
-    assert main(command) == 0
-    results = json.loads((tmp_path / "out/table2.json").read_text())
-    assert list(results["tasks"]["transfer"]["rows"]) == ["acg", "acg_mcl", "lacg_controller"]
-    assert results["mcl"]["ACG"]["target"]["psnr"]["episodes"]["count"] == 2
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/**/*.jsonl")}
-    assert len(times) > 6
-    assert main(command) == 0
-    assert times == {path: path.stat().st_mtime_ns for path in times}
-    assert main([*command, "--dry-run"]) == 0
-    assert "to do" not in capsys.readouterr().out
