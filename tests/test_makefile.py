@@ -29,16 +29,18 @@ def write(folder: Path, names: set[str]) -> None:
         (folder / name).write_text(name)
 
 
-def test_a_demo_goes_on_unless_the_shipped_weights_or_its_config_changed(tmp_path: Path) -> None:
+def test_a_demo_goes_on_unless_weights_config_or_evaluation_changed(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     weights, config = "worldmodel/weights/desk/scene.safetensors", "configs/desk/demo.yaml"
-    write(tmp_path, {weights, config, "worldmodel/weights/desk/README.md", "outputs/other"})
+    script, readme = "eval/rollouts.py", "worldmodel/weights/desk/README.md"
+    write(tmp_path, {weights, config, script, readme, "outputs/other"})
     write(tmp_path / "outputs/demo", DATA | MADE)
     assert forget(tmp_path) == DATA  # of a version that did not say what it was made from
     for changed, left in (
-        ("worldmodel/weights/desk/README.md", DATA | MADE),
+        (readme, DATA | MADE),
         (weights, DATA),
         (config, DATA),
+        (script, DATA),
     ):
         write(tmp_path / "outputs/demo", MADE)
         assert forget(tmp_path) == DATA | MADE
