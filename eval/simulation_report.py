@@ -140,7 +140,7 @@ def main_table(cells: list[Cell], oracles: dict[str, Any], num_conditions: int =
 
 
 def _bound(bounds: dict[str, list[float]], name: str) -> str:
-    return f"{np.median(bounds[name]):.3f}" if name in bounds else ""
+    return f"{np.nanmedian(np.asarray(bounds[name], dtype=float)):.3f}" if name in bounds else ""
 
 
 def ordering_table(cells: list[Cell]) -> list[str]:
