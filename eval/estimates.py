@@ -83,7 +83,9 @@ def _bootstrap(columns: Sequence[Values], statistic: Callable[..., np.ndarray], 
     means = np.concatenate([table.mean(0)[None], table[rows].mean(1)])
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(*means.T)
-    low, high = np.nanquantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    # Between two infinite values (a base of 0) there is nothing to interpolate.
+    method = "nearest" if np.isinf(values).any() else "linear"
+    low, high = np.nanquantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method=method)
     return Estimate(float(values[0]), float(low), float(high), len(table))
 
 

@@ -66,3 +66,10 @@ def test_ties_are_no_wins():
 
 def test_json_has_no_infinite_numbers():
     assert mean_estimate([1.0]).to_dict() == {"mean": 1.0, "low": None, "high": None, "count": 1}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_base_that_is_often_zero_gives_an_open_interval_without_a_warning():
+    found = ratio_estimate([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 2.0])
+    assert (found.mean, found.high) == (2.0, np.inf)
+    assert 0 < found.low < 2
