@@ -84,7 +84,7 @@ def _bootstrap(columns: Sequence[Values], statistic: Callable[..., np.ndarray], 
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(*means.T)
     # Between two infinite values (a base of 0) there is nothing to interpolate.
-    method = "nearest" if np.isinf(values).any() else "linear"
+    method: Literal[nearest, linear] = "nearest" if np.isinf(values).any() else "linear"
     low, high = np.nanquantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method=method)
     return Estimate(float(values[0]), float(low), float(high), len(table))
 
