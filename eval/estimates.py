@@ -83,9 +83,11 @@ def _bootstrap(columns: Sequence[Values], statistic: Callable[..., np.ndarray], 
     means = np.concatenate([table.mean(0)[None], table[rows].mean(1)])
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(*means.T)
-    # Between two infinite values (a base of 0) there is nothing to interpolate.
-    method: Literal[nearest, linear] = "nearest" if np.isinf(values).any() else "linear"
-    low, high = np.nanquantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method=method)
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    if np.isinf(values).any():  # a base of 0: between infinite values there is nothing to interpolate
+        low, high = np.nanquantile(values[1:], ends, method="nearest")
+    else:
+        low, high = np.nanquantile(values[1:], ends)
     return Estimate(float(values[0]), float(low), float(high), len(table))
 
 
