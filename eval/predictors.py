@@ -1,8 +1,6 @@
 """A world model as a function from given frames and actions to video, the only thing evaluation asks for."""
 
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
@@ -103,14 +101,3 @@ def predict_each(
         alone = predict(given[None], None, num_frames, seed)[0]
         videos.update(dict.fromkeys(untold, alone))
     return {name: videos[name] for name in commands}
-
-
-def fingerprint(folder: Path) -> str:
-    """Of all weights and descriptions of a saved model."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in (".safetensors", ".json", ".yaml"):
-            digest.update(path.relative_to(folder).as_posix().encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]

@@ -27,7 +27,7 @@ from eval.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_cli
 from eval.locator import Locator
 from eval.pictures import draw_trajectories, side_by_side
 from eval.point_truth import object_in_frames
-from eval.predictors import Drive, ModelPredictor, fingerprint, predict_each
+from eval.predictors import Drive, ModelPredictor, predict_each
 from eval.record_lines import RecordLines
 from eval.rollout_page import summary_text, write_rollout_page
 from eval.rollout_results import CEILING, STATIC, TRUE, summarise
@@ -191,7 +191,12 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
     output = Path(config.output)
     evaluation = RolloutEvaluation(model, clips, config)
-    settings = {**dataclasses.asdict(config), "output": "", "data": source.name, "model": fingerprint(folder)}
+    settings = {
+        **dataclasses.asdict(config),
+        "output": "",
+        "data": source.name,
+        "model": checkpoint.fingerprint(folder),
+    }
     records = RecordLines(output / "clips.jsonl", settings)
     shown = set(torch.linspace(0, len(clips) - 1, min(config.videos, len(clips))).long().tolist())
     keys = clips.keys

@@ -25,7 +25,7 @@ from eval.command_line import run_on_data
 from eval.controls import controlled_actions, static_video
 from eval.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from eval.pictures import draw_sheet
-from eval.predictors import Drive, ModelPredictor, Predict, fingerprint, predict_each
+from eval.predictors import Drive, ModelPredictor, Predict, predict_each
 from eval.record_lines import RecordLines
 from eval.sensitivity_page import write_sensitivity_page
 from eval.sensitivity_verdict import judge
@@ -173,7 +173,12 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
     model = WorldModel.from_pretrained(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
-    settings = {**dataclasses.asdict(config), "output": "", "data": source.name, "model": fingerprint(folder)}
+    settings = {
+        **dataclasses.asdict(config),
+        "output": "",
+        "data": source.name,
+        "model": checkpoint.fingerprint(folder),
+    }
     records = RecordLines(Path(config.output) / "clips.jsonl", settings)
     ordered = measure_clips(*probe_model(model, config, clips.embodiments), clips, records)
     title = f"Action sensitivity of {Path(checkpoint_source).name} on {source.name}"

@@ -1,6 +1,5 @@
 """Everything of a world-model run that a config decides: data, model and validation."""
 
-import hashlib
 import logging
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -119,7 +118,7 @@ def say_contrast(run: WorldModelRun, accelerator: Accelerator) -> None:
 def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
     """What a resumed run must find unchanged: start, clips, frame contract, each embodiment's actions."""
     return {
-        "start_from": weights_fingerprint(checkpoint.locate(config.start_from)) if config.start_from else "",
+        "start_from": _weights_of(config.start_from) if config.start_from else "",
         "clip": asdict(config.data.clip),
         "frames": asdict(model.contract),
         "action_width": model.normalizer.width,
@@ -128,14 +127,8 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
     }
 
 
-def weights_fingerprint(folder: Path) -> str:
-    """Of all weights in a model's folder, wherever it lies."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.safetensors")):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
-    return digest.hexdigest()[:16]
+def _weights_of(source: str) -> str:
+    return checkpoint.fingerprint(checkpoint.locate(source), (".safetensors",))
 
 
 def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:

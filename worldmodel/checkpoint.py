@@ -10,6 +10,7 @@ action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... w
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -55,6 +56,17 @@ def locate(source: str) -> Path:
             f"{folder} is not a world model folder: expected a {CONTRACT_FILE} in it, found none"
         )
     return folder
+
+
+def fingerprint(folder: Path, suffixes: tuple[str, ...] = (".safetensors", ".json", ".yaml")) -> str:
+    """Of all weights and descriptions of a saved model, wherever it lies."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in suffixes:
+            digest.update(path.relative_to(folder).as_posix().encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def write_description(folder: Path, description: Description) -> None:
