@@ -65,9 +65,7 @@ def recording_pool(workers: int) -> Iterator[Executor]:
     if workers == 1:
         yield _ThisProcess()
         return
-    pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent
-    )
+    pool = _Workers(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         yield pool
     except BrokenProcessPool as error:
@@ -257,10 +255,20 @@ def _percent(progress: Progress) -> str:
     return f"{100 * len(progress.scenes) / max(progress.tried, 1):.0f}%"
 
 
-def _leave_interrupts_to_parent() -> None:
-    # Ctrl-C reaches every process of the terminal. A worker that dies while it sends a recording would leave
-    # the parent reading for ever; so workers finish the episodes at hand, and the parent saves and says so.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class _Workers(ProcessPoolExecutor):
+    """Processes that leave Ctrl-C to their parent.
+
+    Ctrl-C reaches every process of the terminal. A worker that dies while it sends a recording would leave
+    the parent reading for ever; so workers finish the episodes at hand, and the parent saves and says so. A
+    process inherits what its parent blocks: it is deaf from birth, not only once its modules are imported.
+    """
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(function, *arguments, **options)
+        finally:  # a Ctrl-C meanwhile is delivered now
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -232,6 +233,15 @@ def test_bad_arguments_end_with_one_line(
 def test_a_worker_that_dies_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError, match="worker process died"), recording_pool(2) as pool:
         pool.submit(os._exit, 3).result()
+
+
+def test_ctrl_c_does_not_reach_a_worker_that_is_still_starting() -> None:
+    with recording_pool(2) as pool:
+        answer = pool.submit(os.getpid)
+        (worker,) = multiprocessing.active_children()
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGINT)  # long before the new interpreter has imported anything
+        assert answer.result(timeout=60) == worker.pid
 
 
 def test_ctrl_c_saves_what_is_done_and_the_same_command_finishes(three: Path, tmp_path: Path) -> None:
