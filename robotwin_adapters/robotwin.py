@@ -17,7 +17,7 @@ from worldmodel.types import Episode
 
 HDF5_NAME = re.compile(r"(?:(?P<folder>.+)/)?episode_?(?P<number>\d{1,9})\.hdf5")
 PICKLE_NAME = re.compile(r"(?P<episode>(?:.+/)?episode(?P<number>\d{1,9}))/(?P<frame>\d{1,9})\.pkl")
-MAX_RECORDINGS = 256  # kept per process, without frames
+MAX_RECORDINGS = 4096  # kept per process, without frames: some 20 kB each
 
 
 @dataclass(frozen=True)
