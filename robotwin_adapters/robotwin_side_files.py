@@ -34,7 +34,7 @@ def read_instructions(store: FileStore, root: str, stem: str, split: Instruction
     for folder in ("instructions", "instruction"):
         name = _inside(root, f"{folder}/{stem}.json")
         if store.exists(name):
-            value = _read_json(store, name, store.stamp(name))
+            value = _read_json(store, name)
             with errors_name(store.label(name)):
                 if isinstance(value, dict) and split not in value:
                     raise ValueError(f"expected lists 'seen' and 'unseen', got keys {sorted(value)[:8]}")
@@ -52,7 +52,7 @@ def string_list(value: object, where: str) -> tuple[str, ...]:
 def _read_about(store: FileStore, name: str, key: str) -> About:
     if not store.exists(name):
         return About()
-    value = _read_json(store, name, store.stamp(name))
+    value = _read_shared_json(store, name, store.stamp(name))
     with errors_name(store.label(name)):
         if not isinstance(value, dict) or not isinstance(value.get(key, {}), dict):
             raise ValueError(f"expected an object with an object {key!r} in it, got {str(value)[:80]!r}")
@@ -71,9 +71,13 @@ def _about(value: dict) -> About:
     return About(**texts, fps=None if fps is None else float(fps))
 
 
-# Every episode of a folder asks for the same two files.
-@lru_cache(maxsize=8)
-def _read_json(store: FileStore, name: str, stamp: Stamp) -> object:
+# Every episode of a folder asks for the same two files, and clips of many folders come in random order.
+@lru_cache(maxsize=256)
+def _read_shared_json(store: FileStore, name: str, stamp: Stamp) -> object:
+    return _read_json(store, name)
+
+
+def _read_json(store: FileStore, name: str) -> object:
     with errors_name(store.label(name)):
         return json.loads(store.read(name, MAX_JSON_BYTES).decode("utf-8"))
 

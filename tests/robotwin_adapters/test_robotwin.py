@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
+from robotwin_adapters.storage import FolderFiles
 from worldmodel.types import Episode
 
 FPS = 250 / 15
@@ -204,6 +205,26 @@ def test_opening_decodes_nothing(tmp_path: Path, robotwin_files, monkeypatch: py
     episode = RobotwinDataset(tmp_path, drop_static=True)[0]
     with pytest.raises(AssertionError, match="decoded"):
         episode.frames["head_camera"].read([0])
+
+
+def test_the_files_of_a_folder_are_parsed_once(
+    tmp_path: Path, robotwin_files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / f"robot{number}" for number in range(12)]
+    for folder in folders:
+        robotwin_files.write_legacy(folder / "data" / "episode0.hdf5", count=3)
+        (folder / "scene_info.json").write_text(json.dumps({"episode_0": {"task": folder.name}}))
+        (folder / "instructions").mkdir()
+        (folder / "instructions/episode0.json").write_text(json.dumps({"seen": ["go"], "unseen": ["go"]}))
+    datasets = [RobotwinDataset(folder) for folder in folders]
+    assert [dataset[0].task for dataset in datasets] == [folder.name for folder in folders]
+
+    def fail(self: FolderFiles, name: str, limit: int) -> bytes:
+        assert name.startswith("instructions"), name
+        return b'{"seen": ["go"], "unseen": ["go"]}'
+
+    monkeypatch.setattr(FolderFiles, "read", fail)
+    assert [dataset[0].task for dataset in datasets] == [folder.name for folder in folders]
 
 
 def read_mean(episode: Episode) -> float:
