@@ -11,11 +11,11 @@ wrong config or data, 143 stopped by a signal.
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from eval.child_process import interrupt_on_signals
 from eval.rollouts import RolloutsConfig
 from eval.table2_cells import (
     ROLL_OUT,
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.dry_run:
             show_plan(cells)
             return 0
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        interrupt_on_signals()
         return run(config, cells)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -6,24 +6,21 @@ OUTPUT/rollouts/ROW/seed0/target       report of eval/rollouts.py on held-out ep
 OUTPUT/logs/...                        what each of them printed
 """
 
-import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from eval.child_process import is_same_command, record_command, run_logged
 from eval.predictors import Drive
 from eval.rollouts import RolloutsConfig
-from training.checkpointing import write_atomically
 from training.world_model_run import TrainConfig
 from worldmodel.config import load_config
 from worldmodel.models.world_model_config import Regime
 
 PROJECT = Path(__file__).resolve().parents[1]
 TRAIN, ROLL_OUT = PROJECT / "training" / "train_world_model.py", PROJECT / "eval" / "rollouts.py"
-COMMAND_FILE = "command.json"
 TASKS = ("target", "transfer")
 
 
@@ -115,17 +112,7 @@ class Cell:
     @property
     def is_done(self) -> bool:
         """Whether an earlier run finished it; a cell of other settings in its place is refused."""
-        record = self.folder / COMMAND_FILE
-        if not record.exists():
-            return False
-        before = json.loads(record.read_text())
-        if before != list(self.arguments):
-            changed = sorted(set(before) ^ set(self.arguments))
-            raise ValueError(
-                f"{self.folder} belongs to another run: {' '.join(changed)} differ; use another output, "
-                "or move the folder away"
-            )
-        return self.result.exists()
+        return is_same_command(self.folder, self.arguments) and self.result.exists()
 
 
 def plan(config: Table2Config) -> list[Cell]:
@@ -216,25 +203,11 @@ def log_file(logs: Path, cell: Cell) -> Path:
 
 
 def _run(cell: Cell, log: Path) -> bool:
-    cell.folder.mkdir(parents=True, exist_ok=True)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(cell.folder / COMMAND_FILE, json.dumps(cell.arguments, indent=1) + "\n")
+    record_command(cell.folder, cell.arguments)
     command = [*cell.launch, str(cell.script), *cell.arguments]
     if cell.script == TRAIN:
         command.append("--resume")  # rollouts go on by themselves
-    with log.open("a") as file:
-        try:
-            process = subprocess.Popen(command, stdout=file, stderr=file)
-        except OSError as error:
-            file.write(f"{error}\n")
-            return False
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.terminate()  # a training saves itself and ends
-            process.wait()
-            raise
-    return code == 0 and cell.result.exists()
+    return run_logged(command, log) == 0 and cell.result.exists()
 
 
 def _pretraining(config: Table2Config, output: Path, regime: Regime) -> Cell:

@@ -72,15 +72,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     locator = Locator(LocatorConfig(height=32, width=32, channels=8))
     locator.seen.bias.data.fill_(10.0)  # it sees everything in every picture
     locator.save_pretrained(tmp_path / "locator", {})
-    before = signal.getsignal(signal.SIGTERM)  # the command sets its own
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():  # the command sets its own
+        signal.signal(number, handler)
 
 
 def test_journey_with_a_given_model_and_without_actions(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.table2_cells.subprocess", SimpleNamespace(Popen=WorkDoneHere))
+    monkeypatch.setattr("eval.child_process.subprocess", SimpleNamespace(Popen=WorkDoneHere))
     config = {
         "output": "out",
         "source": [SOURCE],
