@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.controls import CONTROLS
 from eval.estimates import Estimate, mean_estimate, win_estimate
 from eval.rollout_results import episode_means, means_by_name
 
@@ -14,6 +15,7 @@ NEEDED_LOW = 0.5  # the lower end of the 95 % interval must be above: a few luck
 NEEDED_GAIN = 0.01  # relative: a smaller difference in error is a tie
 LEAST_CHANGE = 0.05  # rms of commands, in half ranges: a control nearer to the true commands is none
 SCALE_GAIN = 0.1  # relative: a scale that fits better by this much is taken for the right one
+SAME = 1e-5  # mean absolute difference of two videos, of a range of 1: rounding, nothing to see
 SILENT = 0.02  # of the strongest dimension's response: less counts as none
 
 RULE = (
@@ -62,6 +64,8 @@ def judge(records: Sequence[Record]) -> Following:
     controls = dict.fromkeys(name for record in moving for name in record["error"] if name != "true")
     checks = tuple(_check(moving, name) for name in controls)
     reasons = [_failure(check) for check in checks if not check.is_passed]
+    if not any(check.change.mean > SAME for check in checks if check.control in CONTROLS):
+        reasons.insert(0, "The video is the same whatever is commanded: the model does not read its actions.")
     errors = scale_errors(moving)
     best = min(errors, key=lambda scale: errors[scale].mean) if errors else None
     if best is not None and best != 1.0 and errors[best].mean < (1 - SCALE_GAIN) * errors[1.0].mean:

@@ -89,6 +89,7 @@ def test_a_robot_told_to_hold_drifts_less_than_one_that_is_driven(clips, colours
 def test_a_model_that_does_not_listen_does_not(clips):
     following = judge(records_of(deaf, clips))
     assert following.title == "The actions are not followed."
+    assert following.reasons[0].startswith("The video is the same whatever is commanded")
     failed = {check.control for check in following.checks if not check.is_passed}
     assert failed >= set(CONTROLS)
     assert all(check.change.mean == 0 for check in following.checks if check.control in CONTROLS)
@@ -232,7 +233,9 @@ def test_script_says_that_a_model_without_actions_does_not_follow(make_model, so
     assert {name: check["change"]["mean"] for name, check in results["checks"].items()} == pytest.approx(
         dict.fromkeys(CONTROLS, 0.0) | {STATIC: results["checks"][STATIC]["change"]["mean"]}, abs=1e-6
     )
-    assert "true actions are better in 0% of 5 episodes" in (tmp_path / "out/report.md").read_text()
+    page = (tmp_path / "out/report.md").read_text()
+    assert "true actions are better in 0% of 5 episodes" in page
+    assert "the model does not read its actions" in page
 
 
 def test_scales_must_be_comparable():
