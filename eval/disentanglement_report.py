@@ -18,8 +18,10 @@ from eval.concept_pictures import (
     traversals,
 )
 from eval.disentanglement import NOT_COMPUTED
+from eval.disentanglement_rows import Study
+from eval.disentanglement_work import POINTS, Failure
 from eval.estimates import mean_estimate
-from eval.report import Figures, Page, Section, Table, Text, write_page
+from eval.report import Figures, Page, Section, Table, Text, Verdict, write_page
 from worldmodel.data.factors.types import FactorDataset
 
 COLUMNS = {  # title -> section of the result, name, digits
@@ -100,20 +102,26 @@ def paper_table() -> Table:
     )
 
 
-def read_models(runs: Path, names: Sequence[str], run_of: dict[str, str]) -> list[ScoredModel]:
-    """Every row whose scores exist, in the order of `names`; a row may be another evaluation of a run."""
+def read_models(runs: Path, study: Study) -> list[ScoredModel]:
+    """Every row whose scores exist, in the order of the study."""
     models = []
-    for name in names:
-        for point in ("last", "best"):
-            files = sorted(runs.glob(f"{run_of[name]}/seed*/scores_{name}_{point}.json"))
+    for row in (row for row in study.rows if row.is_scored):
+        for point in POINTS:
+            files = sorted(runs.glob(f"{row.run}/seed*/scores_{row.name}_{point}.json"))
             if files:
                 results = tuple(json.loads(file.read_text()) for file in files)
-                models.append(ScoredModel(name, point, results, tuple(file.parent for file in files)))
+                models.append(ScoredModel(row.name, point, results, tuple(file.parent for file in files)))
     return models
 
 
 def write_report(
-    runs: Path, models: Sequence[ScoredModel], dataset: FactorDataset, *, ddim_steps: int, seed: int = 0
+    runs: Path,
+    models: Sequence[ScoredModel],
+    dataset: FactorDataset,
+    failures: Sequence[Failure],
+    *,
+    ddim_steps: int,
+    seed: int = 0,
 ) -> Path:
     """RUNS/report.html and report.md with figures beside them."""
     figures = runs / "figures"
@@ -121,7 +129,7 @@ def write_report(
     trained = {model.name: model.folders for model in last}
     draw_dynamics(figures / "dynamics.png", trained, ("factor_vae", "mig"))
     sections = [
-        Section("Scores", (comparison_table(models),)),
+        Section("Scores", (*failure_blocks(failures), comparison_table(models))),
         Section("The paper", (paper_table(),)),
         Section(
             "During training",
@@ -136,6 +144,14 @@ def write_report(
     sizes = " x ".join(map(str, dataset.factor_sizes))
     lead = f"{dataset.name}: {len(dataset)} pictures, {', '.join(dataset.factor_names)} ({sizes})."
     return write_page(Page("Disentanglement", lead, tuple(sections)), runs)
+
+
+def failure_blocks(failures: Sequence[Failure]) -> tuple[Verdict, ...]:
+    """What is missing from the tables; nothing when nothing is."""
+    if not failures:
+        return ()
+    reasons = tuple(f"{failure.row}, seed {failure.seed} {failure.text}" for failure in failures)
+    return (Verdict(f"{len(failures)} runs have no result", reasons, False),)
 
 
 def picture_section(

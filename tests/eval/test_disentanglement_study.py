@@ -1,14 +1,17 @@
 import json
-import subprocess
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eval import disentanglement as evaluation
-from eval import disentanglement_study as study_module
-from eval.disentanglement_report import ScoredModel, comparison_table, paper_table
-from eval.disentanglement_study import main, read_study
+from eval import disentanglement_work as work
+from eval.disentanglement_report import ScoredModel, comparison_table, failure_blocks, paper_table
+from eval.disentanglement_rows import read_study
+from eval.disentanglement_study import main
+from eval.disentanglement_work import read_failures
 from robotwin_adapters.tabletop import rooms as rendered
 from training.command_line import run_script
 from training.signals import EXIT_STOPPED
@@ -22,6 +25,15 @@ data data.path=rooms data.counts=[2,2,2,2,2,2] data.size=16 data.cache={cache}
 train autoencoder training/train_vae_baseline.py {configs}/debug/autoencoder.yaml
 score ae_ica autoencoder ica=true
 """
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -38,19 +50,19 @@ def study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(evaluation, "check_alignment", lambda *_, **__: {})  # slow, and tested elsewhere
     started = []
 
-    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], log: Path) -> int:
         started.append(command)
-        return subprocess.CompletedProcess(command, run_script(VaeBaselineConfig, train, "", command[2:]))
+        return run_script(VaeBaselineConfig, train, "", command[2:])
 
-    monkeypatch.setattr(study_module.subprocess, "run", run)
-    monkeypatch.setattr(study_module, "started", started, raising=False)
+    monkeypatch.setattr(work, "run_logged", run)
+    monkeypatch.setattr(work, "started", started, raising=False)
     path = tmp_path / "study.txt"
     path.write_text(STUDY.format(cache=tmp_path / "cache", configs=ROOT / "configs/disentanglement"))
     return path
 
 
 def started() -> list[list[str]]:
-    return study_module.started  # type: ignore[attr-defined]
+    return work.started  # type: ignore[attr-defined]
 
 
 def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: Path) -> None:
@@ -73,25 +85,86 @@ def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: P
     assert main([str(study_file), "--out", str(runs), "--seeds", "2", *FEW, "num_votes=2000"]) == 2
 
 
-def test_placeholders_seed_and_data_reach_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "s.txt").write_text(
-        "data data.path=rooms\nprepare vq a.py v.yaml\n"
-        "train m b.py m.yaml start_from={runs}/vq/seed{seed}/model\n"
+CHAIN = """
+data data.path=rooms
+prepare vq {script} v.yaml
+train m {script} m.yaml start_from={{runs}}/vq/seed{{seed}}/model
+train longer {script} m.yaml start_from={{runs}}/m/seed{{seed}}/model
+train alone {script} a.yaml
+"""
+
+
+@pytest.fixture
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study of scripts that write their words, and fail while a file named ROW.bad is there."""
+    script = tmp_path / "work.py"
+    script.write_text(
+        "import sys; from pathlib import Path\n"
+        "folder = Path([word for word in sys.argv if word.startswith('output=')][0][7:])\n"
+        "if Path(__file__).with_name(folder.parent.name + '.bad').exists(): sys.exit('error: no such luck')\n"
+        "(folder / 'model').mkdir(); (folder / 'words').write_text(chr(10).join(sys.argv[1:]))\n"
     )
-    seen = []
+    monkeypatch.setattr(work, "score_folder", lambda *_: {"scores": {}})
+    monkeypatch.setattr("eval.disentanglement_study.report", lambda *_: "page")
+    (tmp_path / "s.txt").write_text(CHAIN.format(script=script))
+    return tmp_path
 
-    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-        seen.append(command[1:])
-        return subprocess.CompletedProcess(command, 0 if len(seen) == 1 else EXIT_STOPPED)
 
-    monkeypatch.setattr(study_module.subprocess, "run", run)
-    assert main([str(tmp_path / "s.txt"), "--out", str(tmp_path / "r")]) == EXIT_STOPPED
-    first, second = seen
-    assert first[:3] == ["a.py", "v.yaml", "data.path=rooms"]
-    assert second[2] == f"start_from={tmp_path / 'r'}/vq/seed0/model"
-    assert second[-2:] == ["fit.seed=0", "--resume"]
+def test_placeholders_seed_and_data_reach_the_training(chain: Path) -> None:
+    assert main([str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "2"]) == 0
+    words = (chain / "r/m/seed1/words").read_text().splitlines()
+    assert words[:3] == ["m.yaml", f"start_from={chain / 'r'}/vq/seed1/model", "data.path=rooms"]
+    assert words[-2:] == ["fit.seed=1", "--resume"]
+    assert [row.name for row in read_study(chain / "s.txt").stages("longer")] == ["vq", "m", "longer"]
+
+
+def test_a_failed_row_is_recorded_and_costs_only_what_needs_it(chain: Path) -> None:
+    (chain / "m.bad").touch()
+    command = [str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "1"]
+    assert main(command) == 1
+    failed, skipped = read_failures(chain / "r")
+    assert (failed.row, failed.state, skipped.row, skipped.state) == ("m", "failed", "longer", "skipped")
+    assert failed.error.startswith("exit code 1, error: no such luck (")
+    assert (chain / "r/alone/seed0/model").exists()
+    (verdict,) = failure_blocks([failed, skipped])
+    assert verdict.reasons[1] == "longer, seed 0 skipped: m has no model"
+    (chain / "m.bad").unlink()
+    assert main(command) == 0
+    assert read_failures(chain / "r") == []
+
+
+def test_a_score_that_breaks_leaves_its_model_to_others(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise IndexError("7")
+
+    monkeypatch.setattr(work, "score_folder", broken)
+    assert main([str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "1"]) == 1
+    assert [failure.text for failure in read_failures(chain / "r")] == ["failed: IndexError: 7"] * 3
+    assert "IndexError: 7" in (chain / "r/logs/longer_seed0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(lambda *_: EXIT_STOPPED, EXIT_STOPPED), (lambda *_: signal.default_int_handler(2, None), 130)],
+)
+def test_a_stopped_study_ends_without_a_traceback(
+    chain: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[..., int], code: int
+) -> None:
+    monkeypatch.setattr(work, "run_logged", end)
+    assert main([str(chain / "s.txt"), "--out", str(chain / "r")]) == code
+
+
+def test_results_of_another_command_are_refused_before_anything_runs(
+    chain: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "1"]
+    assert main([*command, "--only", "alone"]) == 0
+    text = (chain / "s.txt").read_text()
+    (chain / "s.txt").write_text(text.replace("a.yaml", "a.yaml fit.steps=7"))
+    assert main(command) == 2
+    assert "alone/seed0 belongs to another run: fit.steps=7 differ" in capsys.readouterr().err
+    assert not (chain / "r/vq").exists()
+    assert main([*command, "--only", "nobody"]) == 2
 
 
 @pytest.mark.parametrize(
