@@ -36,16 +36,19 @@ class ImageVaeConfig:
     channels: Literal[1, 3] = 3  # 1: pictures are grey, and only their first channel is modelled
     hidden: int = 256  # units of the fully connected layers
     beta: float = 4.0  # weight of the KL term (beta_vae) or of the total correlation (beta_tcvae)
+    # Weights of KL and total correlation are balanced against a sum over pixels: published ones belong to
+    # 64x64 pictures, and to 32x32 ones with four times the weight.
+    pixel_weight: float = 1.0  # of the reconstruction, all families
     gamma: float = 35.0  # weight of the total correlation (factor_vae)
     discriminator_width: int = 1000  # hidden units of its six layers (factor_vae)
 
     def __post_init__(self) -> None:
         if self.image_size not in (16, 32, 64):
             raise ValueError(f"image_size is 16, 32 or 64, got {self.image_size}")
-        if self.num_codes < 1 or self.beta < 0 or self.gamma < 0:
+        if self.num_codes < 1 or self.beta < 0 or self.gamma < 0 or self.pixel_weight <= 0:
             raise ValueError(
-                "num_codes must be >= 1, beta and gamma >= 0, "
-                f"got {self.num_codes}, {self.beta} and {self.gamma}"
+                "num_codes must be >= 1, beta and gamma >= 0, pixel_weight > 0, "
+                f"got {self.num_codes}, {self.beta}, {self.gamma} and {self.pixel_weight}"
             )
 
 

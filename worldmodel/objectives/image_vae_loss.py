@@ -1,11 +1,11 @@
 """Training losses of the image autoencoders, in nats per picture.
 
-    autoencoder    R
-    beta_vae       R + beta KL
-    beta_tcvae     R + KL + (beta - 1) TC, TC from the batch
-    factor_vae     R + KL + gamma TC, TC from a discriminator that is trained beside
+    autoencoder    w R
+    beta_vae       w R + beta KL
+    beta_tcvae     w R + KL + (beta - 1) TC, TC from the batch
+    factor_vae     w R + KL + gamma TC, TC from a discriminator that is trained beside
 
-R = -E log p(x | z) with Bernoulli pixels, summed over pixels and channels.
+R = -E log p(x | z) with Bernoulli pixels, summed over pixels and channels; w is `pixel_weight`.
 """
 
 import torch
@@ -35,7 +35,7 @@ def image_vae_loss(
     logits = model.logits(codes)
     reconstruction = F.binary_cross_entropy_with_logits(logits, pixels, reduction="sum") / len(pixels)
     parts = {"reconstruction": reconstruction, "mse": (logits.sigmoid() - pixels).square().mean()}
-    total = reconstruction
+    total = config.pixel_weight * reconstruction
     if model.is_variational:
         parts["kl"] = standard_kl(posterior).mean()
         total = total + (config.beta if config.family == "beta_vae" else 1.0) * parts["kl"]

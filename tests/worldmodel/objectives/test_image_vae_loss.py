@@ -49,6 +49,22 @@ def test_reconstruction_is_a_sum_over_pixels_and_channels() -> None:
     )
 
 
+@pytest.mark.parametrize("family", ["autoencoder", "beta_vae", "beta_tcvae", "factor_vae"])
+def test_four_times_the_weight_makes_up_for_half_the_size(family: str) -> None:
+    small, large = build(family, pixel_weight=4.0), build(family)
+    repeated = IMAGES.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    # The same autoencoder, looking at and painting every pixel four times.
+    large.pixels = lambda images: images.float() / 255
+    large.posterior = lambda pixels: small.posterior(pixels[..., ::2, ::2])
+    large.logits = lambda codes: small.logits(codes).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    of_small, of_large = (
+        image_vae_loss(model, images, torch.Generator().manual_seed(0), num_pictures=100)
+        for model, images in ((small, IMAGES), (large, repeated))
+    )
+    assert math.isclose(of_small.total.item(), of_large.total.item(), rel_tol=1e-5)
+    assert math.isclose(4 * of_small.parts["reconstruction"], of_large.parts["reconstruction"], rel_tol=1e-5)
+
+
 def test_kl_is_that_of_the_posterior() -> None:
     model = build("beta_vae")
     expected = standard_kl(model.posterior(model.pixels(IMAGES))).mean()
