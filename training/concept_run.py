@@ -3,10 +3,10 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from diffusers.models.autoencoders.vq_model import VQModel
@@ -14,7 +14,7 @@ from torch import nn
 
 from training.checkpointing import Checkpoint
 from training.concept_validation import ConceptValidation, ConceptValidationConfig, some_indices
-from training.factors import FactorDataConfig, open_factor_data
+from training.factors import FactorDataConfig, data_identity, open_factor_data
 from training.loop import FitConfig
 from training.stepper import StepFn
 from worldmodel import checkpoint
@@ -99,6 +99,18 @@ def build_run(config: ConceptTrainConfig) -> ConceptRun:
     if config.validation.num_images:
         validation = ConceptValidation(data, config.validation, config.objective, config.fit.seed)
     return ConceptRun(config, model, data, step, validation)
+
+
+def run_identity(run: ConceptRun) -> dict[str, Any]:
+    """What a resumed stage must find unchanged: start, pictures, model and objective."""
+    config = run.config
+    start = Path(config.start_from)
+    return {
+        "start_from": checkpoint.fingerprint(start, (".safetensors",)) if config.start_from else "",
+        "data": data_identity(run.data),
+        "model": asdict(config.model),
+        "objective": asdict(config.vq_objective if config.stage == "vqvae" else config.objective),
+    }
 
 
 def resolve(config: ConceptTrainConfig, dataset: str) -> ConceptTrainConfig:

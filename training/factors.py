@@ -1,9 +1,11 @@
 """Data sets with known factors for training and evaluation: `rooms`, which is rendered once, or a file."""
 
+import hashlib
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -43,6 +45,16 @@ def open_factors(name_or_path: str, cache: str = CACHE) -> FactorDataset:
 def open_factor_data(config: FactorDataConfig) -> FactorDataset:
     """The pictures that a config names: sub-grid and size applied."""
     return shrunk(sub_grid(open_factors(config.path, config.cache), config.counts), config.size)
+
+
+def data_identity(dataset: FactorDataset) -> dict[str, Any]:
+    """What a resumed run must find unchanged of its pictures, wherever they lie: sizes, and a sample."""
+    sample = dataset.images(np.linspace(0, len(dataset) - 1, 32).astype(np.int64))
+    return {
+        "name": dataset.name,
+        "factor_sizes": list(dataset.factor_sizes),
+        "sample": hashlib.sha256(sample.numpy().tobytes()).hexdigest()[:16],
+    }
 
 
 def load_images(

@@ -100,6 +100,7 @@ class FitResult:
     is_finished: bool  # False when a signal ended it early, after saving
     num_skipped: int  # steps without a finite loss and gradient, whole run
     metrics: dict[str, float]  # of the last validation in this process's life
+    cpu_seconds: float = 0.0  # CPU time of the main process, all resumptions together
 
 
 class NonFiniteLossError(RuntimeError):
@@ -229,7 +230,8 @@ def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop:
         if is_best or is_stopped or _is_due(state.step, config.checkpoint_every, is_last):
             _save(run, is_best, is_needed=is_last or is_stopped)
     progress.close()
-    return FitResult(state.step, state.step == config.steps, state.num_skipped, metrics)
+    is_finished = state.step == config.steps
+    return FitResult(state.step, is_finished, state.num_skipped, metrics, state.cpu_seconds)
 
 
 def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[dict[str, float], bool]:

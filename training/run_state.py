@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,8 +36,14 @@ class RunState:
         self.num_skipped = 0  # steps without a finite loss and gradient
         self.num_nonfinite = 0  # of those, the ones in a row just now
         self.best: float | None = None  # lowest validation number so far
+        self._cpu_start = time.process_time()  # less what earlier processes of the run took
         # What the weights depend on beside the config, as it comes back from JSON; none: not known.
         self.identity = json.loads(json.dumps(identity))
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of this process since the run began, and of those it resumes."""
+        return time.process_time() - self._cpu_start
 
     def files(self) -> dict[str, dict[str, Tensor]]:
         """File name -> whole tensors on the CPU; under fsdp2 every process must call it."""
@@ -59,6 +66,7 @@ class RunState:
             "num_nonfinite": self.num_nonfinite,
             "best": self.best,
             "num_ema_updates": 0 if self.ema is None else self.ema.num_updates,
+            "cpu_seconds": self.cpu_seconds,
             "identity": self.identity,
         }
 
@@ -74,6 +82,7 @@ class RunState:
         self.num_skipped = checkpoint.state["num_skipped"]
         self.num_nonfinite = checkpoint.state["num_nonfinite"]
         self.best = checkpoint.state["best"]
+        self._cpu_start -= checkpoint.state.get("cpu_seconds", 0.0)  # unknown to older versions
 
     def _check_identity(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.state.get("identity")  # checkpoints of older versions have none
@@ -85,7 +94,7 @@ class RunState:
             more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
             raise ValueError(
                 f"{checkpoint.path} belongs to a run on other data: {'; '.join(changed[:MAX_NAMED])}{more}. "
-                "Use the data, clip settings and start_from weights it was started with, or another folder"
+                "Use the data, settings and start_from weights it was started with, or another folder"
             )
 
     def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:

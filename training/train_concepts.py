@@ -4,9 +4,9 @@ python training/train_concepts.py configs/disentanglement/desk/vqvae.yaml      f
 python training/train_concepts.py configs/disentanglement/desk/encdiff.yaml    stage 1, or mddiff.yaml
 python training/train_concepts.py configs/disentanglement/desk/mcl.yaml        stage 2, MCL fine-tuning
 
-Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.json, OUTPUT/model (last step)
-and OUTPUT/best (lowest fit.best_metric): a VQ-VAE folder after the first stage, else one that
-`MDDiff.from_pretrained` loads.
+Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.json, cost.json,
+OUTPUT/model (last step) and OUTPUT/best (lowest fit.best_metric): a VQ-VAE folder after the first
+stage, else one that `MDDiff.from_pretrained` loads.
 """
 
 import sys
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from training.checkpointing import export_finished
 from training.command_line import run_script
-from training.concept_run import ConceptTrainConfig, build_run, export_model
+from training.concept_cost import write_cost
+from training.concept_run import ConceptTrainConfig, build_run, export_model, run_identity
 from training.distributed import start_accelerator
 from training.factors import load_images
 from training.loop import fit, open_store
@@ -38,9 +39,11 @@ def train(config: ConceptTrainConfig, resume: bool) -> bool:
         validate=run.validation,
         resume=resume,
         accelerator=accelerator,
+        identity=run_identity(run),
         on_start=partial(save_config, run.config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:
+        write_cost(output, result, config.fit, run.model)
         export_finished(store, result.metrics, partial(export_model, run))
     accelerator.end_training()
     return result.is_finished

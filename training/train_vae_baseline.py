@@ -1,11 +1,11 @@
 """Train a VAE baseline: python training/train_vae_baseline.py configs/disentanglement/desk/beta_vae.yaml ...
 
-Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, OUTPUT/model (last step) and
-OUTPUT/best (lowest fit.best_metric), which `ImageVae.from_pretrained` loads.
+Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, cost.json, OUTPUT/model (last
+step) and OUTPUT/best (lowest fit.best_metric), which `ImageVae.from_pretrained` loads.
 """
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from training.checkpointing import Checkpoint, export_finished
 from training.command_line import run_script
+from training.concept_cost import write_cost
 from training.concept_scores import ConceptScores, ScoreConfig
 from training.distributed import start_accelerator
-from training.factors import FactorDataConfig, load_images, open_factor_data
+from training.factors import FactorDataConfig, data_identity, load_images, open_factor_data
 from training.loop import FitConfig, fit, open_store
 from worldmodel.config import save_config
 from worldmodel.models.image_vae import ImageVae, ImageVaeConfig
@@ -58,9 +59,10 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     dataset = open_factor_data(config.data)
+    model = build_model(config)
     result = fit(
         partial(_step, num_pictures=len(dataset)),
-        build_model(config),
+        model,
         dataset,
         config.fit,
         output,
@@ -68,9 +70,11 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
         validate=ConceptScores(dataset, config.scores) if config.scores.num_pictures else None,
         resume=resume,
         accelerator=accelerator,
+        identity={"data": data_identity(dataset), "model": asdict(config.model)},
         on_start=partial(save_config, config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:
+        write_cost(output, result, config.fit, model)
         export_finished(store, result.metrics, partial(export_model, config))
     accelerator.end_training()
     return result.is_finished

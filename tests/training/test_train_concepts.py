@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusers.models.autoencoders.vq_model import VQModel
 from safetensors.torch import load_file
 
 from training.checkpointing import CheckpointStore
@@ -121,6 +122,19 @@ def test_an_encdiff_can_be_tuned_too_and_the_decoder_condition_is_then_counted(
     tuned = MDDiff.from_pretrained(folder / "tuned/model")
     assert tuned.config.decoder.where == "once"
     assert tuned.first_stage.condition[0].weight.any()  # reached through reconstruction and contrast
+
+
+def test_another_objective_or_start_is_no_resumption(folder: Path) -> None:
+    quick = ["validation.num_images=0", "fit.best_metric=loss", "fit.steps=1"]
+    assert train(stage_1(folder, "first", *quick), resume=False)
+    with pytest.raises(ValueError, match=r"objective\.reconstruction_weight was 0\.1, now is 0\.5"):
+        train(stage_1(folder, "first", *quick, "objective.reconstruction_weight=0.5"), resume=True)
+    other = folder / "other/model"
+    vq = VQModel.from_pretrained(folder / "vqvae/model")
+    vq.quantize.embedding.weight.data += 1
+    vq.save_pretrained(other)
+    with pytest.raises(ValueError, match="start_from was"):
+        train(debug_config("mddiff", folder, "first", f"start_from={other}", *quick), resume=True)
 
 
 def test_mistakes_are_named_before_anything_is_trained(folder: Path) -> None:

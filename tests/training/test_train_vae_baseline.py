@@ -8,6 +8,7 @@ import torch
 
 from robotwin_adapters.tabletop import rooms as rendered
 from training.checkpointing import CheckpointStore
+from training.concept_cost import read_cost
 from training.concept_scores import ConceptScores, ScoreConfig
 from training.factors import open_factor_data
 from training.train_vae_baseline import VaeBaselineConfig, train
@@ -52,6 +53,29 @@ def test_a_resumed_run_equals_an_uninterrupted_one(family: str, cache: Path, tmp
     metrics = json.loads((tmp_path / "whole/metrics.json").read_text())
     assert 0 <= metrics["factor_vae"] == 1 - metrics["factor_vae_error"] <= 1
     assert len(open_factor_data(whole.data)) == 192
+    cost = read_cost(tmp_path / "parts")
+    assert cost is not None
+    assert cost.pictures == 4 * 8
+    assert cost.parameters == sum(parameter.numel() for parameter in first.parameters())
+    saved = sorted((tmp_path / "parts/checkpoints").glob("step_*/state.json"))
+    spent = [json.loads(file.read_text())["cpu_seconds"] for file in saved]
+    assert 0 < spent[0] < spent[-1] <= cost.cpu_seconds + 0.1  # resumed, it counts on
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.counts=[2,2,2,2,4,2]", r"data\.factor_sizes was \[2, 2, 2, 2, 4, 3\]"),
+        ("model.beta=8", r"model\.beta was 4\.0, now is 8\.0"),
+    ],
+)
+def test_other_data_or_objectives_are_no_resumption(
+    cache: Path, tmp_path: Path, override: str, message: str
+) -> None:
+    common = [f"output={tmp_path}", "scores.num_pictures=0", "fit.best_metric=loss"]
+    assert train(debug_config("beta_vae", cache, *common, "fit.steps=1"), False)
+    with pytest.raises(ValueError, match=message):
+        train(debug_config("beta_vae", cache, *common, override), True)
 
 
 @pytest.mark.parametrize("preset", ["desk", "paper"])
