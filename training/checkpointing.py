@@ -177,12 +177,15 @@ def _fingerprint(path: Path) -> list[int]:
 def export_finished(
     store: CheckpointStore, metrics: Mapping[str, float], export: Callable[[Checkpoint, Path], None]
 ) -> None:
-    """Write what a finished run leaves beside its checkpoints: metrics.json, last and best model."""
+    """Write what a finished run leaves beside its checkpoints: metrics.json, best and last model.
+
+    The last model comes last: where it is there, a kill has lost nothing.
+    """
     output = store.folder.parent
     if metrics:
         write_atomically(output / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     last = store.last_good()
     assert last is not None, "a finished run has a checkpoint"
-    export(last, output / "model")
     if best := store.best():
         export(verify(store.folder / best), output / "best")
+    export(last, output / "model")

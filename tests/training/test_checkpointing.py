@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training import checkpointing
-from training.checkpointing import CheckpointStore, verify
+from training.checkpointing import CheckpointStore, export_finished, verify
 
 TENSORS = {
     "weights": {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3, dtype=torch.int64)},
@@ -91,3 +91,13 @@ def test_files_are_safetensors_and_json_only(store: CheckpointStore) -> None:
     assert sorted(p.name for p in path.iterdir()) == ["state.json", "weights.safetensors"]
     assert json.loads((path / "state.json").read_text())["best"] is None
     assert verify(path).state["files"].keys() == {"weights.safetensors"}
+
+
+def test_a_kill_in_the_export_cannot_lose_the_best(store: CheckpointStore) -> None:
+    for step in (1, 2):
+        store.save(step, TENSORS, {})
+    store.mark_best(1)
+    written: list[tuple[str, str]] = []
+    export_finished(store, {}, lambda saved, folder: written.append((saved.path.name, folder.name)))
+    # Who finds the model takes the run for done.
+    assert written == [("step_00000001", "best"), ("step_00000002", "model")]
