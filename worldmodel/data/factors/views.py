@@ -10,6 +10,9 @@ from torch import Tensor
 
 from worldmodel.data.factors.types import FactorDataset, grid_factors, grid_index, is_grid
 
+# Factors whose last value stands beside their first: hues of Rooms and Shapes3D, azimuth of Cars3D.
+CIRCULAR = ("floor_hue", "wall_hue", "object_hue", "azimuth")
+
 
 @dataclass(frozen=True, eq=False)
 class SubGrid:
@@ -36,7 +39,10 @@ class SubGrid:
 
 
 def sub_grid(dataset: FactorDataset, counts: Sequence[int]) -> FactorDataset:
-    """Keep that many evenly spread values of each factor, the first and the last among them; () keeps all."""
+    """Keep that many evenly spread values of each factor; () keeps all.
+
+    The first and the last are among them, but on a circle only the first.
+    """
     if not counts:
         return dataset
     if len(counts) != len(dataset.factor_sizes):
@@ -50,7 +56,9 @@ def sub_grid(dataset: FactorDataset, counts: Sequence[int]) -> FactorDataset:
     for name, size, count in zip(dataset.factor_names, dataset.factor_sizes, counts, strict=True):
         if not 1 <= count <= size:
             raise ValueError(f"{dataset.name}: {name} has {size} values, {count} cannot be kept")
-        kept.append(np.linspace(0, size - 1, count).round().astype(np.int64))
+        is_circular = name in CIRCULAR
+        end = size if is_circular else size - 1
+        kept.append(np.linspace(0, end, count, endpoint=not is_circular).round().astype(np.int64))
     sizes = tuple(len(values) for values in kept)
     title = f"{dataset.name}_" + "x".join(str(size) for size in sizes)
     return SubGrid(title, dataset.factor_names, sizes, dataset, tuple(kept))

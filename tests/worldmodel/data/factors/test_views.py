@@ -6,7 +6,7 @@ import pytest
 from training.factors import FactorDataConfig, load_images, open_factor_data
 from worldmodel.data.factors.array_factors import ArrayFactors
 from worldmodel.data.factors.types import grid_index, is_grid
-from worldmodel.data.factors.views import shrunk, sub_grid
+from worldmodel.data.factors.views import SubGrid, shrunk, sub_grid
 
 
 def numbered(sizes: tuple[int, ...] = (4, 5, 3)) -> ArrayFactors:
@@ -24,6 +24,13 @@ def test_a_sub_grid_shows_the_pictures_of_the_kept_values() -> None:
     # Kept: a in (0, 3), b in (0, 2, 4), all c.
     index = grid_index(part, np.array([[1, 2, 0]]))
     assert part.images(index)[0, 0, 0, 0].item() == grid_index(whole, np.array([[3, 4, 0]]))[0]
+
+
+def test_values_on_a_circle_are_spread_over_the_circle() -> None:
+    pixels = np.zeros((100, 4, 4), np.uint8)
+    hues = sub_grid(ArrayFactors("hues", ("wall_hue", "scale"), (10, 10), pixels), [5, 5])
+    assert isinstance(hues, SubGrid)
+    assert [kept.tolist() for kept in hues.kept] == [[0, 2, 4, 6, 8], [0, 2, 4, 7, 9]]
 
 
 def test_no_counts_change_nothing() -> None:
