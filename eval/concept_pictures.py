@@ -1,14 +1,14 @@
-"""What codes do to pictures: traversals, factor swaps, attention to concepts, and scores during training."""
+"""What codes do to pictures: traversals, factor swaps, and attention to concepts."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 matplotlib.use("Agg")
@@ -118,36 +118,29 @@ def draw_rows(path: Path, rows: Mapping[str, Float[Tensor, "n 3 H W"]]) -> None:
     save_figure(figure, path)
 
 
-def draw_attention(path: Path, model: MDDiff, meanings: CodeMeanings, images: Tensor, rows: int = 8) -> None:
-    """Pictures (first row) and, for each telling concept, where the denoiser attends to its token."""
+def draw_attention(
+    path: Path, model: MDDiff, meanings: CodeMeanings, images: Tensor, rows: int = 8
+) -> tuple[float, float]:
+    """Pictures (first row) and, for each telling concept, where the denoiser attends to its token.
+
+    Gives the attention of the darkest and of the brightest place, in units of an even share.
+    """
     maps = concept_attention(model, images)
-    finest = maps[max(maps)].cpu()
-    drawn = {"picture": images.float() / 255}
-    for code in meanings.shown[:rows]:
-        attention = finest[:, int(code), None]
-        low, high = attention.amin((2, 3), keepdim=True), attention.amax((2, 3), keepdim=True)
-        drawn[meanings.name(int(code))] = ((attention - low) / (high - low + 1e-9)).expand(-1, 3, -1, -1)
-    draw_rows(path, drawn)
+    shown = [int(code) for code in meanings.shown[:rows]]
+    attention = maps[max(maps)].cpu()[:, shown] * model.config.num_concepts
+    overlays, low, high = attention_overlays(images, attention)
+    names = [meanings.name(code) for code in shown]
+    draw_rows(path, {"picture": images.float() / 255, **dict(zip(names, overlays.unbind(1), strict=True))})
+    return low, high
 
 
-def draw_dynamics(path: Path, runs: Mapping[str, Sequence[Path]], names: Sequence[str]) -> None:
-    """Validation scores over steps: a panel per score, a colour per model, a line per seed."""
-    figure, axes = plt.subplots(1, len(names), figsize=(5.2 * len(names), 3.6), squeeze=False)
-    for axis, score in zip(axes[0], names, strict=True):
-        for number, (model, folders) in enumerate(runs.items()):
-            for seed, folder in enumerate(folders):
-                curve = validation_curve(folder, score)
-                label = model.replace("_", " ") if seed == 0 else None
-                axis.plot(*curve, color=f"C{number % 10}", label=label, linewidth=1.2)
-        axis.set(title=score.replace("_", " "), xlabel="step")
-        axis.grid(alpha=0.25)
-    axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
-    save_figure(figure, path)
-
-
-def validation_curve(folder: Path, score: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one score in a run's log."""
-    lines = (folder / "log.jsonl").read_text().splitlines() if (folder / "log.jsonl").exists() else []
-    records = [json.loads(line) for line in lines]
-    kept = [record for record in records if record["kind"] == "validation" and score in record]
-    return [record["step"] for record in kept], [record[score] for record in kept]
+def attention_overlays(
+    images: UInt8[Tensor, "n 3 H W"], attention: Float[Tensor, "n c side side"]
+) -> tuple[Float[Tensor, "n c 3 H W"], float, float]:
+    """Attention as colour over the grey picture, one scale for all concepts; and the ends of the scale."""
+    smooth = F.interpolate(attention, size=images.shape[-2:], mode="bilinear", align_corners=False)
+    low, high = (float(end) for end in smooth.aminmax()) if smooth.numel() else (0.0, 0.0)
+    level = (smooth - low) / max(high - low, 1e-9)
+    colours = torch.from_numpy(plt.get_cmap("inferno")(level.numpy())[..., :3]).float().movedim(-1, 2)
+    grey = images.float().mean(1, keepdim=True)[:, None] / 255
+    return 0.7 * colours + 0.3 * grey, low, high

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.concept_models import open_concept_model, with_independent_codes
+from eval.concept_models import SampledPictures, open_concept_model, with_independent_codes
 from eval.estimates import mean_estimate
 from eval.factor_alignment import check_pictures
 from eval.generation_metrics import AlexNetDistance, frechet_distance, inception_features
@@ -68,7 +68,8 @@ def evaluate(model: ConceptModel, dataset: FactorDataset, config: EvaluationConf
         independent = with_independent_codes(model, codes, seed=config.seed)
         model, codes = independent, independent.components(codes)
         notes["ica_components"] = independent.aligner.num_components_
-        notes["ica_converged"] = bool(independent.aligner.converged_.any())
+        aligner = independent.aligner
+        notes["ica_converged"] = bool(aligner.converged_[aligner.negentropy_.argmax()])  # of the one chosen
     return {
         "data": dataset.name,
         "factor_sizes": list(dataset.factor_sizes),
@@ -142,12 +143,16 @@ def code_scores(codes: np.ndarray, factors: np.ndarray, config: EvaluationConfig
     return scores
 
 
-def picture_scores(model: ConceptModel, dataset: FactorDataset, config: EvaluationConfig) -> dict[str, Any]:
-    """How well pictures survive the way through their codes; means over pictures."""
+def picture_indices(dataset: FactorDataset, config: EvaluationConfig) -> np.ndarray:
+    """The random pictures that are decoded; those of SSIM, PSNR and MSE come first."""
     rng = np.random.default_rng(config.seed)
     count = max(config.num_reconstructed, config.num_fid if config.fid_network else 0)
-    indices = rng.choice(len(dataset), min(count, len(dataset)), replace=False).astype(np.int64)
-    real = dataset.images(indices)
+    return rng.choice(len(dataset), min(count, len(dataset)), replace=False).astype(np.int64)
+
+
+def picture_scores(model: ConceptModel, dataset: FactorDataset, config: EvaluationConfig) -> dict[str, Any]:
+    """How well pictures survive the way through their codes; means over pictures."""
+    real = dataset.images(picture_indices(dataset, config))
     made = torch.cat([model.decode(model.encode(part)).cpu() for part in real.split(config.batch)])
     shown = slice(0, config.num_reconstructed)
     pairs = list(
@@ -160,6 +165,12 @@ def picture_scores(model: ConceptModel, dataset: FactorDataset, config: Evaluati
     for name, metric in metrics.items():
         values = torch.cat([metric(*pair) for pair in pairs])
         scores[name] = mean_estimate(values.double().numpy()).to_dict()
+    if isinstance(model, SampledPictures):
+        ceiling = [
+            psnr(model.model.first_stage_images(part).cpu(), part.float() / 255)
+            for part in real[shown].split(config.batch)
+        ]
+        scores["first_stage_psnr"] = mean_estimate(torch.cat(ceiling).double().numpy()).to_dict()
     if config.fid_network:
         features = (inception_features(images, config.fid_network) for images in (as_bytes(made), real))
         scores["fid"] = {"mean": frechet_distance(*features), "count": len(real)}

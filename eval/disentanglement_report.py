@@ -1,121 +1,35 @@
-"""Scores of many runs -> tables over seeds, and one page with traversals, swaps and training dynamics."""
+"""One page of a study: tables, what MCL changes, training dynamics, traversals, swaps and attention."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from eval.concept_models import SampledPictures, open_concept_model, with_independent_codes
-from eval.concept_pictures import (
-    code_meanings,
-    draw_attention,
-    draw_dynamics,
-    draw_rows,
-    factor_swaps,
-    traversals,
-)
-from eval.disentanglement import NOT_COMPUTED
-from eval.disentanglement_rows import Study
-from eval.disentanglement_work import POINTS, Failure
-from eval.estimates import mean_estimate
-from eval.report import Figures, Page, Section, Table, Text, Verdict, write_page
+from eval.concept_pictures import code_meanings, draw_attention, draw_rows, factor_swaps, traversals
+from eval.disentanglement_dynamics import draw_dynamics, read_curves
+from eval.disentanglement_effect import effect_section
+from eval.disentanglement_first_stage import ceiling_section
+from eval.disentanglement_rows import POINTS, Study
+from eval.disentanglement_tables import ScoredModel, comparison_table, paper_table
+from eval.disentanglement_work import COMMIT_FILE, Failure
+from eval.report import Figures, Page, Section, Text, Verdict, write_page
 from worldmodel.data.factors.types import FactorDataset
-
-COLUMNS = {  # title -> section of the result, name, digits
-    "FactorVAE": ("scores", "factor_vae", 3),
-    "DCI": ("scores", "dci", 3),
-    "MIG": ("scores", "mig", 3),
-    "SSIM": ("pictures", "ssim", 3),
-    "PSNR": ("pictures", "psnr", 2),
-    "MSE": ("pictures", "mse", 5),
-    "LPIPS": ("pictures", "lpips", 3),
-    "FID": ("pictures", "fid", 2),
-}
-# FactorVAE score / DCI disentanglement of Table 1 of the paper, on its data sets; none of these is ours.
-PAPER = {
-    "cars3d": {
-        "FactorVAE": (".906 +- .052", ".161 +- .019"),
-        "beta-TCVAE": (".855 +- .082", ".140 +- .019"),
-        "DisDiff": (".976 +- .018", ".232 +- .019"),
-        "EncDiff": (".773 +- .060", ".279 +- .022"),
-        "MDDiff": (".985 +- .048", ".493 +- .025"),
-    },
-    "shapes3d": {
-        "FactorVAE": (".840 +- .066", ".611 +- .082"),
-        "beta-TCVAE": (".873 +- .074", ".613 +- .114"),
-        "DisDiff": (".902 +- .043", ".723 +- .013"),
-        "EncDiff": (".999 +- .000", ".969 +- .030"),
-        "MDDiff": ("1.000 +- .000", ".993 +- .030"),
-    },
-    "mpi3d": {
-        "FactorVAE": (".152 +- .025", ".240 +- .051"),
-        "beta-TCVAE": (".179 +- .017", ".237 +- .056"),
-        "DisDiff": (".617 +- .070", ".337 +- .057"),
-        "EncDiff": (".872 +- .049", ".685 +- .044"),
-        "MDDiff": (".930 +- .049", ".679 +- .010"),
-    },
-}
 
 
 @dataclass(frozen=True)
-class ScoredModel:
-    """All seeds of one row of the study, at one point of training."""
+class Origin:
+    """How a study was made, for the page to say."""
 
-    name: str
-    point: str  # last, or best (chosen by the validation score)
-    results: tuple[dict[str, Any], ...]  # one per seed
-    folders: tuple[Path, ...]  # run folder of each seed
-
-    def cell(self, title: str) -> str:
-        """Mean and interval over seeds; what was not computed says so."""
-        section, name, digits = COLUMNS[title]
-        entries = [result[section].get(name, NOT_COMPUTED) for result in self.results]
-        if any(entry == NOT_COMPUTED for entry in entries):
-            return NOT_COMPUTED
-        return mean_estimate([_number(entry) for entry in entries]).text(digits)
-
-
-def comparison_table(models: Sequence[ScoredModel]) -> Table:
-    """A row per model and point of training."""
-    rows = tuple(
-        (model.name.replace("_", " "), model.point, str(len(model.results)), *map(model.cell, COLUMNS))
-        for model in models
-    )
-    note = (
-        "Mean over seeds with its 95 % t interval. 'best' is the checkpoint with the highest FactorVAE score "
-        "in passing, that is, chosen on the metric it is judged by; 'last' is not chosen."
-    )
-    counts = sorted({_counts(result) for model in models for result in model.results})
-    return Table(("model", "weights", "seeds", *COLUMNS), rows, note=f"{note} {'; '.join(counts)}.")
-
-
-def paper_table() -> Table:
-    """What the paper reports, for orientation."""
-    names = list(PAPER["shapes3d"])
-    header = ("method", *(f"{data} {score}" for data in PAPER for score in ("FactorVAE", "DCI")))
-    rows = tuple((name, *(value for data in PAPER for value in PAPER[data][name])) for name in names)
-    return Table(
-        header, rows, note="Published by the paper (Table 1), not run by us; other data and budgets."
-    )
-
-
-def read_models(runs: Path, study: Study) -> list[ScoredModel]:
-    """Every row whose scores exist, in the order of the study."""
-    models = []
-    for row in (row for row in study.rows if row.is_scored):
-        for point in POINTS:
-            files = sorted(runs.glob(f"{row.run}/seed*/scores_{row.name}_{point}.json"))
-            if files:
-                results = tuple(json.loads(file.read_text()) for file in files)
-                models.append(ScoredModel(row.name, point, results, tuple(file.parent for file in files)))
-    return models
+    command: str
+    study_file: Path
+    study: Study
+    runs: Path
 
 
 def write_report(
-    runs: Path,
+    origin: Origin,
     models: Sequence[ScoredModel],
     dataset: FactorDataset,
     failures: Sequence[Failure],
@@ -124,26 +38,24 @@ def write_report(
     seed: int = 0,
 ) -> Path:
     """RUNS/report.html and report.md with figures beside them."""
-    figures = runs / "figures"
-    last = [model for model in models if model.point == "last"]
-    trained = {model.name: model.folders for model in last}
-    draw_dynamics(figures / "dynamics.png", trained, ("factor_vae", "mig"))
+    figures = origin.runs / "figures"
+    draw_dynamics(figures / "dynamics.png", read_curves(origin.runs, origin.study), ("factor_vae", "mig"))
+    caption = "scores of a few thousand pictures; a line per seed, a colour per family, MCL after its stage 1"
     sections = [
         Section("Scores", (*failure_blocks(failures), comparison_table(models))),
+        effect_section(models),
+        ceiling_section(origin.runs, models),
         Section("The paper", (paper_table(),)),
-        Section(
-            "During training",
-            (
-                Figures(
-                    ((figures / "dynamics.png", "scores of a few thousand pictures; a line per seed"),), True
-                ),
-            ),
-        ),
+        Section("During training", (Figures(((figures / "dynamics.png", caption),), True),)),
+        Section("How this was made", made_by(origin, models)),
     ]
-    sections += [picture_section(model, dataset, figures, ddim_steps, seed) for model in last]
+    for name in dict.fromkeys(model.name for model in models):
+        points = [model for model in models if model.name == name]
+        sections.append(picture_section(points, dataset, figures, ddim_steps, seed))
     sizes = " x ".join(map(str, dataset.factor_sizes))
     lead = f"{dataset.name}: {len(dataset)} pictures, {', '.join(dataset.factor_names)} ({sizes})."
-    return write_page(Page("Disentanglement", lead, tuple(sections)), runs)
+    present = tuple(section for section in sections if section is not None)
+    return write_page(Page("Disentanglement", lead, present), origin.runs)
 
 
 def failure_blocks(failures: Sequence[Failure]) -> tuple[Verdict, ...]:
@@ -154,13 +66,37 @@ def failure_blocks(failures: Sequence[Failure]) -> tuple[Verdict, ...]:
     return (Verdict(f"{len(failures)} runs have no result", reasons, False),)
 
 
+def made_by(origin: Origin, models: Sequence[ScoredModel]) -> tuple[Text, ...]:
+    """Command, commits of the trainings, configs and seeds."""
+    folders = {folder for model in models for folder in model.folders}
+    commits = {
+        (folder / COMMIT_FILE).read_text().strip() for folder in folders if (folder / COMMIT_FILE).exists()
+    }
+    seeds = sorted({folder.name.removeprefix("seed") for folder in folders})
+    configs = dict.fromkeys(row.command[1] for row in origin.study.rows if row.command)
+    return (
+        Text(f"Command: {origin.command}"),
+        Text(f"Commit of the trainings: {', '.join(sorted(commits)) or 'not recorded'}"),
+        Text(f"Study: {origin.study_file} ({' '.join(origin.study.data)}); configs: {', '.join(configs)}"),
+        Text(f"Seeds: {', '.join(seeds)}"),
+    )
+
+
+def best_run(points: Sequence[ScoredModel]) -> tuple[ScoredModel, int]:
+    """Of one row: the weights with the highest FactorVAE score, by point of training and place of the run."""
+    candidates = [(model, number) for model in points for number in range(len(model.results))]
+    return max(candidates, key=lambda one: one[0].values("FactorVAE")[one[1]])
+
+
 def picture_section(
-    scored: ScoredModel, dataset: FactorDataset, figures: Path, ddim_steps: int, seed: int
+    points: Sequence[ScoredModel], dataset: FactorDataset, figures: Path, ddim_steps: int, seed: int
 ) -> Section:
-    """Traversals, swaps and attention of the first seed's last weights."""
-    model = open_concept_model(scored.folders[0] / "model", ddim_steps=ddim_steps)
+    """Traversals, swaps and attention of the row's best run."""
+    scored, number = best_run(points)
+    folder = scored.folders[number]
+    model = open_concept_model(folder / POINTS[scored.point], ddim_steps=ddim_steps)
     diffusion = model.model if isinstance(model, SampledPictures) else None
-    if scored.results[0]["evaluation"]["ica"]:
+    if scored.results[number]["evaluation"]["ica"]:
         model = with_independent_codes(model, code_meanings(model, dataset).codes)
     meanings = code_meanings(model, dataset)
     rng = np.random.default_rng(seed)
@@ -170,26 +106,19 @@ def picture_section(
     items = []
     for kind, rows in (("traversals", moved), ("swaps", swapped)):
         if rows:
-            draw_rows(figures / f"{scored.name}_{kind}.png", rows)
-            items.append(
-                (figures / f"{scored.name}_{kind}.png", f"{kind} of {scored.name.replace('_', ' ')}")
-            )
+            path = figures / f"{scored.name}_{kind}.png"
+            draw_rows(path, rows)
+            items.append((path, f"{kind} of {scored.title}"))
     if diffusion is not None:
-        draw_attention(figures / f"{scored.name}_attention.png", diffusion, meanings, source)
-        items.append((figures / f"{scored.name}_attention.png", "attention to each concept's token"))
+        path = figures / f"{scored.name}_attention.png"
+        low, high = draw_attention(path, diffusion, meanings, source)
+        scale = f"dark {low:.2f} to bright {high:.2f} times an even share"
+        items.append((path, f"attention to each concept's token, one scale for all: {scale}"))
+    score = scored.values("FactorVAE")[number]
     text = Text(
-        "Traversals: each row moves one code over its range; the label names the factor that the code tells "
-        "most about, and the share of the factor's entropy. Swaps: codes of one factor come from the target."
+        f"Shown: {folder.name.replace('seed', 'seed ')}, {scored.point} weights, the highest FactorVAE score "
+        f"of the row ({score:.3f}). Traversals: each row moves one code over its range; the label names the "
+        "factor that the code tells most about, and the share of the factor's entropy. Swaps: codes of one "
+        "factor come from the target."
     )
-    return Section(scored.name.replace("_", " "), (text, Figures(tuple(items))))
-
-
-def _number(entry: dict[str, Any]) -> float:
-    value = entry["value"] if "value" in entry else entry["mean"]
-    return float("nan") if value is None else float(value)
-
-
-def _counts(result: dict[str, Any]) -> str:
-    used = result["evaluation"]
-    pictures = f"{result['num_pictures']} pictures"
-    return f"{pictures}, {used['num_votes']} votes, DCI on {used['dci_train']}/{used['dci_test']} points"
+    return Section(scored.title, (text, Figures(tuple(items))))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+POINTS = {"last": "model", "best": "best"}  # which weights of a run -> their folder in it
 OTHER_RUN = re.compile(r"\{runs\}/([^/]+)/")
 
 

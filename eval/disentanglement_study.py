@@ -11,14 +11,16 @@ fails is recorded, rows that need it are skipped, the others go on. Exit code 0 
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from eval.child_process import interrupt_on_signals
 from eval.disentanglement import EvaluationConfig
-from eval.disentanglement_report import read_models, write_report
+from eval.disentanglement_report import Origin, write_report
 from eval.disentanglement_rows import Study, read_study
+from eval.disentanglement_tables import read_models
 from eval.disentanglement_work import Failure, StoppedError, check_unchanged, read_failures, run_rows
 from training.checkpointing import write_atomically
 from training.factors import open_factor_data
@@ -43,14 +45,15 @@ def run_study(study: Study, runs: Path, seeds: range, overrides: list[str]) -> l
     return failures
 
 
-def report(study: Study, runs: Path, overrides: list[str]) -> Path:
+def report(origin: Origin, overrides: list[str]) -> Path:
     """The page of what is scored so far."""
+    study, runs = origin.study, origin.runs
     models = read_models(runs, study)
     if not models:
         raise ValueError(f"nothing is scored in {runs} yet")
     config = load_config(EvaluationConfig, None, [*study.data, *overrides])
     dataset = open_factor_data(config.data)
-    return write_report(runs, models, dataset, read_failures(runs), ddim_steps=config.ddim_steps)
+    return write_report(origin, models, dataset, read_failures(runs), ddim_steps=config.ddim_steps)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,7 +66,9 @@ def main(argv: list[str] | None = None) -> int:
             interrupt_on_signals()
             chosen = _only(study, arguments.only) if arguments.only else study
             failures = run_study(chosen, runs, range(arguments.seeds), overrides)
-        print(report(study, runs, overrides))
+        words = shlex.join(sys.argv[1:] if argv is None else argv)
+        command = f"python eval/disentanglement_study.py {words}"
+        print(report(Origin(command, arguments.study, study, runs), overrides))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1 if failures else 2

@@ -3,6 +3,7 @@
 import filecmp
 import json
 import shlex
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from typing import Any, Literal
 
 from eval.child_process import is_same_command, record_command, run_logged
 from eval.disentanglement import EvaluationConfig, score_folder
-from eval.disentanglement_rows import Row, Study
+from eval.disentanglement_first_stage import SCORES_FILE, is_first_stage, score_first_stage
+from eval.disentanglement_rows import POINTS, Row, Study
 from training.checkpointing import write_atomically
 from training.signals import EXIT_STOPPED
 from worldmodel.config import load_config
 
-POINTS = {"last": "model", "best": "best"}  # which weights of a run -> their folder in it
+SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends
+COMMIT_FILE = "commit.txt"  # of a run: the code that trained it
+PROJECT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,7 @@ def run_rows(
                 continue
             try:
                 train_row(row, study, runs, seed)
-                if row.is_scored:
-                    score_row(row, study, runs, seed, overrides)
+                (score_row if row.is_scored else score_prepared)(row, study, runs, seed, overrides)
             except TrainingError as error:
                 untrained.add(row.name)
                 yield row, seed, Failure(row.name, seed, "failed", str(error))
@@ -100,6 +103,7 @@ def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
     if not row.command or (is_same_command(folder, recorded) and (folder / "model").exists()):
         return
     record_command(folder, recorded)
+    write_atomically(folder / COMMIT_FILE, current_commit() + "\n")
     words = [word.replace("{runs}", str(runs)).replace("{seed}", str(seed)) for word in recorded]
     command = [sys.executable, *words, f"output={folder}", f"fit.seed={seed}", "--resume"]
     print(f"{shlex.join(command)} >> {log}", flush=True)
@@ -113,6 +117,16 @@ def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
 def recorded_words(row: Row, study: Study) -> list[str]:
     """What a run's folder is of, wherever it lies."""
     return [*row.command, *study.data]
+
+
+def current_commit() -> str:
+    """Of this project, with a mark when files differ from it."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return found.stdout.strip() or "unknown"
 
 
 def last_line(log: Path) -> str:
@@ -137,6 +151,17 @@ def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str
         print(row.name, point, seed, {name: round(entry["value"], 3) for name, entry in scores.items()})
 
 
+def score_prepared(row: Row, study: Study, runs: Path, seed: int, overrides: list[str]) -> None:
+    """What the first stage makes of pictures, unless it is done; other prepared models have no scores."""
+    folder = row.folder(runs, seed)
+    model, out = folder / POINTS["last"], folder / SCORES_FILE
+    if out.exists() or not is_first_stage(model):
+        return
+    config = load_config(EvaluationConfig, None, [*study.data, *overrides])
+    result = score_first_stage(model, config, out)
+    print(row.name, seed, f"PSNR {result['psnr']['mean']:.2f}, {result['codes_used']} codes used")
+
+
 def is_copy(first: Path, second: Path) -> bool:
     """Whether two model folders hold the same weights: the best ones are often the last."""
     names = [file.relative_to(first) for file in sorted(first.rglob("*.safetensors"))]
@@ -155,7 +180,7 @@ def _check_scores(config: EvaluationConfig) -> None:
     if not out.exists():
         return
     found, wanted = json.loads(out.read_text())["evaluation"], json.loads(json.dumps(asdict(config)))
-    if changed := sorted(key for key in wanted if found.get(key) != wanted[key] and key != "out"):
+    if changed := sorted(key for key in wanted if key not in SAME_RESULT and found.get(key) != wanted[key]):
         raise ValueError(f"{out} was scored with another {', '.join(changed)}; use another --out")
 
 

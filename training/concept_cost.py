@@ -19,12 +19,14 @@ class Cost:
     cpu_seconds: float  # of the main process, all resumptions together; work lost in a kill is not counted
     pictures: int  # seen in training, repeats included
     parameters: int  # that were trained
+    batch: int  # pictures per step
 
 
 def write_cost(output: Path, result: FitResult, config: FitConfig, model: nn.Module) -> None:
     """Keep what a finished run took; to be called before its model is exported, which marks it as done."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    cost = Cost(round(result.cpu_seconds, 1), result.step * config.global_batch, trained)
+    batch = config.global_batch
+    cost = Cost(round(result.cpu_seconds, 1), result.step * batch, trained, batch)
     write_atomically(output / COST_FILE, json.dumps(asdict(cost), indent=1) + "\n")
 
 

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +6,11 @@ import torch
 from PIL import Image
 
 from eval.concept_pictures import (
+    attention_overlays,
     code_meanings,
-    draw_dynamics,
     draw_rows,
     factor_swaps,
     traversals,
-    validation_curve,
 )
 from tests.eval.concept_stand_ins import StripeReader, striped
 from worldmodel.data.factors.types import grid_index
@@ -63,16 +61,17 @@ def test_rows_are_drawn(tmp_path: Path) -> None:
         assert picture.width > picture.height > 50
 
 
-def test_dynamics_come_from_the_log(tmp_path: Path) -> None:
-    records = [
-        {"step": 1, "kind": "train", "loss": 1.0},
-        {"step": 2, "kind": "validation", "factor_vae": 0.5, "mig": 0.1},
-        {"step": 4, "kind": "validation", "factor_vae": 0.75, "mig": 0.2},
-    ]
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert validation_curve(tmp_path, "factor_vae") == ([2, 4], [0.5, 0.75])
-    draw_dynamics(tmp_path / "d.png", {"model": [tmp_path, tmp_path / "missing"]}, ("factor_vae", "mig"))
-    assert (tmp_path / "d.png").stat().st_size > 1000
+def test_attention_is_shown_on_one_scale() -> None:
+    attention = torch.ones(1, 2, 2, 2)
+    attention[0, 1, 0, 0] = 3.0
+    overlays, low, high = attention_overlays(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), attention)
+    assert (low, high, overlays.shape) == (1.0, 3.0, (1, 2, 3, 8, 8))
+    even, peaked = overlays[0]
+    assert torch.allclose(
+        even, even[:, :1, :1].expand_as(even)
+    )  # an even map is not stretched to full contrast
+    assert peaked.mean(0)[0, 0] > even.mean(0)[0, 0] + 0.3
+    assert torch.allclose(peaked[:, -1, -1], even[:, -1, -1])
 
 
 @pytest.mark.filterwarnings("error")

@@ -43,6 +43,7 @@ def test_a_rotation_is_entangled_and_independent_components_undo_it() -> None:
     assert mixed < 0.3
     assert result["scores"]["mig"]["value"] > 0.7  # uniform factors are what the analysis can find
     assert result["notes"]["ica_components"] == 3
+    assert result["notes"]["ica_converged"]
     assert result["pictures"]["mse"]["mean"] < 1e-9  # decoding goes back through the mixing
 
 
