@@ -8,14 +8,20 @@ import pytest
 
 from eval import disentanglement as evaluation
 from eval import disentanglement_work as work
-from eval.disentanglement_report import ScoredModel, comparison_table, failure_blocks, paper_table
+from eval.disentanglement_dynamics import read_curves
+from eval.disentanglement_effect import effect_section
+from eval.disentanglement_report import best_run, failure_blocks
 from eval.disentanglement_rows import read_study
 from eval.disentanglement_study import main
+from eval.disentanglement_tables import ScoredModel, comparison_table, paper_table, total_cost
 from eval.disentanglement_work import read_failures
 from robotwin_adapters.tabletop import rooms as rendered
 from training.command_line import run_script
+from training.concept_cost import Cost
+from training.concept_run import ConceptTrainConfig
 from training.signals import EXIT_STOPPED
 from training.train_vae_baseline import VaeBaselineConfig, train
+from worldmodel.config import load_config
 
 ROOT = Path(__file__).parents[2]
 FEW = ["num_votes=1000", "num_mig=500", "dci_train=0", "num_reconstructed=8"]
@@ -75,10 +81,26 @@ def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: P
     assert page.count("<img") >= 3
     assert "| ae ica | last | 2 |" in text
     assert "not computed" in text
+    assert f"Command: python eval/disentanglement_study.py {study_file}" in text
+    assert "Seeds: 0, 1" in text
+    assert "highest FactorVAE score of the row" in text
     kept = runs / "autoencoder/seed0/scores_autoencoder_last.json"
     stamp = kept.stat().st_mtime_ns
     (runs / "autoencoder/seed1/scores_autoencoder_last.json").unlink()  # as if it had been killed before
     assert main([str(study_file), "--out", str(runs), "--seeds", "2", *FEW]) == 0
+    again = [
+        str(study_file),
+        "--out",
+        str(runs),
+        "--seeds",
+        "2",
+        *FEW,
+        "jobs=2",
+        "batch=100",
+        "--only",
+        "ae_ica",
+    ]
+    assert main(again) == 0  # the same scores, otherwise computed
     assert len(started()) == 2
     assert kept.stat().st_mtime_ns == stamp
     assert (runs / "autoencoder/seed1/scores_autoencoder_last.json").exists()
@@ -187,13 +209,25 @@ def test_shipped_studies_name_files_that_exist(name: str) -> None:
     for row in study.rows:
         for word in row.command[:2]:
             assert (ROOT / word).is_file(), word
-    assert {"beta_vae", "factor_vae", "beta_tcvae", "ae_ica"} <= {row.name for row in study.rows}
+        if row.command:
+            script, config, *words = row.command
+            schema = ConceptTrainConfig if script.endswith("concepts.py") else VaeBaselineConfig
+            words = [word.replace("{runs}", "runs").replace("{seed}", "0") for word in words]
+            load_config(schema, str(ROOT / config), [*words, *study.data])
+    names = {row.name for row in study.rows}
+    assert {"beta_vae", "factor_vae", "beta_tcvae", "ae_ica", "encdiff_longer", "mddiff_longer"} <= names
+    modes = {"exact", "detached", "finite_difference", "jvp", "hessian_diag"}
+    assert {f"mcl_{mode}" for mode in modes} | {"mcl_exact_0.1"} <= names
 
 
-def scored(name: str, values: list[float]) -> ScoredModel:
+def scored(name: str, values: list[float], point: str = "last") -> ScoredModel:
     results = tuple(
         {
-            "scores": {key: {"value": value} for key in ("factor_vae", "dci", "mig")},
+            "scores": {
+                "factor_vae": {"value": value, "num_active": 7},
+                "dci": {"value": value, "comparable": False},
+                "mig": {"value": 1 - value},
+            },
             "pictures": {
                 "ssim": {"mean": 0.5},
                 "psnr": {"mean": 20.0},
@@ -206,19 +240,66 @@ def scored(name: str, values: list[float]) -> ScoredModel:
         }
         for value in values
     )
-    return ScoredModel(name, "last", results, ())
+    folders = tuple(Path(f"{name}/seed{seed}") for seed in range(len(values)))
+    return ScoredModel(name, point, results, folders, (Cost(60.0, 1000, 5, 32),) * len(values))
 
 
 def test_tables_state_means_and_intervals_over_seeds() -> None:
     (row,) = comparison_table([scored("beta_vae", [0.5, 0.6, 0.7])]).rows
     # t interval of three values: 0.6 +- 4.303 * 0.1 / sqrt(3)
     assert row[:4] == ("beta vae", "last", "3", "0.600 [0.352, 0.848]")
-    assert row[-2:] == ("not computed", "not computed")
+    assert row[4] == "0.600 [0.352, 0.848] *"  # DCI on few points
+    assert row[-6:] == ("not computed", "not computed", "7.0", "1.0", "1,000", "5")
     (alone,) = comparison_table([scored("x", [0.5])]).rows
     assert alone[3] == "0.500"
+
+
+def test_the_effect_of_mcl_is_paired_by_seed_and_said_in_words() -> None:
+    control, same = scored("mddiff_longer", [0.2, 0.5, 0.8]), scored("mcl_detached", [0.3, 0.5, 0.7])
+    better = scored("mcl_exact", [0.3, 0.61, 0.9])  # far from significant unless seeds are paired
+    section = effect_section([scored("beta_vae", [0.9]), control, better, same])
+    assert section is not None
+    table, first, second = section.blocks
+    # differences 0.10, 0.11, 0.10: 0.1033 +- 4.303 * 0.00577 / sqrt(3)
+    assert table.rows[0] == (
+        "mcl exact",
+        "3",
+        "0.103 [0.089, 0.118]",
+        "0.103 [0.089, 0.118]",
+        "-0.103 [-0.118, -0.089]",
+        "0.00 [0.00, 0.00]",
+    )
+    assert first.text.startswith("mcl exact: raises DCI disentanglement by 0.103")
+    assert "lowers MIG by -0.103" in first.text
+    assert "no difference in PSNR" in first.text
+    assert "no difference in DCI disentanglement is shown" in second.text
+    assert "mddiff longer" in section.title
+    assert effect_section([better]) is None
+    (alone,) = effect_section([scored("mddiff_longer", [0.2]), scored("mcl_exact", [0.3])]).blocks[1:]
+    assert "can be shown with one seed" in alone.text
+
+
+def test_pictures_are_of_the_best_run() -> None:
+    last, best = scored("m", [0.2, 0.5]), scored("m", [0.6, 0.5], "best")
+    assert best_run([last, best]) == (best, 0)
+
+
+def test_costs_add_up_over_stages(chain: Path) -> None:
+    study, runs = read_study(chain / "s.txt"), chain / "r"
+    for number, name in enumerate(("vq", "m", "longer"), 1):
+        assert total_cost(runs, study, "longer", "seed0") is None
+        (runs / name / "seed0").mkdir(parents=True)
+        cost = {"cpu_seconds": 10.0 * number, "pictures": number, "parameters": 5 * number, "batch": 32}
+        (runs / name / "seed0/cost.json").write_text(json.dumps(cost))
+    assert total_cost(runs, study, "longer", "seed0") == Cost(60.0, 6, 15, 32)
+    assert [(curve.name, curve.family, curve.start) for curve in read_curves(runs, study)] == [
+        ("m", "m", 0),
+        ("longer", "m", 2),  # after stage 1; first stages do not count
+    ]
 
 
 def test_the_papers_numbers_are_marked_as_such() -> None:
     table = paper_table()
     assert "not run by us" in table.note
+    assert len(table.rows) == 9
     assert table.rows[-1][:4] == ("MDDiff", ".985 +- .048", ".493 +- .025", "1.000 +- .000")

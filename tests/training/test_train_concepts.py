@@ -116,6 +116,18 @@ def test_an_encdiff_can_be_tuned_too_and_the_decoder_condition_is_then_counted(
     overrides += ["objective.trained_decoder=frozen", "fit.steps=1", "fit.best_metric=loss"]
     assert train(stage_1(folder, "encdiff", *overrides), resume=False)
     start = f"start_from={folder}/encdiff/model"
+    weights = [
+        "objective.mcl_weight=0",
+        "objective.reconstruction_weight=0",
+        "model.contrast.mcl.mode=detached",
+    ]
+    longer = [*overrides[:1], *weights, "objective.trained_decoder=frozen"]  # an EncDiff that goes on as one
+    longer += ["validation.num_images=0", "fit.steps=1"]
+    assert train(debug_config("mcl", folder, "longer", start, *longer), resume=False)
+    before, after = (MDDiff.from_pretrained(folder / name / "model") for name in ("encdiff", "longer"))
+    vqs = [model.first_stage.vq.state_dict() for model in (before, after)]
+    assert all(torch.equal(tensor, vqs[1][name]) for name, tensor in vqs[0].items())
+    assert not torch.equal(before.encoder.layers[-1].weight, after.encoder.layers[-1].weight)
     overrides = ["validation.num_images=0", "fit.steps=1", "model.decoder.where=once"]
     assert train(debug_config("mcl", folder, "tuned", start, *overrides), resume=False)
     assert "decoder condition 60, critic" in caplog.text
