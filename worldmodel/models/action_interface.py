@@ -34,8 +34,9 @@ class ActionInterface(nn.Module):
     """Lifts one action vector per transition to one embedding per latent frame, and optionally to more.
 
     `token_gates` (layers, heads) adds a token per transition, `map_tokens` an embedding for each of the video
-    tokens of a latent frame. With `action_dim` 0 there is nothing to lift: every latent frame gets the null
-    embedding.
+    tokens of a latent frame. With `running_sum` a latent frame hears all that was done since the given frame
+    beside its own transitions: where actions are motions, that is where things are by then. With `action_dim`
+    0 there is nothing to lift: every latent frame gets the null embedding.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class ActionInterface(nn.Module):
         hidden: int,
         token_gates: tuple[int, int] | None = None,
         map_tokens: int = 0,
+        running_sum: bool = False,
     ) -> None:
         super().__init__()
-        inputs = FRAMES_PER_LATENT * action_dim
+        self.running_sum = running_sum
+        inputs = (FRAMES_PER_LATENT + running_sum) * action_dim
         self.null = nn.Parameter(torch.zeros(width))
         self.frame_embedder = _silent(_mlp(inputs, hidden, width)) if action_dim else None
         self.map_embedder = None
@@ -71,10 +74,14 @@ class ActionInterface(nn.Module):
         groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
-        frames = _fill_null(self.frame_embedder(groups.flatten(2)), self.null, missing)
+        heard = groups.flatten(2)
+        if self.running_sum:
+            # In means of a latent frame: some frames' worth of motion stays of the size of an action.
+            heard = torch.cat([heard, groups.mean(2).cumsum(1)], -1)
+        frames = _fill_null(self.frame_embedder(heard), self.null, missing)
         maps = None
         if self.map_embedder is not None:
-            maps = _fill_null(self.map_embedder(groups.flatten(2)), torch.zeros_like(self.null), missing)
+            maps = _fill_null(self.map_embedder(heard), torch.zeros_like(self.null), missing)
         if self.token_embedder is None:
             return ActionEmbedding(frames, maps=maps)
         tokens = _fill_null(self.token_embedder(groups), self.null_token, missing)
