@@ -79,6 +79,8 @@ def traversals(
 ) -> dict[str, Float[Tensor, "columns 3 H W"]]:
     """One row of pictures per code: it goes from its 2nd to its 98th percentile, the others stay."""
     shown = meanings.shown[:rows]
+    if not len(shown):  # a collapsed model has nothing to show
+        return {}
     moved = start.repeat(len(shown), columns, 1)
     for row, code in enumerate(shown):
         low, high = np.percentile(meanings.codes[:, code], (2, 98))

@@ -109,7 +109,7 @@ def picture_section(
             path = figures / f"{scored.name}_{kind}.png"
             draw_rows(path, rows)
             items.append((path, f"{kind} of {scored.title}"))
-    if diffusion is not None:
+    if diffusion is not None and len(meanings.shown):
         path = figures / f"{scored.name}_attention.png"
         low, high = draw_attention(path, diffusion, meanings, source)
         scale = f"dark {low:.2f} to bright {high:.2f} times an even share"

@@ -31,6 +31,14 @@ def test_dead_codes_are_not_shown() -> None:
     assert 3 not in code_meanings(WithDead(), striped()).shown
 
 
+def test_a_collapsed_model_has_no_traversals() -> None:
+    class Collapsed(StripeReader):
+        def encode(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(images), 3)
+
+    assert traversals(Collapsed(), code_meanings(Collapsed(), striped()), torch.zeros(3)) == {}
+
+
 def test_a_traversal_of_the_ideal_model_moves_one_stripe() -> None:
     model, data = StripeReader(), striped()
     start = model.encode(data.images(np.array([0])))[0]
