@@ -27,9 +27,9 @@ def in_words(difference: Estimate, measure: str, digits: int) -> str:
     if difference.count == 1:
         return f"no difference in {measure} can be shown with one seed ({difference.text(digits)})"
     if difference.low > 0:
-        return f"raises {measure} by {difference.text(digits)}"
+        return f"raises {measure} ({difference.text(digits)})"
     if difference.high < 0:
-        return f"lowers {measure} by {difference.text(digits)}"
+        return f"lowers {measure} ({difference.text(digits)})"
     return f"no difference in {measure} is shown ({difference.text(digits)})"
 
 
