@@ -22,11 +22,12 @@ from eval.rollout_results import (
 from training.checkpointing import write_atomically
 
 COLUMNS = {  # metric -> (title, digits)
-    "psnr": ("PSNR dB", 2),
+    "clip_psnr": ("PSNR dB, clips", 2),
+    "psnr": ("PSNR dB, frames", 2),
     "ssim": ("SSIM", 4),
     "mse": ("MSE", 5),
     "ssim_last": ("SSIM, last frame", 4),
-    "moving_psnr": ("PSNR dB, moving", 2),
+    "moving_psnr": ("PSNR dB, frames, moving", 2),
     "moving_mse": ("MSE, moving", 5),
 }
 GAP_TITLES = {
@@ -38,7 +39,9 @@ GAP_TITLES = {
 ROW_TITLES = {STATIC: "static frame (floor)", CEILING: "autoencoder (ceiling)", TRUE: "true actions"}
 METRIC_NOTE = (
     "Generated frames only, RGB in [0, 1]; frames are averaged within an episode, intervals are 95 % t "
-    "intervals over episodes. Moving pixels differ by more than 0.075 from the last given frame in the truth."
+    "intervals over episodes. PSNR of clips is that of a clip's mean squared error, of frames the mean over "
+    "frames: the latter flatters a static picture, which is exact (100 dB) until something moves. "
+    "Moving pixels differ by more than 0.075 from the last given frame in the truth."
 )
 
 
