@@ -27,7 +27,7 @@ COLUMNS = {  # metric -> (title, digits)
     "ssim": ("SSIM", 4),
     "mse": ("MSE", 5),
     "ssim_last": ("SSIM, last frame", 4),
-    "moving_psnr": ("PSNR dB, frames, moving", 2),
+    "moving_psnr": ("PSNR dB, moving", 2),
     "moving_mse": ("MSE, moving", 5),
 }
 GAP_TITLES = {
