@@ -1,6 +1,5 @@
 """The work of a study: each row trained in a process of its own, then scored; a failure costs its row."""
 
-import filecmp
 import json
 import shlex
 import subprocess
@@ -17,6 +16,7 @@ from eval.disentanglement_first_stage import SCORES_FILE, is_first_stage, score_
 from eval.disentanglement_rows import POINTS, Row, Study
 from training.checkpointing import write_atomically
 from training.signals import EXIT_STOPPED
+from worldmodel.checkpoint import fingerprint
 from worldmodel.config import load_config
 
 SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends
@@ -143,7 +143,7 @@ def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str
         out = Path(config.out)
         if out.exists() or not model.exists():
             continue
-        if point == "best" and is_copy(folder / POINTS["last"], model):
+        if point == "best" and _weights(model) == _weights(folder / POINTS["last"]):  # often the same
             last = (folder / f"scores_{row.name}_last.json").read_text()
             write_atomically(out, json.dumps(json.loads(last) | {"model": str(model)}, indent=1) + "\n")
             continue
@@ -162,12 +162,6 @@ def score_prepared(row: Row, study: Study, runs: Path, seed: int, overrides: lis
     print(row.name, seed, f"PSNR {result['psnr']['mean']:.2f}, {result['codes_used']} codes used")
 
 
-def is_copy(first: Path, second: Path) -> bool:
-    """Whether two model folders hold the same weights: the best ones are often the last."""
-    names = [file.relative_to(first) for file in sorted(first.rglob("*.safetensors"))]
-    return all((second / name).exists() and filecmp.cmp(first / name, second / name, False) for name in names)
-
-
 def _evaluation(
     row: Row, study: Study, runs: Path, seed: int, point: str, overrides: list[str]
 ) -> EvaluationConfig:
@@ -182,6 +176,10 @@ def _check_scores(config: EvaluationConfig) -> None:
     found, wanted = json.loads(out.read_text())["evaluation"], json.loads(json.dumps(asdict(config)))
     if changed := sorted(key for key in wanted if key not in SAME_RESULT and found.get(key) != wanted[key]):
         raise ValueError(f"{out} was scored with another {', '.join(changed)}; use another --out")
+
+
+def _weights(model: Path) -> str:
+    return fingerprint(model, (".safetensors",))
 
 
 def _log(runs: Path, row: Row, seed: int) -> Path:
