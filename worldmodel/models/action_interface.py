@@ -34,7 +34,7 @@ class ActionInterface(nn.Module):
     """Lifts one action vector per transition to one embedding per latent frame, and optionally to more.
 
     `token_gates` (layers, heads) adds a token per transition, `map_tokens` an embedding for each of the video
-    tokens of a latent frame. With `running_sum` a latent frame hears all that was done since the given frame
+    tokens of a latent frame. With `action_sum` a latent frame hears all that was done since the given frame
     beside its own transitions: where actions are motions, that is where things are by then. With `action_dim`
     0 there is nothing to lift: every latent frame gets the null embedding.
     """
@@ -47,11 +47,11 @@ class ActionInterface(nn.Module):
         hidden: int,
         token_gates: tuple[int, int] | None = None,
         map_tokens: int = 0,
-        running_sum: bool = False,
+        action_sum: bool = False,
     ) -> None:
         super().__init__()
-        self.running_sum = running_sum
-        inputs = (FRAMES_PER_LATENT + running_sum) * action_dim
+        self.action_sum = action_sum
+        inputs = (FRAMES_PER_LATENT + action_sum) * action_dim
         self.null = nn.Parameter(torch.zeros(width))
         self.frame_embedder = _silent(_mlp(inputs, hidden, width)) if action_dim else None
         self.map_embedder = None
@@ -75,7 +75,7 @@ class ActionInterface(nn.Module):
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
         heard = groups.flatten(2)
-        if self.running_sum:
+        if self.action_sum:
             # In means of a latent frame: some frames' worth of motion stays of the size of an action.
             heard = torch.cat([heard, groups.mean(2).cumsum(1)], -1)
         frames = _fill_null(self.frame_embedder(heard), self.null, missing)

@@ -47,9 +47,7 @@ class WorldModelConfig:
     # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
     # for small nets from scratch, tied to one latent grid
     action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
-    action_sum: bool = (
-        False  # latent frames also hear the sum of actions so far, for actions that are motions
-    )
+    action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
     interface_hidden: int = 256  # hidden channels of the action interface

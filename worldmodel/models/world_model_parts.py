@@ -62,7 +62,7 @@ def build_interface(
         hidden=config.interface_hidden,
         token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
         map_tokens=num_places if config.action_path == "adaln+map" else 0,
-        running_sum=config.action_sum,
+        action_sum=config.action_sum,
     )
 
 

@@ -65,8 +65,8 @@ def test_wrapped_backbone_keeps_the_parameter_names_of_wan():
 
 
 @torch.no_grad()
-def test_running_sum_hears_what_was_done_before_but_not_in_which_order():
-    interface = ActionInterface(5, WIDTH, hidden=32, map_tokens=PATCHES, running_sum=True)
+def test_action_sum_hears_what_was_done_before_but_not_in_which_order():
+    interface = ActionInterface(5, WIDTH, hidden=32, map_tokens=PATCHES, action_sum=True)
     randomise(interface)
     actions = torch.randn(1, 12, 5)
     reference = interface(actions)
@@ -80,8 +80,8 @@ def test_running_sum_hears_what_was_done_before_but_not_in_which_order():
 
 
 @torch.no_grad()
-def test_running_sum_is_in_means_of_a_latent_frame():
-    interface = ActionInterface(1, 1, hidden=1, running_sum=True)
+def test_action_sum_is_in_means_of_a_latent_frame():
+    interface = ActionInterface(1, 1, hidden=1, action_sum=True)
     heard = []
     assert interface.frame_embedder is not None
     interface.frame_embedder.register_forward_pre_hook(lambda module, inputs: heard.append(inputs[0]))
