@@ -1,18 +1,15 @@
 """DCI: disentanglement, completeness and informativeness from the importance of each code for each factor."""
 
 import os
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Integer, Num
 from scipy.stats import entropy
-from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
-from sklearn.inspection import permutation_importance
 from tqdm import tqdm
 
+from worldmodel.diagnostics.boosted_trees import fit_boosted_trees
 from worldmodel.diagnostics.factor_sampling import check_counts, factor_table, sample_points
 from worldmodel.diagnostics.intervals import UNKNOWN, Interval, jackknife_interval
 
@@ -31,7 +28,7 @@ class Dci:
     importance: Float[np.ndarray, "d num_factors"]
     num_train: int
     num_test: int
-    comparable: bool  # whether classifier, averaging and counts are the published ones
+    comparable: bool  # whether averaging and counts are the published ones
 
 
 def dci(
@@ -41,26 +38,21 @@ def dci(
     seed: int = 0,
     num_train: int = REFERENCE_COUNTS[0],
     num_test: int = REFERENCE_COUNTS[1],
-    mode: Literal["reference", "fast"] = "reference",
     weighted: bool = True,
     jobs: int | None = None,
     progress: bool = False,
 ) -> Dci:
     """DCI with one gradient-boosting classifier per factor, `jobs` at a time (None: one per processor).
 
-    `mode="fast"` fits histogram boosting with permutation importances instead: minutes become seconds, and
-    numbers are not comparable with published ones. `weighted=False` is the plain mean over codes that is also
-    in print; a dead code then counts as entangled.
+    `weighted=False` is the plain mean over codes that is also in print; a dead code then counts as entangled.
     """
     check_counts(num_train=num_train, num_test=num_test)
-    if mode == "fast":
-        warnings.warn("fast DCI is not comparable with published scores", stacklevel=2)
     table = factor_table(codes, factors)
     rng = np.random.RandomState(seed)
     train, test = sample_points(table, num_train, rng), sample_points(table, num_test, rng)
 
     def fit(factor: int) -> tuple[np.ndarray, float, float]:
-        return _fit_factor(train[0], train[1][:, factor], test[0], test[1][:, factor], mode, seed)
+        return _fit_factor(train[0], train[1][:, factor], test[0], test[1][:, factor], seed)
 
     # Cost grows with the number of classes: the longest first, so that no processor waits for the last one.
     order = sorted(range(len(table.sizes)), key=lambda factor: -table.sizes[factor])
@@ -79,7 +71,7 @@ def dci(
         matrix,
         num_train,
         num_test,
-        mode == "reference" and weighted and (num_train, num_test) == REFERENCE_COUNTS,
+        weighted and (num_train, num_test) == REFERENCE_COUNTS,
     )
 
 
@@ -106,19 +98,14 @@ def _average(values: np.ndarray, weights: np.ndarray, weighted: bool) -> float:
 
 
 def _fit_factor(
-    x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, mode: str, seed: int
+    x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, seed: int
 ) -> tuple[np.ndarray, float, float]:
     """Importances of the codes for one factor, and the accuracies."""
     if (y_train == y_train[0]).all():
         return np.zeros(x_train.shape[1]), 1.0, float((y_test == y_train[0]).mean())
-    if mode == "fast":
-        model = HistGradientBoostingClassifier(random_state=seed, max_iter=50).fit(x_train, y_train)
-        drop = permutation_importance(model, x_test, y_test, n_repeats=3, random_state=seed).importances_mean
-        importance = np.clip(drop, 0.0, None)
-    else:
-        model = GradientBoostingClassifier(random_state=seed).fit(x_train, y_train)
-        importance = np.abs(model.feature_importances_)
-    return importance, float(model.score(x_train, y_train)), float(model.score(x_test, y_test))
+    model = fit_boosted_trees(x_train, y_train, seed=seed)
+    train_accuracy = float((model.predict(x_train) == y_train).mean())
+    return model.importance, train_accuracy, float((model.predict(x_test) == y_test).mean())
 
 
 def _factor_jackknife(importance: np.ndarray, weighted: bool) -> Interval:

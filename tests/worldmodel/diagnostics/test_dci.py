@@ -67,13 +67,6 @@ def test_bounds_of_the_reference_on_its_dummy_data(
     assert twice.completeness == pytest.approx(TWINS, abs=0.1)
 
 
-def test_fast_mode_warns_that_it_is_not_comparable(small_grid: np.ndarray) -> None:
-    with pytest.warns(UserWarning, match="not comparable"):
-        result = dci(small_grid, small_grid, num_train=500, num_test=500, mode="fast")
-    assert not result.comparable
-    assert result.disentanglement > 0.95
-
-
 def test_a_factor_with_one_value_needs_no_classifier(small_grid: np.ndarray) -> None:
     factors = np.concatenate([small_grid[:, :2], np.zeros((240, 1), dtype=np.int64)], axis=1)
     result = dci(small_grid, factors, num_train=500, num_test=500)
