@@ -59,7 +59,7 @@ SOURCE := $(BIN)/worldmodel collect --task place_a2b_left place_a2b_right babble
 AUTOENCODER := $(BIN)/python training/train_autoencoder.py configs/desk/autoencoder.yaml --resume
 WORLD_MODEL := $(BIN)/python training/train_world_model.py configs/desk/world_model.yaml --resume
 LATER := data.paths=[$(DESK)/source,$(DESK)/source2] fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
-STEPS := source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 shipped locator
+STEPS := source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 shipped locator lacg
 step_source = $(SOURCE) --out $(DESK)/source
 step_source2 = $(SOURCE) --seed 1000 --out $(DESK)/source2
 step_target = $(BIN)/worldmodel collect --task place_a2b_left --embodiment finch --episodes 100 --size 64 64 --out $(DESK)/target
@@ -70,6 +70,7 @@ step_latents = $(BIN)/python training/encode_latents.py configs/desk/world_model
 step_acg = $(WORLD_MODEL)
 step_acg2 = $(WORLD_MODEL) start_from=$(DESK)/acg/model output=$(DESK)/acg2 fit.steps=6500 $(LATER)
 step_acg3 = $(WORLD_MODEL) start_from=$(DESK)/acg2/model output=$(DESK)/acg3 model.refiner_width=64 fit.steps=6000 fit.validate_every=750 $(LATER)
+step_lacg = $(WORLD_MODEL) model.pretrained=$(DESK)/acg3/model output=$(DESK)/lacg model.regime=lacg model.action_sum=true model.refiner_width=64 model.objective.idm_weight=1.0 fit.steps=6000 fit.optim.lr=1e-3 fit.validate_every=500 validation.num_rollouts=2 data.paths=[$(DESK)/source,$(DESK)/source2]
 step_shipped = $(BIN)/python training/ship_model.py $(DESK)/acg3 $(DESK)/shipped --config configs/desk/world_model.yaml
 step_locator = $(BIN)/python eval/train_locator.py $(DESK)/source $(DESK)/target output=$(DESK)/locator fit.steps=2500 frames_per_episode=12 --resume
 

@@ -87,7 +87,7 @@ def test_make_desk_goes_on_where_it_failed_and_skips_what_is_done(project: Path)
     code, second = make_desk(project, "nothing fails")
     assert code == 0
     assert second[0] == first[-1]
-    assert len(first) - 1 + len(second) == 12
+    assert len(first) - 1 + len(second) == 13
     assert make_desk(project, "nothing fails") == (0, [])
 
 
@@ -99,7 +99,8 @@ def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(p
             if script.endswith(f"train_{name}.py"):
                 path = str(ROOT / words[0]) if words[0].endswith(".yaml") else None
                 configs.append(load_config(schema, path, [word for word in words if "=" in word]))
-    expected = ("autoencoder", "autoencoder", "acg", "acg2", "acg3", "locator")
+    expected = ("autoencoder", "autoencoder", "acg", "acg2", "acg3", "locator", "lacg")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
-    starts = [config.start_from for config in configs if isinstance(config, TrainConfig)]
-    assert starts == ["", "outputs/desk/acg/model", "outputs/desk/acg2/model"]
+    models = [config for config in configs if isinstance(config, TrainConfig)]
+    starts = [config.start_from or config.model.pretrained for config in models]
+    assert starts == ["", *(f"outputs/desk/{name}/model" for name in ("acg", "acg2", "acg3"))]
