@@ -1,30 +1,26 @@
-"""Tables and figures of the identifiability study from its collected JSON files."""
+"""Tables of the identifiability study from its collected JSON files."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from eval.simulation_cells import (
+    COLUMNS,
+    CONDITIONS,
+    DIMS,
+    MIXINGS,
+    PAPER_BASELINES,
+    PAPER_TABLE,
+    PAPER_TEXT,
+    Cell,
+    best_of_restarts,
+    find,
+    load_cells,
+)
+from eval.simulation_figures import sweep_curves, violins
 
-MIXINGS, DIMS, CONDITIONS = ("orthogonal", "generic"), (5, 10, 20), (2, 4, 8, 16, 32)
-# What the paper reports: section 5.1 at |U| = 8, and Table 5.
-PAPER_TEXT = {5: 0.96, 10: 0.87, 20: 0.81}
-PAPER_TABLE = {
-    5: (0.51, 0.79, 0.96, 0.97, 0.97),
-    10: (0.43, 0.62, 0.84, 0.93, 0.94),
-    20: (0.39, 0.51, 0.71, 0.86, 0.92),
-}
-# The text gives the ends of a range over d_z, at |U| = 8.
-PAPER_BASELINES = {
-    "iVAE": {5: "0.80", 10: "0.65 to 0.80", 20: "0.65"},
-    "beta-VAE": {5: "0.53", 10: "0.39 to 0.53", 20: "0.39"},
-}
 # Scores without a model: title and name in the files of oracles.
 BOUNDS = {
     "ceiling": "ceiling",
@@ -34,82 +30,8 @@ BOUNDS = {
 }
 # Latents that a cell may offer beside the model's own; `modulated` is scored against the true w.
 LATENTS = ("", "standardised_", "modulated_", "aligned_")
-# Columns: title, cell name, score. The iVAE standardised by its prior is the tied MD-VAE, number for number.
-COLUMNS = (
-    ("beta-VAE", "beta_vae", "mcc"),
-    ("iVAE as is", "ivae", "mcc"),
-    ("MD-VAE concat", "concat", "mcc"),
-    ("MD-VAE modulated", "modulated", "mcc"),
-    ("MD-VAE tied = iVAE standardised", "ivae", "standardised_mcc"),
-    ("MD-VAE tied, full posterior", "tied_full", "mcc"),
-    ("the same, aligned", "tied_full", "aligned_mcc"),
-    ("the same, best of 3 starts by ELBO", "tied_full_restarts", "aligned_mcc"),
-    ("beta-VAE aligned", "beta_vae", "aligned_mcc"),
-    ("MD-VAE tied, aligned", "ivae", "aligned_mcc"),
-    ("MD-VAE modulated, aligned", "modulated", "aligned_mcc"),
-)
 # Cells of configs/simulation/mcl_ablation.txt.
 ABLATION, ABLATION_BASE = "smooth_", "smooth_none"
-RESTARTS = "tied_full", ("tied_full_r1", "tied_full_r2")  # cells that differ in their initial weights only
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One trained cell: a model on a data process."""
-
-    name: str
-    mixing: str
-    latent_dim: int
-    num_conditions: int
-    scores: dict[str, dict[str, list[float]]]  # epoch -> score -> one value per seed
-    content: dict[str, Any]
-
-    @property
-    def last(self) -> dict[str, list[float]]:
-        """Scores after the last epoch."""
-        return self.scores[max(self.scores, key=int)]
-
-    def values(self, score: str, epoch: str | None = None) -> np.ndarray:
-        """One value per seed, nan where it diverged; after the last epoch unless told otherwise."""
-        return np.asarray((self.scores[epoch] if epoch else self.last)[score], dtype=float)
-
-
-def load_cells(results: Path) -> list[Cell]:
-    """All collected cells."""
-    cells = []
-    for path in sorted((results / "cells").glob("*.json")):
-        content = json.loads(path.read_text())
-        data = content["identity"]["data"]
-        key = (content["identity"]["name"], data["mixing"], data["latent_dim"], data["num_conditions"])
-        cells.append(Cell(*key, content["scores"], content))
-    return cells
-
-
-def best_of_restarts(cells: list[Cell]) -> list[Cell]:
-    """For every data process with all its restarts: per seed the start with the highest held-out ELBO."""
-    base, others = RESTARTS
-    best = []
-    for cell in (cell for cell in cells if cell.name == base):
-        key = (cell.mixing, cell.latent_dim, cell.num_conditions)
-        starts = [cell, *(other for name in others if (other := find(cells, name, *key)))]
-        if len(starts) == 1 + len(others):
-            # A start that diverged has no bound: it must not win over those that have one.
-            bounds = [np.nan_to_num(start.values("elbo"), nan=-np.inf) for start in starts]
-            chosen = np.argmax(bounds, axis=0)
-            last = {
-                score: [float(starts[start].values(score)[seed]) for seed, start in enumerate(chosen)]
-                for score in cell.last
-            }
-            content = {"cell": f"{cell.content['cell']}_restarts"}
-            best.append(Cell(f"{base}_restarts", *key, {max(cell.scores, key=int): last}, content))
-    return best
-
-
-def find(cells: Iterable[Cell], name: str, mixing: str, latent_dim: int, num_conditions: int) -> Cell | None:
-    """The cell with these settings, if it was collected."""
-    key = (name, mixing, latent_dim, num_conditions)
-    found = [cell for cell in cells if (cell.name, cell.mixing, cell.latent_dim, cell.num_conditions) == key]
-    return found[0] if found else None
 
 
 def spread(values: np.ndarray) -> str:
@@ -265,42 +187,8 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]], oracles: d
     return [*lines, _row(["true generator", *[""] * 7, *ranks])]
 
 
-def violins(cells: list[Cell], path: Path) -> None:
-    """MCC of all seeds at |U| = 8: a row of panels per mixing, a line per model that was run."""
-    rows = [mixing for mixing in MIXINGS if any((c.mixing, c.num_conditions) == (mixing, 8) for c in cells)]
-    shown = [
-        column
-        for column in COLUMNS
-        if any(find(cells, column[1], mixing, dim, 8) for mixing in rows for dim in DIMS)
-    ]
-    size = (11, 1 + (0.8 + 0.32 * len(shown)) * len(rows))
-    figure, axes = plt.subplots(
-        len(rows), len(DIMS), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-    )
-    for (row, mixing), (column, dim) in ((m, d) for m in enumerate(rows) for d in enumerate(DIMS)):
-        axis = axes[row, column]
-        for place, (_, name, score) in enumerate(shown):
-            if cell := find(cells, name, mixing, dim, 8):
-                values = cell.values(score)
-                values = values[np.isfinite(values)]
-                shape = axis.violinplot(
-                    values, [place], showmedians=True, widths=0.8, orientation="horizontal"
-                )
-                for part in (*shape.pop("bodies"), *shape.values()):
-                    part.set_color(f"C{place}")
-        axis.axvline(PAPER_TEXT[dim], color="grey", linestyle=":", linewidth=1)
-        axis.set_title(f"{mixing} h, d_z = {dim}", fontsize=9)
-        axis.set_yticks(range(len(shown)), [title for title, _, _ in shown], fontsize=8)
-        axis.set_xlim(0.3, 1)
-        axis.grid(axis="x", alpha=0.3)
-    axes[0, 0].invert_yaxis()
-    axes[-1, 0].set_xlabel("MCC over seeds, |U| = 8 (dotted: paper)")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
 def write_report(results: Path) -> None:
-    """tables.md and mcc.png from whatever has been collected."""
+    """tables.md and the figures from whatever has been collected."""
     cells = load_cells(results)
     cells += best_of_restarts(cells)
     oracles = {
@@ -325,6 +213,7 @@ def write_report(results: Path) -> None:
         text += [f"## {title}", "", *lines, ""]
     (results / "tables.md").write_text("\n".join(text))
     violins(cells, results / "mcc.png")
+    sweep_curves(cells, oracles, results / "sweep.png")
 
 
 def _row(entries: list[str]) -> str:

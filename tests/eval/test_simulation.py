@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eval.simulation import collect, data_name, write_controls, write_oracles
+from eval.simulation_cells import Cell, best_of_restarts
 from eval.simulation_controls import (
     _nearest_diagonal,
     _rotated,
@@ -16,7 +17,7 @@ from eval.simulation_controls import (
     rotations,
     true_diversity,
 )
-from eval.simulation_report import Cell, ablation_table, best_of_restarts, write_report
+from eval.simulation_report import ablation_table, write_report
 from training.seed_stack import OptimisationConfig, SeedStack
 from training.train_simulation import CellConfig, train_cell
 from worldmodel.config import load_config
@@ -149,7 +150,7 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
     last += [f"{np.median(cell['scores']['2'][name]):.3f}" for name in ("reconstruction", "kl", "elbo")]
     assert f" | {' | '.join(last)} |" in tables
     assert "of 3 |" in tables
-    assert (results / "mcc.png").stat().st_size > 10_000
+    assert all((results / name).stat().st_size > 10_000 for name in ("mcc.png", "sweep.png"))
     text = (results / "controls" / "orthogonal_d5_u8_concat.json").read_text()
     controls = json.loads(text, parse_constant=pytest.fail)  # called for what is no JSON: NaN, Infinity
     assert controls["diversity"][0]["true"]["condition_number"] is None
