@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from eval.concept_models import SampledPictures, open_concept_model, with_independent_codes
+from eval.concept_models import (
+    IndependentCodes,
+    SampledPictures,
+    open_concept_model,
+    with_independent_codes,
+)
 from eval.disentanglement import NOT_COMPUTED, EvaluationConfig, evaluate, gather, guard, main
 from eval.factor_alignment import check_pictures
 from tests.eval.concept_stand_ins import MixedReader, StripeReader, striped
@@ -45,6 +50,18 @@ def test_a_rotation_is_entangled_and_independent_components_undo_it() -> None:
     assert result["notes"]["ica_components"] == 3
     assert result["notes"]["ica_converged"]
     assert result["pictures"]["mse"]["mean"] < 1e-9  # decoding goes back through the mixing
+
+
+def test_whether_ica_converged_is_said_of_the_start_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_the_first_converges(*args: object, **options: object) -> IndependentCodes:
+        found = with_independent_codes(*args, **options)  # type: ignore[arg-type]
+        found.aligner.converged_ = np.array([True, False])
+        found.aligner.negentropy_ = np.array([0.1, 0.9])
+        return found
+
+    monkeypatch.setattr("eval.disentanglement.with_independent_codes", only_the_first_converges)
+    result = evaluate(MixedReader(), striped((9, 10, 11)), replace(FEW, dci_train=0, ica=True))
+    assert not result["notes"]["ica_converged"]
 
 
 def test_directions_without_variance_become_dead_codes() -> None:
