@@ -144,8 +144,9 @@ def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str
         if out.exists() or not model.exists():
             continue
         if point == "best" and _weights(model) == _weights(folder / POINTS["last"]):  # often the same
-            last = (folder / f"scores_{row.name}_last.json").read_text()
-            write_atomically(out, json.dumps(json.loads(last) | {"model": str(model)}, indent=1) + "\n")
+            last = json.loads((folder / f"scores_{row.name}_last.json").read_text())
+            same = last | {"model": str(model), "evaluation": last["evaluation"] | {"out": str(out)}}
+            write_atomically(out, json.dumps(same, indent=1) + "\n")
             continue
         scores = score_folder(model, config)["scores"]
         print(row.name, point, seed, {name: round(entry["value"], 3) for name, entry in scores.items()})

@@ -77,6 +77,7 @@ def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: P
     assert len(started()) == 2  # one a seed
     result = json.loads((runs / "autoencoder/seed1/scores_ae_ica_best.json").read_text())
     assert result["evaluation"]["ica"]
+    assert Path(result["evaluation"]["out"]).name == "scores_ae_ica_best.json"  # also where best is the last
     page, text = (runs / "report.html").read_text(), (runs / "report.md").read_text()
     assert page.count("<img") >= 3
     assert "| ae ica | last | 2 |" in text
