@@ -119,7 +119,9 @@ class RolloutEvaluation:
         if recover is None:
             return {}
         return _each_once(
-            lambda video: action_error(recover(video), clip.actions, clip.mask)[first:].mean().item(),
+            lambda video: (
+                action_error(recover(video, clip.embodiment), clip.actions, clip.mask)[first:].mean().item()
+            ),
             {"truth": clip.frames, **videos},
         )
 

@@ -147,10 +147,11 @@ class SensitivityProbe:
             return {}
         pairs = {"true video": (clip.frames, clip.actions)}
         pairs |= {name: (videos[name], actions) for name, actions in told.items() if actions is not None}
-        return {
-            name: action_error(self.recover(video), actions, clip.mask)[self.num_given - 1 :].mean().item()
+        errors = {
+            name: action_error(self.recover(video, clip.embodiment), actions, clip.mask)
             for name, (video, actions) in pairs.items()
         }
+        return {name: error[self.num_given - 1 :].mean().item() for name, error in errors.items()}
 
 
 def probe_model(

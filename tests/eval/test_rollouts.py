@@ -304,7 +304,7 @@ def test_recovered_actions_are_compared_with_the_recorded_ones(make_model, sourc
     evaluation = RolloutEvaluation(make_model(regime="acg"), clips, RolloutsConfig())
     clip = clips[0]
     # A judge that reads every action off the brightness of the frame behind it.
-    evaluation.recover = lambda frames: clip.actions + frames[1:].mean((1, 2, 3))[:, None]
+    evaluation.recover = lambda frames, _: clip.actions + frames[1:].mean((1, 2, 3))[:, None]
     black, grey = torch.zeros_like(clip.frames), torch.full_like(clip.frames, 0.25)
     errors = evaluation._action_errors(clip, {"true": black, "zero": grey})
     assert errors["true"] == 0

@@ -146,7 +146,7 @@ def test_three_good_episodes_are_not_enough(clips, colours):
 
 
 def test_recovered_actions_are_compared_with_what_each_video_was_told(clips, colours):
-    def centres(frames):
+    def centres(frames, embodiment):
         """Reads the shapes' places back from the pictures: the mean place of each one's colour."""
         shapes = torch.from_numpy(colours / 255).float()
         grid = torch.linspace(-1, 1, frames.shape[-1]) / 0.7
@@ -156,7 +156,7 @@ def test_recovered_actions_are_compared_with_what_each_video_was_told(clips, col
             total = weight.sum((1, 2)).clamp_min(1e-6)
             found += [(weight.sum(1) * grid).sum(1) / total, (weight.sum(2) * grid).sum(1) / total]
         raw = torch.stack(found, 1)[1:].double().numpy()
-        return clips.normalizer.normalize(np.clip(raw, -1, 1), "a")
+        return clips.normalizer.normalize(np.clip(raw, -1, 1), embodiment)
 
     records = records_of(Renderer(clips.normalizer, colours), clips, centres)
     mean = {name: np.mean([r["recovered"][name] for r in records]) for name in records[0]["recovered"]}

@@ -140,10 +140,16 @@ class ActionNormalizer:
         return torch.arange(self.width) < len(self._stats_of(embodiment).names)
 
     def normalize(
-        self, robot_actions: Float[np.ndarray, "*n raw"], embodiment: str, names: Sequence[str] | None = None
+        self,
+        robot_actions: Float[np.ndarray, "*n raw"],
+        embodiment: str,
+        names: Sequence[str] | None = None,
+        *,
+        clip: bool = True,
     ) -> Float[Tensor, "*n a"]:
         """Raw actions -> clipped to [-1, 1], zeros in constant and padded dimensions."""
-        scaled = np.clip(self._scale(robot_actions, embodiment, names), -1, 1)
+        scaled = self._scale(robot_actions, embodiment, names)
+        scaled = np.clip(scaled, -1, 1) if clip else scaled
         padded = np.zeros((*scaled.shape[:-1], self.width), np.float32)
         padded[..., : scaled.shape[-1]] = scaled
         return torch.from_numpy(padded)
