@@ -29,7 +29,7 @@ def action_judge(model: WorldModel, source: str, embodiments: Sequence[str]) -> 
     @torch.no_grad()
     def recover(frames: Float[Tensor, "t 3 H W"], embodiment: str) -> Float[Tensor, "n a"]:
         seen = idm.robot_actions(idm(frames[None].to(device)))[0].cpu()
-        if lender is model:
+        if lender.normalizer.to_dict() == model.normalizer.to_dict():
             return seen
         raw = lender.normalizer.denormalize(seen, embodiment)
         return model.normalizer.normalize(raw, embodiment, clip=False)
