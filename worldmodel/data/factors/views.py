@@ -10,7 +10,8 @@ from torch import Tensor
 
 from worldmodel.data.factors.types import FactorDataset, grid_factors, grid_index, is_grid
 
-# Factors whose last value stands beside their first: hues of Rooms and Shapes3D, azimuth of Cars3D.
+# Factors whose last value stands beside their first: hues of Rooms and Shapes3D, azimuth of Cars3D. So does
+# the orientation of dSprites (0 to 360 degrees), known by its places; elsewhere it is within 30 degrees.
 CIRCULAR = ("floor_hue", "wall_hue", "object_hue", "azimuth")
 
 
@@ -56,7 +57,7 @@ def sub_grid(dataset: FactorDataset, counts: Sequence[int]) -> FactorDataset:
     for name, size, count in zip(dataset.factor_names, dataset.factor_sizes, counts, strict=True):
         if not 1 <= count <= size:
             raise ValueError(f"{dataset.name}: {name} has {size} values, {count} cannot be kept")
-        is_circular = name in CIRCULAR
+        is_circular = name in CIRCULAR or (name == "orientation" and "pos_x" in dataset.factor_names)
         end = size if is_circular else size - 1
         kept.append(np.linspace(0, end, count, endpoint=not is_circular).round().astype(np.int64))
     sizes = tuple(len(values) for values in kept)

@@ -33,6 +33,14 @@ def test_values_on_a_circle_are_spread_over_the_circle() -> None:
     assert [kept.tolist() for kept in hues.kept] == [[0, 2, 4, 6, 8], [0, 2, 4, 7, 9]]
 
 
+@pytest.mark.parametrize(("other", "expected"), [("pos_x", [0, 2, 4, 6, 8]), ("scale", [0, 2, 4, 7, 9])])
+def test_only_the_sprites_turn_full_circle(other: str, expected: list[int]) -> None:
+    turned = ArrayFactors("turned", ("orientation", other), (10, 10), np.zeros((100, 4, 4), np.uint8))
+    part = sub_grid(turned, [5, 5])
+    assert isinstance(part, SubGrid)
+    assert part.kept[0].tolist() == expected
+
+
 def test_no_counts_change_nothing() -> None:
     whole = numbered()
     assert sub_grid(whole, ()) is whole
