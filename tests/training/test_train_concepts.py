@@ -181,6 +181,30 @@ def test_every_preset_is_a_valid_config_and_the_paper_ones_carry_its_numbers() -
     assert "mcl_weight: 0.0001" in config_to_yaml(resolved)
 
 
+@pytest.mark.slow
+def test_every_stage_of_the_paper_presets_takes_a_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    write_sprites(tmp_path / "small.npz")
+    with np.load(tmp_path / "small.npz") as small:
+        images = small["imgs"].repeat(2, axis=1).repeat(2, axis=2)
+        np.savez(tmp_path / "sprites.npz", imgs=images, latents_classes=small["latents_classes"])
+    before = None
+    for preset in ("vqvae", "mddiff", "mcl"):
+        overrides = [f"data.path={tmp_path}/sprites.npz", f"output={tmp_path}/{preset}", "fit.trackers=[]"]
+        overrides += ["fit.steps=1", "fit.global_batch=4", "fit.micro_batch=4", "fit.machine.device=cpu"]
+        overrides += [f"start_from={before}"] if before else []
+        config = load_config(ConceptTrainConfig, str(PRESETS / "paper" / f"{preset}.yaml"), overrides)
+        assert train(config, resume=False)
+        before = tmp_path / preset / "model"
+        assert all(np.isfinite(record["loss"]) for record in log_of(tmp_path / preset))
+    assert "critic 369,857" in caplog.text
+    tuned = MDDiff.from_pretrained(tmp_path / "mcl/model")
+    assert sum(p.numel() for p in tuned.unet.parameters()) == 37_469_635
+    assert tuned.encode(torch.from_numpy(images[:2] * 255)[:, None].repeat(1, 3, 1, 1)).shape == (2, 20)
+
+
 def test_some_indices_are_different_and_all_when_there_are_few() -> None:
     assert some_indices(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
     chosen = some_indices(1000, 50, 0)
