@@ -109,9 +109,7 @@ def collect(
             _progress_bar(config, progress, episodes) as bar,
             _remembered_interrupts() as interrupts,
         ):
-            while len(progress.scenes) < episodes:
-                if interrupts:
-                    raise KeyboardInterrupt
+            while len(progress.scenes) < episodes and not interrupts:
                 _take(folder, progress, next(recordings))
                 bar.update(len(progress.scenes) - bar.n)
                 bar.set_postfix_str(f"{_percent(progress)} of {progress.tried} seeds kept")
@@ -273,7 +271,10 @@ class _Workers(ProcessPoolExecutor):
 
 @contextmanager
 def _remembered_interrupts() -> Iterator[list[int]]:
-    """Ctrl-C raises as always and is also noted: raised inside a destructor of a C library it gets lost."""
+    """Ctrl-C is noted, and raised at the end of the block; a second one is raised on the spot.
+
+    On the spot may be inside a destructor, where Python prints what is raised and goes on.
+    """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -281,13 +282,16 @@ def _remembered_interrupts() -> Iterator[list[int]]:
 
     def note(number: int, _: object) -> None:
         received.append(number)
-        raise KeyboardInterrupt
+        if len(received) > 1:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, note)
     try:
         yield received
     finally:
         signal.signal(signal.SIGINT, before)
+    if received:
+        raise KeyboardInterrupt
 
 
 class _ThisProcess(Executor):

@@ -28,6 +28,7 @@ def test_what_is_printed_and_the_exit_code_are_kept(tmp_path: Path) -> None:
     assert "no_such_program" in log.read_text()
 
 
+@pytest.mark.usefixtures("python_hears_ctrl_c")
 def test_an_interrupted_parent_lets_the_child_save_itself(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -242,6 +243,51 @@ def test_ctrl_c_does_not_reach_a_worker_that_is_still_starting() -> None:
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGINT)  # long before the new interpreter has imported anything
         assert answer.result(timeout=60) == worker.pid
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def ctrl_c_in_a_destructor() -> None:
+    class Dying:
+        def __del__(self) -> None:
+            ctrl_c()
+
+    Dying()
+
+
+class InterruptedPool(ScriptedPool):
+    """Ctrl-C comes while an episode is recorded."""
+
+    def __init__(self, *signals: Callable[[], None]) -> None:
+        super().__init__()
+        self.signals = signals
+
+    def submit(self, function, /, config: RecordingConfig, seed: int) -> Future:
+        future = super().submit(function, config, seed)
+        for send in self.signals:
+            send()
+        return future
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("episodes", [1, 3])
+@pytest.mark.parametrize("send", [ctrl_c, ctrl_c_in_a_destructor])
+def test_the_episode_at_hand_is_kept_wherever_ctrl_c_comes(
+    tmp_path: Path, send: Callable[[], None], episodes: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path, CONFIG, episodes=episodes, seed=0, pool=InterruptedPool(send))
+    assert len(RobotwinDataset(tmp_path)) == 1
+
+
+@pytest.mark.usefixtures("python_hears_ctrl_c")
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path, CONFIG, episodes=3, seed=0, pool=InterruptedPool(ctrl_c, ctrl_c))
+    assert not list(tmp_path.glob("data/*"))
 
 
 def test_ctrl_c_saves_what_is_done_and_the_same_command_finishes(three: Path, tmp_path: Path) -> None:
