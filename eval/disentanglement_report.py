@@ -1,5 +1,6 @@
 """One page of a study: tables, what MCL changes, training dynamics, traversals, swaps and attention."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from eval.disentanglement_dynamics import draw_dynamics, read_curves
 from eval.disentanglement_effect import effect_section
 from eval.disentanglement_first_stage import ceiling_section
 from eval.disentanglement_rows import POINTS, Study
-from eval.disentanglement_tables import ScoredModel, comparison_table, paper_table
+from eval.disentanglement_tables import ScoredModel, comparison_table, paper_table, seed_scores
 from eval.disentanglement_work import COMMIT_FILE, Failure
 from eval.report import Figures, Page, Section, Text, Verdict, write_page
+from training.checkpointing import write_atomically
 from worldmodel.data.factors.types import FactorDataset
 
 
@@ -37,7 +39,8 @@ def write_report(
     ddim_steps: int,
     seed: int = 0,
 ) -> Path:
-    """RUNS/report.html and report.md with figures beside them."""
+    """RUNS/report.html and report.md with figures beside them, and their numbers in scores.json."""
+    write_atomically(origin.runs / "scores.json", json.dumps(seed_scores(models), indent=1) + "\n")
     figures = origin.runs / "figures"
     draw_dynamics(figures / "dynamics.png", read_curves(origin.runs, origin.study), ("factor_vae", "mig"))
     caption = "scores of a few thousand pictures; a line per seed, a colour per family, MCL after its stage 1"

@@ -4,9 +4,10 @@ python eval/disentanglement_study.py configs/disentanglement/rooms.txt --out out
 python eval/disentanglement_study.py STUDY --out FOLDER --seeds 1 num_votes=1000 dci_train=1000 dci_test=500
 python eval/disentanglement_study.py STUDY --out FOLDER --report
 
-Writes OUT/ROW/seedN (runs and scores), OUT/logs, OUT/failures.json and OUT/report.{html,md}. A row that
-fails is recorded, rows that need it are skipped, the others go on. Exit code 0 all done, 1 some rows failed,
-2 wrong study or results of other settings, 130 stopped by a signal, 143 a training was stopped by one.
+Writes OUT/ROW/seedN (runs and scores), OUT/logs, OUT/failures.json, OUT/report.{html,md} and the numbers of
+its tables, seed by seed, in OUT/scores.json. A row that fails is recorded, rows that need it are skipped,
+the others go on. Exit code 0 all done, 1 some rows failed, 2 wrong study or results of other settings, 130
+stopped by a signal, 143 a training was stopped by one.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Scores of many runs as tables over seeds, beside what they cost and what the paper reports."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,6 +110,22 @@ def total_cost(runs: Path, study: Study, name: str, seed_folder: str) -> Cost | 
         before = (total.cpu_seconds, total.pictures) if total else (0.0, 0)
         total = replace(cost, cpu_seconds=cost.cpu_seconds + before[0], pictures=cost.pictures + before[1])
     return total
+
+
+def seed_scores(models: Sequence[ScoredModel]) -> dict[str, list[dict[str, Any]]]:
+    """The numbers behind the tables, seed by seed, for JSON; what was not computed is left out."""
+    return {
+        f"{model.name} {model.point}": [
+            {"seed": int(folder.name.removeprefix("seed"))}
+            | {
+                name: round(number, 5)
+                for title, (_, name, _) in COLUMNS.items()
+                if math.isfinite(number := model.values(title)[place])
+            }
+            for place, folder in enumerate(model.folders)
+        ]
+        for model in models
+    }
 
 
 def comparison_table(models: Sequence[ScoredModel]) -> Table:

@@ -13,7 +13,7 @@ from eval.disentanglement_effect import effect_section
 from eval.disentanglement_report import best_run, failure_blocks
 from eval.disentanglement_rows import read_study
 from eval.disentanglement_study import main
-from eval.disentanglement_tables import ScoredModel, comparison_table, paper_table, total_cost
+from eval.disentanglement_tables import ScoredModel, comparison_table, paper_table, seed_scores, total_cost
 from eval.disentanglement_work import read_failures
 from robotwin_adapters.tabletop import rooms as rendered
 from training.command_line import run_script
@@ -216,7 +216,7 @@ def test_shipped_studies_name_files_that_exist(name: str) -> None:
             words = [word.replace("{runs}", "runs").replace("{seed}", "0") for word in words]
             load_config(schema, str(ROOT / config), [*words, *study.data])
     names = {row.name for row in study.rows}
-    assert {"beta_vae", "factor_vae", "beta_tcvae", "ae_ica", "encdiff_longer", "mddiff_longer"} <= names
+    assert {"beta_vae", "factor_vae", "beta_tcvae", "ae_ica", "encdiff", "mddiff_longer"} <= names
     modes = {"exact", "detached", "finite_difference", "jvp", "hessian_diag"}
     assert {f"mcl_{mode}" for mode in modes} | {"mcl_exact_0.1"} <= names
 
@@ -253,6 +253,14 @@ def test_tables_state_means_and_intervals_over_seeds() -> None:
     assert row[-6:] == ("not computed", "not computed", "7.0", "1.0", "1,000", "5")
     (alone,) = comparison_table([scored("x", [0.5])]).rows
     assert alone[3] == "0.500"
+
+
+def test_scores_of_every_seed_are_kept_without_what_was_not_computed() -> None:
+    numbers = seed_scores([scored("beta_vae", [0.5, 0.6]), scored("m", [0.25], "best")])
+    assert list(numbers) == ["beta_vae last", "m best"]
+    expected = {"factor_vae": 0.6, "dci": 0.6, "mig": 0.4, "ssim": 0.5, "psnr": 20.0, "mse": 0.01}
+    assert numbers["beta_vae last"][1] == {"seed": 1, **expected}
+    json.dumps(numbers, allow_nan=False)
 
 
 def test_the_effect_of_mcl_is_paired_by_seed_and_said_in_words() -> None:
