@@ -20,8 +20,8 @@ from worldmodel.objectives.elbo import Gaussian
 
 FORMAT = {"format": 1, "model": "ImageVae"}
 CHUNK = 512  # pictures or codes that are processed at once
-# Channels and kernel of each convolution, from the picture inwards; smaller pictures skip the first ones.
-STAGES = ((32, 4), (32, 4), (64, 2), (64, 2))
+CHANNELS = (32, 32, 64, 64)  # of each convolution, from the picture inwards; smaller pictures skip the first
+OUTER_KERNEL = 4  # of the first two convolutions
 DECODER_CHANNELS = (64, 32, 32)  # after each transposed convolution but the last
 INNER = 4  # pixels a side of the innermost feature map
 
@@ -34,6 +34,8 @@ class ImageVaeConfig:
     num_codes: int = 20  # N, scalars per picture; the references use 10
     image_size: int = 64  # pixels a side: 64, 32 or 16
     channels: Literal[1, 3] = 3  # 1: pictures are grey, and only their first channel is modelled
+    # With 2, patches do not overlap: at 32x32 a single convolution is left whose do, and places are learned badly.
+    inner_kernel: Literal[2, 4] = 2  # of the last two convolutions; 2 in the reference study
     hidden: int = 256  # units of the fully connected layers
     beta: float = 4.0  # weight of the KL term (beta_vae) or of the total correlation (beta_tcvae)
     # Weights of KL and total correlation are balanced against a sum over pixels: published ones belong to
@@ -120,7 +122,8 @@ class ImageVae(nn.Module):
 def _encoder(config: ImageVaeConfig, num_stages: int, out_dim: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     width: int = config.channels
-    for channels, kernel in STAGES[-num_stages:]:
+    kernels = (OUTER_KERNEL, OUTER_KERNEL, config.inner_kernel, config.inner_kernel)
+    for channels, kernel in list(zip(CHANNELS, kernels, strict=True))[-num_stages:]:
         layers += [nn.Conv2d(width, channels, kernel, stride=2, padding=kernel // 2 - 1), nn.ReLU()]
         width = channels
     inner = width * INNER**2
@@ -129,7 +132,7 @@ def _encoder(config: ImageVaeConfig, num_stages: int, out_dim: int) -> nn.Sequen
 
 
 def _decoder(config: ImageVaeConfig, num_stages: int) -> nn.Sequential:
-    width = STAGES[-1][0]
+    width = CHANNELS[-1]
     layers: list[nn.Module] = [nn.Linear(config.num_codes, config.hidden), nn.ReLU()]
     layers += [nn.Linear(config.hidden, width * INNER**2), nn.ReLU(), nn.Unflatten(1, (width, INNER, INNER))]
     for channels in (*DECODER_CHANNELS[: num_stages - 1], config.channels):

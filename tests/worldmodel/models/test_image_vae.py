@@ -27,6 +27,13 @@ def test_reference_sizes() -> None:
     assert count(model.decoder) == (10 + 1) * 256 + (256 + 1) * 1024 + transposed
 
 
+def test_overlapping_kernels_change_the_last_two_convolutions() -> None:
+    model = ImageVae(ImageVaeConfig(image_size=32, inner_kernel=4))
+    convolutions = (3 * 16 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 16 + 1) * 64
+    assert count(model.encoder) == convolutions + (1024 + 1) * 256 + (256 + 1) * 40
+    assert model.encode(pictures(32)).shape == (2, 20)
+
+
 def test_discriminator_has_six_layers_of_1000() -> None:
     model = ImageVae(ImageVaeConfig(family="factor_vae"))
     assert model.discriminator is not None
