@@ -34,7 +34,7 @@ class ImageVaeConfig:
     num_codes: int = 20  # N, scalars per picture; the references use 10
     image_size: int = 64  # pixels a side: 64, 32 or 16
     channels: Literal[1, 3] = 3  # 1: pictures are grey, and only their first channel is modelled
-    # With 2, patches do not overlap: at 32x32 a single convolution is left whose do, and places are learned badly.
+    # With 2, patches do not overlap; at 32x32 a single convolution is left whose do, and places suffer.
     inner_kernel: Literal[2, 4] = 2  # of the last two convolutions; 2 in the reference study
     hidden: int = 256  # units of the fully connected layers
     beta: float = 4.0  # weight of the KL term (beta_vae) or of the total correlation (beta_tcvae)
