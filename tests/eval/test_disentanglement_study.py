@@ -220,7 +220,7 @@ def test_shipped_studies_name_files_that_exist(name: str) -> None:
     modes = {"exact", "detached", "finite_difference", "jvp", "hessian_diag"}
     weak, strong = ({f"mcl_{mode}{weight}" for mode in modes} <= names for weight in ("", "_0.1"))
     assert weak or strong
-    assert {"mcl_exact", "mcl_detached", "mcl_exact_0.1", "mcl_detached_0.1"} <= names
+    assert {"mcl_exact", "mcl_detached", "mcl_exact_0.1"} <= names
 
 
 def scored(name: str, values: list[float], point: str = "last") -> ScoredModel:
