@@ -227,3 +227,22 @@ def test_text_that_is_no_yaml_is_a_value_error_that_names_its_place(tmp_path: Pa
     (tmp_path / "bad.yaml").write_text("steps: [1")
     with pytest.raises(ValueError, match=r"bad\.yaml"):
         load_config(OuterConfig, str(tmp_path / "bad.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("name: ${oc.env:WORLDMODEL_SECRET}\n", "name"),
+        ("inner: {factors: {'${oc.env:WORLDMODEL_SECRET}': 1}}\n", "the key inner.factors"),
+        ("inner: {sizes: [1, '${oc.env:WORLDMODEL_SECRET}']}\n", r"inner.sizes\[1\]"),
+        ("name: a-${steps}\n", "name"),
+    ],
+)
+def test_a_config_from_elsewhere_cannot_read_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, place: str
+) -> None:
+    monkeypatch.setenv("WORLDMODEL_SECRET", "7")
+    with pytest.raises(ValueError, match=f"config.yaml: {place}.* plain values"):
+        load_config(OuterConfig, write(tmp_path, text))
+    with pytest.raises(ValueError, match="plain values"):
+        load_config(OuterConfig, None, ["name=${oc.env:WORLDMODEL_SECRET}"])

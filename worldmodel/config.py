@@ -24,16 +24,39 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
         if path is not None:
             if not Path(path).is_file():
                 raise ValueError(f"no config file at {path}")
-            layers.append(OmegaConf.load(path))
+            layers.append(_without_interpolation(OmegaConf.load(path), path))
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
-        layers.append(OmegaConf.from_dotlist([_as_text(override) for override in overrides]))
+        given = OmegaConf.from_dotlist([_as_text(override) for override in overrides])
+        layers.append(_without_interpolation(given, "the command line"))
         config = OmegaConf.to_object(OmegaConf.merge(*layers))
     except (OmegaConfBaseException, YAMLError) as error:
         raise ValueError(f"{where}: {error}") from error
     assert isinstance(config, schema), type(config)
     return config
+
+
+def _without_interpolation(layer: Any, source: str) -> Any:
+    """Refuse `${...}`: OmegaConf would resolve it, and a config from elsewhere could read the environment."""
+    for place, text in _texts(OmegaConf.to_container(layer, resolve=False), ""):
+        if "${" in text:
+            raise ValueError(f"{source}: {place} is {text!r}; expected plain values without ${{...}}")
+    return layer
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Every text in nested mappings and lists, keys too, with the dotted name of its place."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            name = f"{where}.{key}" if where else str(key)
+            yield f"the key {name}", str(key)
+            yield from _texts(entry, name)
+    elif isinstance(value, list):
+        for number, entry in enumerate(value):
+            yield from _texts(entry, f"{where}[{number}]")
+    elif isinstance(value, str):
+        yield where, value
 
 
 def _as_text(override: str) -> str:
