@@ -12,6 +12,7 @@ from eval.point_truth import label_episode
 from eval.predictors import ModelPredictor
 from eval.video_metrics import mse
 from training.world_model_run import TrainConfig
+from worldmodel.cli import main
 from worldmodel.config import load_config
 from worldmodel.models.world_model import WorldModel
 
@@ -20,15 +21,21 @@ WEIGHTS = PROJECT / "worldmodel/weights"
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
+def folder(tmp_path_factory):
     """One episode of a robot that the model was trained on, from a seed that it was not."""
     pytest.importorskip("mujoco")
-    from robotwin_adapters.robotwin import RobotwinDataset
     from robotwin_adapters.tabletop.collect import collect_all
     from robotwin_adapters.tabletop.record import RecordingConfig
 
     folder = tmp_path_factory.mktemp("shipped")
     collect_all(folder, [RecordingConfig("place_a2b_left", "heron")], episodes=1, seed=500_000, workers=1)
+    return folder
+
+
+@pytest.fixture
+def dataset(folder):
+    from robotwin_adapters.robotwin import RobotwinDataset
+
     return RobotwinDataset(folder, action_space="end_effector")
 
 
@@ -66,3 +73,11 @@ def test_the_shipped_locator_finds_the_grippers(dataset):
     seen = labelled.is_known & labelled.is_visible
     assert seen[:, :2].sum() >= 12  # only the arm that works is in the picture
     assert distance[:, :2][seen[:, :2]].mean() < 1.5
+
+
+@pytest.mark.slow
+def test_the_documented_diagnosis_of_the_shipped_model_runs(folder, tmp_path):
+    page = tmp_path / "page.html"
+    command = ["diagnose", str(WEIGHTS / "desk"), "--dataset", str(folder), "--out", str(page)]
+    assert main([*command, "--clips", "1"]) == 0
+    assert "Mechanism diversity of the actions" in page.read_text()

@@ -34,8 +34,9 @@ class LatentRefiner(nn.Module):
         seen = torch.where(sigma[:, None, :, None, None] == 0, noisy, estimate)
         before, first = seen[:, :, :-1], seen[:, :, :1]
         stacked = torch.cat([seen[:, :, 1:], before, first.expand_as(before)], 1)
-        images = rearrange(stacked, "b c f h w -> (b f) c h w").to(self.enter.weight.dtype)
-        fine = F.silu(self.enter(images.contiguous(memory_format=torch.channels_last)))
+        # Channels last in memory, by moving axes: `contiguous(memory_format=...)` does not run inside vmap.
+        images = rearrange(stacked, "b c f h w -> (b f) h w c").contiguous().movedim(-1, 1)
+        fine = F.silu(self.enter(images.to(self.enter.weight.dtype)))
         coarse = F.silu(self.down(fine))
         coarse = coarse + F.silu(self.middle(coarse))
         change = self.leave(fine + F.pixel_shuffle(self.up(coarse), 2))

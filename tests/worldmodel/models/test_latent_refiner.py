@@ -53,3 +53,15 @@ def test_what_cannot_be_refined_is_refused():
     odd = FrameContract(9, 8, 16, 10.0)
     with pytest.raises(ValueError, match="latents of even height and width, got 1x2"):
         build_refiner(WorldModelConfig(prediction="clean", refiner_width=8), odd)
+
+
+@torch.no_grad()
+def test_derivatives_of_many_clips_are_taken_at_once(latents, sigma, randomise):
+    refiner = LatentRefiner(4, 8)
+    randomise(refiner)
+
+    def refine(one: torch.Tensor) -> torch.Tensor:
+        return refiner(one[None], torch.zeros_like(one)[None], sigma[:1])[0]
+
+    alone = torch.stack([refine(one) for one in latents])
+    torch.testing.assert_close(torch.func.vmap(refine)(latents), alone)
