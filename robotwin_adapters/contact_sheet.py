@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-from robotwin_adapters.video import write_video
+from worldmodel.data.video import write_video
 from worldmodel.types import Episode, FrameReader
 
 PAPER, INK, FAINT, GRID = (250, 250, 248), (35, 38, 42), (125, 130, 136), (222, 224, 226)

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from robotwin_adapters.lerobot_write import write_lerobot
-from robotwin_adapters.robotwin_write import (
+from robotwin_adapters.lerobot.write import write_lerobot
+from robotwin_adapters.robotwin.write import (
     robotwin_episode_from,
     write_robotwin_episode,
     write_robotwin_index,

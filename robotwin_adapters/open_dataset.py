@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robotwin_adapters.actions import END_EFFECTOR_NAMES
-from robotwin_adapters.lerobot import LerobotDataset, is_lerobot
-from robotwin_adapters.recording import ActionSpace
-from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
+from robotwin_adapters.lerobot.dataset import LerobotDataset, is_lerobot
+from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
+from robotwin_adapters.robotwin.recording import ActionSpace
 from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
 from worldmodel.data.normalize import ActionNormalizer

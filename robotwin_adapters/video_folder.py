@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
-from robotwin_adapters.lerobot_meta import read_json
-from robotwin_adapters.video import VideoFrames, open_video, probe_video
+from robotwin_adapters.lerobot.meta import read_json
 from worldmodel.config import load_config
+from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
 
 MAPPING_FILE = "dataset.yaml"

@@ -10,10 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
 ALLOWED = {
-    "worldmodel": {"worldmodel"},
+    "worldmodel": {"worldmodel", "robotwin_adapters"},
     "robotwin_adapters": {"robotwin_adapters", "worldmodel"},
-    "training": {"training", "robotwin_adapters", "worldmodel"},
-    "eval": {"eval", "training", "robotwin_adapters", "worldmodel"},
+    "training": {"robotwin_adapters", "worldmodel"},
+    "eval": {"robotwin_adapters", "worldmodel"},
 }
 BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 
-from training.distributed import MachineConfig
-from training.loop import FitConfig
 from worldmodel.config import config_to_yaml, describe_config, load_config, save_config
+from worldmodel.training.loop.distributed import MachineConfig
+from worldmodel.training.loop.fit import FitConfig
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
@@ -189,9 +189,10 @@ PRESETS = sorted(
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_presets_load(path: Path) -> None:
-    from eval.table2_cells import Table2Config
-    from training.train_autoencoder import AutoencoderConfig
-    from training.world_model_run import TrainConfig
+    from studies.table2.cells import Table2Config
+
+    from worldmodel.training.autoencoder import AutoencoderConfig
+    from worldmodel.training.runs.world_model import TrainConfig
 
     schemas = {"autoencoder": AutoencoderConfig, "table2": Table2Config}
     config = load_config(schemas.get(path.stem, TrainConfig), str(path))
@@ -199,8 +200,8 @@ def test_presets_load(path: Path) -> None:
 
 
 def test_commands_of_the_training_page_are_valid() -> None:
-    from training.train_autoencoder import AutoencoderConfig
-    from training.world_model_run import TrainConfig
+    from worldmodel.training.autoencoder import AutoencoderConfig
+    from worldmodel.training.runs.world_model import TrainConfig
 
     text = (ROOT / "docs/training.md").read_text().replace("\\\n", " ")
     commands = [

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from eval.train_locator import LocatorRunConfig
-from training.train_autoencoder import AutoencoderConfig
-from training.world_model_run import TrainConfig
 from worldmodel.config import load_config
+from worldmodel.evaluation.locator.train import LocatorRunConfig
+from worldmodel.training.autoencoder import AutoencoderConfig
+from worldmodel.training.runs.world_model import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 DATA = {"target/episode0.hdf5", "latents/episode0.safetensors"}

@@ -1,36 +1,8 @@
-"""Encode the empty prompt once, so that training never loads the text encoder:
+"""Encode the empty prompt once, so that training never loads the text encoder:"""
 
-python training/encode_prompt.py Wan-AI/Wan2.1-T2V-1.3B-Diffusers outputs/wan/empty_prompt.safetensors
-"""
-
-import argparse
-import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from safetensors.torch import save_file
-
-from worldmodel.models.wan import load_empty_prompt_embedding
-from worldmodel.models.world_model import PROMPT_KEY
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file that `model.prompt` names."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("pipeline", help="Wan pipeline: a folder or a hub id")
-    parser.add_argument("file", type=Path, help="safetensors file to write")
-    arguments = parser.parse_args(argv)
-    embedding = load_empty_prompt_embedding(arguments.pipeline)
-    arguments.file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = arguments.file.with_name(f".{arguments.file.name}.writing")
-    save_file({PROMPT_KEY: embedding.contiguous()}, temporary)
-    os.replace(temporary, arguments.file)
-    print(f"{arguments.file}: {tuple(embedding.shape)}")
-    return 0
-
+from worldmodel.training.encode_prompt import main
 
 if __name__ == "__main__":
     sys.exit(main())

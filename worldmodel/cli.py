@@ -163,10 +163,10 @@ def _add_estimate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _estimate(arguments: argparse.Namespace) -> None:
-    from training.run_shape import run_shape
-    from training.world_model_run import TrainConfig
     from worldmodel.config import load_config
-    from worldmodel.estimate import describe, estimate, parse_gpus
+    from worldmodel.estimate.cost import describe, estimate, parse_gpus
+    from worldmodel.estimate.run_shape import run_shape
+    from worldmodel.training.runs.world_model import TrainConfig
 
     num_gpus, device = parse_gpus(arguments.gpus)
     config = load_config(TrainConfig, arguments.config, arguments.overrides)
@@ -192,7 +192,7 @@ def _add_diagnose(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _diagnose(arguments: argparse.Namespace) -> None:
-    from worldmodel.diagnostics.diagnose import diagnose_generator, diagnose_world_model, first_clips
+    from worldmodel.diagnostics.actions.diagnose import diagnose_generator, diagnose_world_model, first_clips
 
     if ":" in arguments.source:
         written = diagnose_generator(
@@ -204,7 +204,7 @@ def _diagnose(arguments: argparse.Namespace) -> None:
         )
     else:
         from robotwin_adapters.open_dataset import action_space_for, open_dataset
-        from worldmodel.models.world_model import WorldModel
+        from worldmodel.models.world_model.model import WorldModel
 
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")

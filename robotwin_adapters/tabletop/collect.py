@@ -21,7 +21,7 @@ from typing import Any
 import mujoco
 from tqdm import tqdm
 
-from robotwin_adapters.robotwin_write import (
+from robotwin_adapters.robotwin.write import (
     CameraRecord,
     RobotwinEpisode,
     write_robotwin_episode,

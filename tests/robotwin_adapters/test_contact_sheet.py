@@ -18,8 +18,8 @@ from robotwin_adapters.contact_sheet import (
     save_png,
     write_action_video,
 )
-from robotwin_adapters.video import open_video
-from tests.robotwin_adapters.test_lerobot_write import ArrayFrames, smooth_episode
+from tests.robotwin_adapters.lerobot.test_write import ArrayFrames, smooth_episode
+from worldmodel.data.video import open_video
 from worldmodel.types import Episode
 
 

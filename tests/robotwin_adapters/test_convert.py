@@ -9,7 +9,7 @@ import pytest
 
 from robotwin_adapters.convert import convert_dataset
 from robotwin_adapters.open_dataset import describe_format, open_dataset
-from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
+from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_open_dataset import write_robotwin
 from worldmodel.cli import main
 

@@ -8,8 +8,8 @@ import pytest
 
 from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarise, write_pictures
 from robotwin_adapters.open_dataset import open_dataset
-from robotwin_adapters.video import open_video
-from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
+from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
+from worldmodel.data.video import open_video
 
 DATA = Path(__file__).parent / "data"
 

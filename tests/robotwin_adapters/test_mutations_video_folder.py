@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.video_folder import VideoFolderDataset
-from tests.robotwin_adapters.mutations import Outcome, mutate_tree, run_apart, same_episode
 from tests.robotwin_adapters.test_video_folder import write_ctrl_world
+from tests.support.mutations import Outcome, mutate_tree, run_apart, same_episode
 
 
 def read_mutant(root: str, seed: int) -> tuple[Outcome, str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.actions import END_EFFECTOR_NAMES
-from robotwin_adapters.lerobot_write import write_lerobot
+from robotwin_adapters.lerobot.write import write_lerobot
 from robotwin_adapters.open_dataset import (
     JoinedDatasets,
     action_space_for,
@@ -17,8 +17,8 @@ from robotwin_adapters.open_dataset import (
     describe_format,
     open_dataset,
 )
-from robotwin_adapters.robotwin_write import CameraRecord, RobotwinEpisode, write_robotwin_episode
-from tests.robotwin_adapters.test_lerobot_write import Episodes, smooth_episode
+from robotwin_adapters.robotwin.write import CameraRecord, RobotwinEpisode, write_robotwin_episode
+from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_video_folder import write_ctrl_world
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters import storage
-from robotwin_adapters.robotwin import RobotwinDataset, find_robotwin
+from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import FolderFiles, ZipFiles, errors_name
 
 

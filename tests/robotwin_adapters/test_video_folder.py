@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robotwin_adapters.video import write_video
 from robotwin_adapters.video_folder import VideoFolderConfig, VideoFolderDataset
 from worldmodel.config import load_config
+from worldmodel.data.video import write_video
 
 ROOT = Path(__file__).parents[2]
 FRANKA = ROOT / "../shared/data/robots/droid_franka_real"

@@ -1,10 +1,28 @@
 """Measures of disentanglement, identifiability and mechanistic independence, on arrays and callables."""
 
-from worldmodel.diagnostics.action_channel import action_channel
-from worldmodel.diagnostics.alignment import check_alignment
-from worldmodel.diagnostics.code_dependence import gaussian_total_correlation, wasserstein_correlation
-from worldmodel.diagnostics.dci import dci
-from worldmodel.diagnostics.disentanglement import (
+from worldmodel.diagnostics.actions.action_channel import action_channel
+from worldmodel.diagnostics.identifiability.ica import IcaAligner
+from worldmodel.diagnostics.identifiability.mcc import mcc
+from worldmodel.diagnostics.identifiability.near_identifiability import NearIdentifiability
+from worldmodel.diagnostics.identifiability.near_isometry import bi_lipschitz
+from worldmodel.diagnostics.mechanisms.higher_order import type_h
+from worldmodel.diagnostics.mechanisms.jacobians import jacobian_blocks, local_diffeomorphism
+from worldmodel.diagnostics.mechanisms.mechanism_diversity import mechanism_diversity
+from worldmodel.diagnostics.mechanisms.mechanistic import (
+    compositional_contrast,
+    compositional_contrast_loss,
+    type_d,
+    type_m,
+    type_s,
+)
+from worldmodel.diagnostics.mechanisms.report import mechanistic_report
+from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
+from worldmodel.diagnostics.mechanisms.sparsity_gap import sparsity_gap
+from worldmodel.diagnostics.mechanisms.support_graph import irreducible_components, support_graph
+from worldmodel.diagnostics.scores.alignment import check_alignment
+from worldmodel.diagnostics.scores.code_dependence import gaussian_total_correlation, wasserstein_correlation
+from worldmodel.diagnostics.scores.dci import dci
+from worldmodel.diagnostics.scores.disentanglement import (
     beta_vae_score,
     factor_vae_score,
     irs,
@@ -12,25 +30,7 @@ from worldmodel.diagnostics.disentanglement import (
     modularity,
     sap,
 )
-from worldmodel.diagnostics.higher_order import type_h
-from worldmodel.diagnostics.ica import IcaAligner
-from worldmodel.diagnostics.infomec import infomec
-from worldmodel.diagnostics.jacobians import jacobian_blocks, local_diffeomorphism
-from worldmodel.diagnostics.mcc import mcc
-from worldmodel.diagnostics.mechanism_diversity import mechanism_diversity
-from worldmodel.diagnostics.mechanistic import (
-    compositional_contrast,
-    compositional_contrast_loss,
-    type_d,
-    type_m,
-    type_s,
-)
-from worldmodel.diagnostics.mechanistic_report import mechanistic_report
-from worldmodel.diagnostics.near_identifiability import NearIdentifiability
-from worldmodel.diagnostics.near_isometry import bi_lipschitz
-from worldmodel.diagnostics.sparse_volume import sparse_volume_loss
-from worldmodel.diagnostics.sparsity_gap import sparsity_gap
-from worldmodel.diagnostics.support_graph import irreducible_components, support_graph
+from worldmodel.diagnostics.scores.infomec import infomec
 
 __all__ = [
     "IcaAligner",

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.objectives.elbo import Gaussian
+from worldmodel.models.gaussian import Gaussian
 
 Discriminator = Callable[[Float[Tensor, "n d"]], Float[Tensor, "n 2"]]
 

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from worldmodel.models.action_interface import ActionEmbedding, TextContext
-from worldmodel.models.world_model import WorldModel
-from worldmodel.objectives.flow_matching import add_noise
-from worldmodel.pipelines.driver import Driver
-from worldmodel.pipelines.sampler import euler_sample, schedule_per_frame, sigma_schedule
+from worldmodel.diffusion.euler import euler_sample, schedule_per_frame, sigma_schedule
+from worldmodel.diffusion.flow import add_noise
+from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.action_conditions import Driver
 from worldmodel.types import FRAMES_PER_LATENT, RolloutResult
 
 Generators = torch.Generator | Sequence[torch.Generator]

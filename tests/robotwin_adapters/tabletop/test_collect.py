@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from robotwin_adapters.robotwin import RobotwinDataset
+from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop import collect as collect_module
 from robotwin_adapters.tabletop.collect import CollectSummary, collect, collect_all, recording_pool
 from robotwin_adapters.tabletop.record import Recording, RecordingConfig, record_episode

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from worldmodel.data.batches import BatchSampler, load_batches
 from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.dataset import MAX_OPEN_EPISODES, ClipDataset, build_clip_dataset, collate_clips
 from worldmodel.data.index import index_episodes
-from worldmodel.data.sampler import BatchSampler, load_batches
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.types import Episode

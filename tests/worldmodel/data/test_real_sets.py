@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.data.batches import BatchSampler, load_batches
 from worldmodel.data.clips import ClipConfig, clip_offsets
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import index_episodes
 from worldmodel.data.latents import LatentCache
-from worldmodel.data.sampler import BatchSampler, load_batches
 from worldmodel.data.splits import SplitConfig
 
 ROBOTS = Path(__file__).parents[3] / "../shared/data/robots"

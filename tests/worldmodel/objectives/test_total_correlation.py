@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from worldmodel.objectives.elbo import Gaussian
+from worldmodel.models.gaussian import Gaussian
 from worldmodel.objectives.total_correlation import (
     batch_total_correlation,
     discriminator_loss,

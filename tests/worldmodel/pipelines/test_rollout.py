@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldmodel.pipelines.driver import Driver
+from worldmodel.pipelines.action_conditions import Driver
 from worldmodel.pipelines.rollout import RolloutPipeline
 
 REGIMES = ("no_action", "acg", "lacg")

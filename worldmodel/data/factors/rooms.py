@@ -58,7 +58,7 @@ class Rooms:
 
 
 def open_rooms(path: Path) -> Rooms:
-    """The brightness maps that `robotwin_adapters.tabletop.rooms` renders."""
+    """The brightness maps that `robotwin_adapters.tabletop.render_rooms` renders."""
     maps = load_file(path).get("maps")
     num_geometries = int(np.prod(FACTOR_SIZES[3:]))
     if maps is None or maps.dtype != np.uint16 or maps.shape[:2] != (num_geometries, len(SURFACES)):

@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.factors import FactorDataConfig, load_images, open_factor_data
 from worldmodel.data.factors.array_factors import ArrayFactors
 from worldmodel.data.factors.types import grid_index, is_grid
 from worldmodel.data.factors.views import SubGrid, shrunk, sub_grid
+from worldmodel.training.factors import FactorDataConfig, load_images, open_factor_data
 
 
 def numbered(sizes: tuple[int, ...] = (4, 5, 3)) -> ArrayFactors:

@@ -1,0 +1,274 @@
+"""How fast and how large a rollout is: our pipeline against a plain loop over diffusers' Wan.
+
+    python eval/bench/rollout.py [key=value ...]        --help lists the keys
+
+All ways make the same video from the same weights, noise and steps (the largest difference is reported). The
+plain loop calls the transformer as diffusers' pipeline does: prompt, timestep of every token, rotary tables
+and modulation anew in every step. That pipeline also makes a guidance pass by default; with the one prompt
+that all clips share it changes nothing but the time, so it is measured as a way of its own.
+The backbone has the shape of the shipped desk model. What that model adds to Wan has no place in a plain
+loop, so no way carries it here: action embedding (zero in all of them), action map, scene and refiner.
+Random weights: they tell cost, not quality. The ways take turns; a time is the CPU time of the process in the
+best round, since noise only adds. With `checkpoint` and `data`: quality against steps. `out=FILE` keeps the
+figures as JSON.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.config import describe_config, load_config
+from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.evaluation.command_line import open_for_model
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.metrics.video import score_video
+from worldmodel.evaluation.predictors import ModelPredictor
+from worldmodel.evaluation.rollouts.page import estimate_of
+from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.world_model.wan import WanConfig, build_wan
+from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.report.estimates import mean_estimate
+from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.types import num_latent_frames
+
+ACTION_DIM = 14
+OURS, GUIDANCE = "ours", 5.0  # the guidance scale is the default of diffusers' Wan pipeline
+# As in configs/desk/world_model.yaml, but with an output that is not zero before training.
+DESK = WanConfig(num_layers=4, num_heads=6, head_dim=32, ffn_dim=768, patch_size=(1, 4, 4), text_dim=16)
+QUALITY = ("clip_psnr", "moving_clip_psnr", "psnr", "moving_psnr")
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """What is measured."""
+
+    size: int = 64  # pixels a side
+    num_frames: int = 17  # of a clip
+    steps: int = 8  # Euler steps
+    batch: int = 1  # videos at once
+    text_tokens: tuple[int, ...] = (1, 512)  # prompt lengths: the desk model's and Wan's
+    rounds: int = 15  # of each way
+    chunks: tuple[int, ...] = (1, 4, 16)  # rollout lengths whose time and memory are compared
+    backbone: WanConfig = field(default_factory=lambda: DESK)
+    checkpoint: str = ""  # world model folder for the quality curve; empty: none
+    data: str = ""  # held-out dataset for the quality curve
+    held_out: HeldOutConfig = field(default_factory=lambda: HeldOutConfig(split="all", episodes=16))
+    quality_steps: tuple[int, ...] = (1, 2, 4, 8, 20)  # numbers of steps of the quality curve
+    out: str = ""  # JSON file for the figures; empty: printed only
+
+
+def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
+    """A world model with random weights whose actions do nothing yet, so that the plain loop can equal it."""
+    limits = ((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+    names = tuple(f"joint{i}" for i in range(ACTION_DIM))
+    normalizer = ActionNormalizer({"robot": ActionStats(names, *limits, *limits, num_samples=1)})
+    contract = FrameContract(config.num_frames, config.size, config.size, 10.0, latent_scale=4)
+    generator = torch.Generator().manual_seed(0)
+    vae = CausalAutoencoder(height=config.size, width=config.size, hidden=32, num_blocks=1)
+    noise = 2 * torch.rand(2, 3, 9, config.size, config.size, generator=generator) - 1
+    vae.initialise_from(noise)  # else every latent would decode to the same grey
+    vae.set_latent_statistics(noise)
+    model_config = WorldModelConfig(backbone=config.backbone)
+    model = WorldModel.build(model_config, contract, normalizer, vae=vae).eval()
+    model.text = torch.randn(1, text_tokens, config.backbone.text_dim, generator=generator)
+    return model
+
+
+class PlainLoop:
+    """A rollout as one writes it with diffusers: scheduler, untouched transformer, autoencoder."""
+
+    def __init__(self, model: WorldModel, backbone: WanConfig, guidance: float | None = None) -> None:
+        self.model, self.guidance = model, guidance
+        self.transformer = build_wan(backbone).eval()  # the same seed, so the same weights as the model's
+        self.scheduler = FlowMatchEulerDiscreteScheduler(shift=model.config.objective.shift)
+        height, width = (
+            side // patch
+            for side, patch in zip(model.contract.latent_grid[1:], backbone.patch_size[1:], strict=True)
+        )
+        self.tokens_per_frame = height * width
+
+    @torch.no_grad()
+    def __call__(
+        self, frames: Float[Tensor, "b 1 3 H W"], steps: int, seed: int
+    ) -> Float[Tensor, "b t 3 H W"]:
+        """One clip from one frame."""
+        model = self.model
+        history = model.encode(frames)
+        count, channels, _, height, width = history.shape
+        shape = (channels, num_latent_frames(model.contract.num_frames), height, width)
+        noise = torch.stack(
+            [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for _ in range(count)]
+        )
+        latents = noise[:, :, 1:]
+        self.scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / steps, steps).tolist())
+        for timestep in self.scheduler.timesteps:
+            per_frame = torch.cat([timestep.new_zeros(1), timestep.expand(shape[1] - 1)])
+            inputs = {
+                "hidden_states": torch.cat([history, latents], 2),
+                "timestep": per_frame.repeat_interleave(self.tokens_per_frame).expand(count, -1),
+                "encoder_hidden_states": model.text.expand(count, -1, -1),
+            }
+            (velocity,) = self.transformer(**inputs, return_dict=False)
+            if self.guidance is not None:
+                (unguided,) = self.transformer(**inputs, return_dict=False)
+                velocity = unguided + self.guidance * (velocity - unguided)
+            latents = self.scheduler.step(velocity[:, :, 1:], timestep, latents, return_dict=False)[0]
+        return torch.cat([frames, model.decode(torch.cat([history, latents], 2))[:, 1:]], 1)
+
+
+def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str]]:
+    """CPU seconds of every way for one clip, how many times ours, and how far its video is from ours."""
+    model = build_model(config, text_tokens)
+    frames = _first_frames(config)
+    actions = torch.zeros(config.batch, config.num_frames - 1, ACTION_DIM)
+    predictor = ModelPredictor(model, config.steps)
+    plain, guided = (PlainLoop(model, config.backbone, guidance) for guidance in (None, GUIDANCE))
+    ways: dict[str, Callable[[], Tensor]] = {
+        OURS: lambda: predictor(frames, actions, config.num_frames, 0),
+        "plain": lambda: plain(frames, config.steps, 0),
+        "plain with guidance": lambda: guided(frames, config.steps, 0),
+    }
+    videos = {name: work() for name, work in ways.items()}  # warms up, too
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(config.rounds):
+        for name, work in ways.items():
+            start = time.process_time()
+            work()
+            seconds[name].append(time.process_time() - start)
+    best = {name: min(times) for name, times in seconds.items()}
+    return [
+        {
+            "way": name,
+            "text_tokens": text_tokens,
+            "seconds": fastest,
+            "times_ours": fastest / best[OURS],
+            "largest_difference": (videos[name] - videos[OURS]).abs().max().item(),
+            "contrast": videos[OURS].std().item(),
+        }
+        for name, fastest in best.items()
+    ]
+
+
+def measure_length(config: BenchConfig, num_chunks: int) -> dict[str, float]:
+    """CPU seconds and peak resident memory of a rollout of so many chunks whose frames are not kept."""
+    model = build_model(config, config.text_tokens[0])
+    num_frames = num_chunks * (config.num_frames - 1) + 1
+    frames = torch.rand(
+        config.batch, 1, 3, config.size, config.size, generator=torch.Generator().manual_seed(1)
+    )
+    driver = Driver(model, torch.zeros(config.batch, num_frames - 1, ACTION_DIM))
+    start = time.process_time()
+    made = sum(chunk.shape[1] for chunk in RolloutPipeline(model).stream(frames, driver, config.steps))
+    return {
+        "chunks": num_chunks,
+        "frames": made,
+        "seconds": time.process_time() - start,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def measure_lengths(config: BenchConfig, overrides: list[str]) -> list[dict[str, float]]:
+    """Each length in a process of its own, since a peak never comes down again."""
+    answers = []
+    for num_chunks in config.chunks:
+        command = [sys.executable, __file__, "--length", str(num_chunks), *overrides]
+        run = subprocess.run(command, check=True, capture_output=True, text=True)
+        answers.append(json.loads(run.stdout.splitlines()[-1]))
+    return answers
+
+
+def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
+    """PSNR of held-out rollouts under true actions against the number of steps."""
+    model = WorldModel.from_pretrained(config.checkpoint)
+    clips = held_out_clips(
+        open_for_model(config.checkpoint, config.data), model.contract, model.normalizer, config.held_out
+    )
+    answers = []
+    for steps in config.quality_steps:
+        predictor = ModelPredictor(model, steps)
+        given, records, seconds = predictor.num_given, [], 0.0
+        for number in range(len(clips)):
+            clip = clips[number]
+            start = time.process_time()
+            video = predictor(clip.frames[None, :given], clip.actions[None], len(clip.frames), number)[0]
+            seconds += time.process_time() - start
+            scores = score_video(video[given:], clip.frames[given:], clip.frames[given - 1])
+            records.append({"uid": clip.uid, "rows": {TRUE: scores}})
+        quality = {
+            metric: mean_estimate(episode_scores(records, TRUE, metric)).to_dict() for metric in QUALITY
+        }
+        answers.append({"steps": steps, "seconds": seconds / len(clips), **quality})
+    return answers
+
+
+def show(result: dict) -> str:
+    """The figures as text."""
+    lines = ["prompt tokens  way                   CPU s  times ours  largest difference"]
+    lines += [
+        f"{row['text_tokens']:>13}  {row['way']:<20}{row['seconds']:>7.3f}{row['times_ours']:>12.2f}"
+        f"{row['largest_difference']:>20.1e}"
+        for row in result["compare"]
+    ]
+    lines += ["", "chunks  frames  seconds  peak MB"]
+    lines += [
+        f"{row['chunks']:>6}{row['frames']:>8}{row['seconds']:>9.2f}{row['peak_mb']:>9.0f}"
+        for row in result["lengths"]
+    ]
+    if result["quality"]:
+        lines += [
+            "",
+            "PSNR in dB with 95 % intervals over episodes: of clips (mean error of all frames), then of",
+        ]
+        lines += ["frames (mean over frames), each whole and of moving pixels", "steps  CPU s a clip"]
+        lines += [
+            f"{row['steps']:>5}{row['seconds']:>14.2f}  "
+            + ", ".join(estimate_of(row[metric]).text(2) for metric in QUALITY)
+            for row in result["quality"]
+        ]
+    return "\n".join(lines)
+
+
+def _first_frames(config: BenchConfig) -> Float[Tensor, "b 1 3 H W"]:
+    shape = (config.batch, 1, 3, config.size, config.size)
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1))
+
+
+def main() -> None:
+    """All measurements, printed and written."""
+    torch.set_num_threads(1)
+    arguments = sys.argv[1:]
+    if "--help" in arguments:
+        print(__doc__, *describe_config(BenchConfig), sep="\n")
+        return
+    if arguments[:1] == ["--length"]:
+        print(json.dumps(measure_length(load_config(BenchConfig, None, arguments[2:]), int(arguments[1]))))
+        return
+    config = load_config(BenchConfig, None, arguments)
+    result = {
+        "config": asdict(config),
+        "compare": [row for tokens in config.text_tokens for row in compare(config, tokens)],
+        "lengths": measure_lengths(config, arguments),
+        "quality": measure_quality(config) if config.checkpoint else [],
+    }
+    print(show(result))
+    if config.out:
+        write_atomically(Path(config.out), json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What conditioning and MCL cost beside a bare Wan step: python eval/bench/world_model.py
+
+A step is forward and backward on cached latents, without the optimiser, whose share would flatter the ratios.
+The bare step is the diffusers backbone as it comes, with the per-token timesteps that clean history frames
+need, and the same flow-matching loss.
+All cases run in turns in one process; the CPU time of a case is its best round, since noise only adds. MCL
+through second derivatives needs math attention: the bare step is timed with both kernels, and each case is
+compared with the bare step of its own kernel.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.diffusion.flow import (
+    TIMESTEPS,
+    add_noise,
+    sample_sigma,
+    sigma_per_frame,
+    velocity_loss,
+)
+from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.features import math_attention
+from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.world_model.idm import IdmConfig
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.world_model.wan import WanConfig, build_wan
+from worldmodel.objectives.world_model import world_model_step
+from worldmodel.types import ClipBatch
+
+ACTION_DIM = 14
+LIMITS = {"acg": 1.05, "mcl detached": 1.4, "mcl finite_difference": 2.2, "mcl exact": 2.6}
+DESK = WanConfig(
+    num_layers=5, num_heads=6, head_dim=32, ffn_dim=768, patch_size=(1, 4, 4), text_dim=32, freq_dim=256
+)
+WIDE = WanConfig(num_layers=2)
+Step = Callable[[], None]
+
+
+def normalizer() -> ActionNormalizer:
+    names = tuple(f"joint{i}" for i in range(ACTION_DIM))
+    low, high = (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM
+    return ActionNormalizer({"bench": ActionStats(names, low, high, low, high, num_samples=100)})
+
+
+def make_batch(contract: FrameContract, batch_size: int) -> ClipBatch:
+    generator = torch.Generator().manual_seed(0)
+    transitions = contract.num_frames - 1
+    size = (contract.height, contract.width)
+    return ClipBatch(
+        robot_actions=torch.rand(batch_size, transitions, ACTION_DIM, generator=generator) * 2 - 1,
+        action_mask=torch.ones(batch_size, ACTION_DIM, dtype=torch.bool),
+        embodiment=torch.zeros(batch_size, dtype=torch.long),
+        sources=("bench",) * batch_size,
+        frames=torch.randint(
+            0, 256, (batch_size, contract.num_frames, 3, *size), dtype=torch.uint8, generator=generator
+        ),
+        latents=torch.randn(batch_size, 16, *contract.latent_grid, generator=generator),
+    )
+
+
+def bare_step(shape: WanConfig, batch: ClipBatch, *, with_math_attention: bool) -> Step:
+    backbone = build_wan(shape)
+    data = batch.latents
+    assert data is not None
+    patches = data.shape[3] * data.shape[4] // (shape.patch_size[1] * shape.patch_size[2])
+    text = torch.zeros(len(data), 1, shape.text_dim)
+    generator = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        sigma = sample_sigma(len(data), shift=3.0, generator=generator)
+        sigma = sigma_per_frame(sigma, data.shape[2], num_history=1)
+        noise = torch.randn(data.shape, generator=generator)
+        timestep = (TIMESTEPS * sigma).repeat_interleave(patches, 1)
+        with math_attention() if with_math_attention else nullcontext():
+            velocity = backbone(add_noise(data, noise, sigma), timestep, text, return_dict=False)[0]
+        velocity_loss(velocity, data, noise, num_history=1).mean().backward()
+        backbone.zero_grad()
+
+    return step
+
+
+def model_step(config: WorldModelConfig, contract: FrameContract, batch: ClipBatch) -> Step:
+    model = WorldModel.build(config, contract, normalizer())
+    generator = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        world_model_step(model, batch, generator).total.backward()
+        model.zero_grad()
+
+    return step
+
+
+def cases(shape: WanConfig, contract: FrameContract, batch: ClipBatch) -> dict[str, Step]:
+    plain = WorldModelConfig(backbone=shape, objective=ObjectiveConfig(idm_weight=0.0))
+    idm = IdmConfig(image_height=contract.height, image_width=contract.width)
+    steps = {
+        "bare": bare_step(shape, batch, with_math_attention=False),
+        "bare, math attention": bare_step(shape, batch, with_math_attention=True),
+        "acg": model_step(plain, contract, batch),
+        "acg with IDM judge": model_step(WorldModelConfig(backbone=shape, idm=idm), contract, batch),
+    }
+    for mode in ("detached", "finite_difference", "exact"):
+        config = WorldModelConfig(
+            backbone=shape, objective=ObjectiveConfig(idm_weight=0.0), mcl=MclConfig(mode=mode)
+        )
+        steps[f"mcl {mode}"] = model_step(config, contract, batch)
+    return steps
+
+
+def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
+    """CPU milliseconds and ratios to the bare step of the same attention kernel."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for round_number in range(rounds + 1):
+        for name, step in steps.items():
+            start = time.process_time()
+            step()
+            if round_number:  # the first round warms up
+                times[name].append(1000 * (time.process_time() - start))
+    best = {name: min(values) for name, values in times.items()}
+    results = {}
+    for name, fastest in best.items():
+        bare = best["bare, math attention" if name == "mcl exact" else "bare"]
+        results[name] = {"ms": fastest, "ratio": fastest / bare}
+    return results
+
+
+def bench(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    desk = FrameContract(num_frames=17, height=64, width=64, fps=10.0, latent_scale=4)
+    wide = FrameContract(num_frames=9, height=64, width=64, fps=10.0, latent_scale=8)
+    return {
+        "desk (5 layers of 192, batch 16)": measure(cases(DESK, desk, make_batch(desk, 16)), rounds),
+        "1.3B width (2 layers of 1536, batch 4)": measure(cases(WIDE, wide, make_batch(wide, 4)), rounds),
+    }
+
+
+def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
+    lines = []
+    for setting, rows in results.items():
+        lines += [f"### {setting}", "", "| step | CPU ms | ratio | limit |", "|---|---|---|---|"]
+        for name, row in rows.items():
+            limit = f"{LIMITS[name]:.2f}" if name in LIMITS else ""
+            lines.append(f"| {name} | {row['ms']:.0f} | {row['ratio']:.2f} | {limit} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="timed steps per case")
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = bench(arguments.rounds)
+    print(table(results))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Long work in processes of its own: a log each, a record of the command, an orderly end on signals."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from worldmodel.training.loop.checkpoints import write_atomically
+
+COMMAND_FILE = "command.json"
+EXIT_NOT_STARTED = 127  # as shells say it
+
+
+def is_same_command(folder: Path, arguments: Sequence[str]) -> bool:
+    """Whether the folder is of this command (False: of none yet); one of another command is refused."""
+    record = folder / COMMAND_FILE
+    if not record.exists():
+        return False
+    before = json.loads(record.read_text())
+    if before != list(arguments):
+        changed = sorted(set(before) ^ set(arguments)) or ["their order"]
+        raise ValueError(
+            f"{folder} belongs to another run: {' '.join(changed)} differ; use another output, "
+            "or move the folder away"
+        )
+    return True
+
+
+def record_command(folder: Path, arguments: Sequence[str]) -> None:
+    """Say what the folder is of, before the work begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / COMMAND_FILE, json.dumps(list(arguments), indent=1) + "\n")
+
+
+def run_logged(command: Sequence[str], log: Path) -> int:
+    """The exit code; what is printed is added to the log.
+
+    KeyboardInterrupt ends the child with SIGTERM, on which trainings save themselves, and is then passed on.
+    The child has a process group of its own: Ctrl-C in a terminal would reach it too, and a training takes
+    the second signal as 'now, without saving'. A second Ctrl-C here does just that.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        try:
+            process = subprocess.Popen(command, stdout=file, stderr=file, process_group=0)
+        except OSError as error:
+            file.write(f"{error}\n")
+            return EXIT_NOT_STARTED
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            _end(process)
+            raise
+
+
+def interrupt_on_signals() -> None:
+    """Let SIGTERM, and a terminal that is closed, do what Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to live on
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()

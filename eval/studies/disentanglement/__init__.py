@@ -1,0 +1,1 @@
+"""Concept disentanglement: EncDiff, MDDiff and VAEs."""

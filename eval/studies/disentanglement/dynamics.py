@@ -1,0 +1,80 @@
+"""Scores during training over pictures seen: later stages go on where the stage before them ended."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from studies.disentanglement.rows import Study
+from worldmodel.report.figures import save_figure
+from worldmodel.training.runs.concept_cost import read_cost
+
+STYLES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (8, 3)))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run of a row."""
+
+    name: str
+    family: str  # the first row of its stages that is scored
+    folder: Path
+    batch: int  # pictures per step
+    start: int  # pictures that the scored stages before it had seen
+
+    def points(self, score: str) -> tuple[list[int], list[float]]:
+        """Pictures seen and values of one score."""
+        steps, values = validation_curve(self.folder, score)
+        return [self.start + step * self.batch for step in steps], values
+
+
+def read_curves(runs: Path, study: Study) -> list[Curve]:
+    """Every finished run of the rows that are trained and scored; first stages have no scores."""
+    curves = []
+    for row in (row for row in study.rows if row.is_scored and row.command):
+        stages = [stage for stage in study.stages(row.name) if stage.is_scored]
+        for folder in sorted(runs.glob(f"{row.run}/seed*")):
+            costs = [read_cost(runs / stage.run / folder.name) for stage in stages]
+            known = [cost for cost in costs if cost is not None]
+            if len(known) == len(stages):
+                start = sum(cost.pictures for cost in known[:-1])
+                curves.append(Curve(row.name, stages[0].name, folder, known[-1].batch, start))
+    return curves
+
+
+def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) -> None:
+    """A panel per score, a colour per family, a line style per row in it, a line per seed."""
+    families = list(dict.fromkeys(curve.family for curve in curves))
+    members = {
+        family: list(dict.fromkeys(curve.name for curve in curves if curve.family == family))
+        for family in families
+    }
+    figure, axes = plt.subplots(1, len(scores), figsize=(5.2 * len(scores), 3.6), squeeze=False)
+    for axis, score in zip(axes[0], scores, strict=True):
+        labelled: set[str] = set()
+        for curve in curves:
+            label = None if curve.name in labelled else curve.name.replace("_", " ")
+            labelled.add(curve.name)
+            style = STYLES[members[curve.family].index(curve.name) % len(STYLES)]
+            colour = f"C{families.index(curve.family) % 10}"
+            points = curve.points(score)
+            axis.plot(*points, color=colour, linestyle=style, label=label, linewidth=1.2)
+        axis.set(title=score.replace("_", " "), xlabel="pictures seen")
+        axis.set_xscale("log")  # at equal cost a VAE sees five times as many pictures as a diffusion model
+        axis.grid(alpha=0.25)
+    if curves:
+        axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    save_figure(figure, path)
+
+
+def validation_curve(folder: Path, score: str) -> tuple[list[int], list[float]]:
+    """Steps and values of one score in a run's log."""
+    lines = (folder / "log.jsonl").read_text().splitlines() if (folder / "log.jsonl").exists() else []
+    records = [json.loads(line) for line in lines]
+    kept = [record for record in records if record["kind"] == "validation" and score in record]
+    return [record["step"] for record in kept], [record[score] for record in kept]

@@ -1,0 +1,55 @@
+"""What MCL does, seed by seed: rows with MCL less the same further steps without it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from studies.disentanglement.tables import COLUMNS, ScoredModel
+from worldmodel.report.estimates import Estimate, mean_estimate
+from worldmodel.report.html_page import Section, Table, Text
+
+CONTROL = "mddiff_longer"  # the same start, steps and data, lambda_MCL = 0
+MCL_ROWS = "mcl_"  # how their names begin
+MEASURES = {"DCI": "DCI disentanglement", "FactorVAE": "the FactorVAE score", "MIG": "MIG", "PSNR": "PSNR"}
+
+
+def paired_difference(model: ScoredModel, control: ScoredModel, title: str) -> Estimate:
+    """Mean over the seeds that both have of model - control."""
+    theirs = dict(zip((folder.name for folder in control.folders), control.values(title), strict=True))
+    ours = zip((folder.name for folder in model.folders), model.values(title), strict=True)
+    return mean_estimate(np.array([value - theirs[seed] for seed, value in ours if seed in theirs], float))
+
+
+def in_words(difference: Estimate, measure: str, digits: int) -> str:
+    """What the interval allows to say."""
+    if not difference.count:
+        return f"{measure} was not computed"
+    if difference.count == 1:
+        return f"no difference in {measure} can be shown with one seed ({difference.text(digits)})"
+    if difference.low > 0:
+        return f"raises {measure} ({difference.text(digits)})"
+    if difference.high < 0:
+        return f"lowers {measure} ({difference.text(digits)})"
+    return f"no difference in {measure} is shown ({difference.text(digits)})"
+
+
+def effect_section(models: Sequence[ScoredModel]) -> Section | None:
+    """Table and sentences on the last weights, which nothing was chosen on; none without the rows for it."""
+    last = {model.name: model for model in models if model.point == "last"}
+    tuned = [model for name, model in last.items() if name.startswith(MCL_ROWS)]
+    if CONTROL not in last or not tuned:
+        return None
+    control = last[CONTROL]
+    rows, sentences = [], []
+    for model in tuned:
+        differences = {title: paired_difference(model, control, title) for title in MEASURES}
+        shown = {title: one.text(COLUMNS[title][2]) for title, one in differences.items()}
+        rows.append((model.title, str(differences["FactorVAE"].count), *shown.values()))
+        words = [in_words(differences[title], name, COLUMNS[title][2]) for title, name in MEASURES.items()]
+        sentences.append(Text(f"{model.title}: {'; '.join(words)}."))
+    note = (
+        f"Per seed: the row's last weights less those of {control.title} (same start, steps and data, "
+        "without MCL); mean with its 95 % t interval, not corrected for the number of comparisons."
+    )
+    table = Table(("with MCL", "seeds", *MEASURES), tuple(rows), note=note)
+    return Section(f"What MCL changes: rows with MCL less {control.title}", (table, *sentences))

@@ -1,0 +1,105 @@
+"""Train and score every row of a study, seed by seed; a killed study goes on where it was.
+
+python eval/disentanglement_study.py configs/disentanglement/rooms.txt --out outputs/disentanglement/rooms
+python eval/disentanglement_study.py STUDY --out FOLDER --seeds 1 num_votes=1000 dci_train=1000 dci_test=500
+python eval/disentanglement_study.py STUDY --out FOLDER --report
+
+Writes OUT/ROW/seedN (runs and scores), OUT/logs, OUT/failures.json, OUT/report.{html,md} and the numbers of
+its tables, seed by seed, in OUT/scores.json. A row that fails is recorded, rows that need it are skipped,
+the others go on. Exit code 0 all done, 1 some rows failed, 2 wrong study or results of other settings, 130
+stopped by a signal, 143 a training was stopped by one.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from studies.child_process import interrupt_on_signals
+from studies.disentanglement.report import Origin, write_report
+from studies.disentanglement.rows import Study, read_study
+from studies.disentanglement.tables import read_models
+from studies.disentanglement.work import Failure, StoppedError, check_unchanged, read_failures, run_rows
+from worldmodel.config import load_config
+from worldmodel.evaluation.concepts.scores import EvaluationConfig
+from worldmodel.training.factors import open_factor_data
+from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.training.loop.signals import EXIT_STOPPED
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
+
+
+def run_study(study: Study, runs: Path, seeds: range, overrides: list[str]) -> list[Failure]:
+    """Work through the rows; what failed is on the disk as soon as it did."""
+    check_unchanged(study, runs, seeds, overrides)
+    runs.mkdir(parents=True, exist_ok=True)
+    names = {row.name for row in study.rows}
+    others = [old for old in read_failures(runs) if old.row not in names or old.seed not in seeds]
+    failures: list[Failure] = []
+    for row, seed, failure in run_rows(study, runs, seeds, overrides):
+        print(f"{row.name}, seed {seed}: {failure.text if failure else 'done'}", flush=True)
+        failures += [failure] if failure else []
+        records = [failure.to_dict() for failure in (*others, *failures)]
+        write_atomically(runs / "failures.json", json.dumps(records, indent=1) + "\n")
+    return failures
+
+
+def report(origin: Origin, overrides: list[str]) -> Path:
+    """The page of what is scored so far."""
+    study, runs = origin.study, origin.runs
+    models = read_models(runs, study)
+    if not models:
+        raise ValueError(f"nothing is scored in {runs} yet")
+    config = load_config(EvaluationConfig, None, [*study.data, *overrides])
+    dataset = open_factor_data(config.data)
+    return write_report(origin, models, dataset, read_failures(runs), ddim_steps=config.ddim_steps)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """See the top of the file."""
+    arguments = _parser().parse_intermixed_args(argv)
+    runs, overrides, failures = arguments.out, arguments.overrides, []
+    try:
+        study = read_study(arguments.study)
+        if not arguments.report:
+            interrupt_on_signals()
+            chosen = _only(study, arguments.only) if arguments.only else study
+            failures = run_study(chosen, runs, range(arguments.seeds), overrides)
+        words = shlex.join(sys.argv[1:] if argv is None else argv)
+        command = f"python eval/disentanglement_study.py {words}"
+        print(report(Origin(command, arguments.study, study, runs), overrides))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1 if failures else 2
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        return EXIT_STOPPED
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 1 if failures else 0
+
+
+def _only(study: Study, names: str) -> Study:
+    """The study with these rows alone; rows they need must have been trained before."""
+    chosen = names.split(",")
+    if unknown := sorted(set(chosen) - {row.name for row in study.rows}):
+        raise ValueError(f"--only: the study has no row {unknown[0]!r}")
+    return replace(study, rows=tuple(row for row in study.rows if row.name in chosen))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "study", type=Path, metavar="STUDY.txt", help="see eval/studies/disentanglement/rows.py"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the evaluation")
+    parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to this, not included")
+    parser.add_argument("--only", metavar="NAME,NAME", help="these rows alone")
+    parser.add_argument("--report", action="store_true", help="only write the page of what is scored")
+    return parser

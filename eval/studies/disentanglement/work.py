@@ -1,0 +1,187 @@
+"""The work of a study: each row trained in a process of its own, then scored; a failure costs its row."""
+
+import json
+import shlex
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from studies.child_process import is_same_command, record_command, run_logged
+from studies.disentanglement.first_stage import SCORES_FILE, is_first_stage, score_first_stage
+from studies.disentanglement.rows import POINTS, Row, Study
+from worldmodel.config import load_config
+from worldmodel.evaluation.concepts.scores import EvaluationConfig, score_folder
+from worldmodel.models.world_model.folder import fingerprint
+from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.training.loop.signals import EXIT_STOPPED
+
+SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends
+COMMIT_FILE = "commit.txt"  # of a run: the code that trained it
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A row that has no result, and why."""
+
+    row: str
+    seed: int
+    state: Literal["failed", "skipped"]
+    error: str
+
+    @property
+    def text(self) -> str:
+        """For one line."""
+        return f"{self.state}: {self.error}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class StoppedError(RuntimeError):
+    """A training was stopped by a signal of its own, after saving."""
+
+
+class TrainingError(RuntimeError):
+    """A training ended with an error."""
+
+
+def read_failures(runs: Path) -> list[Failure]:
+    """What the last study in this folder could not do."""
+    file = runs / "failures.json"
+    return [Failure(**entry) for entry in json.loads(file.read_text())] if file.exists() else []
+
+
+def check_unchanged(study: Study, runs: Path, seeds: range, overrides: list[str]) -> None:
+    """Refuse results that are there already but belong to other settings, before anything is run."""
+    for seed in seeds:
+        for row in study.rows:
+            if row.command:
+                is_same_command(row.folder(runs, seed), recorded_words(row, study))
+            for point in POINTS if row.is_scored else ():
+                _check_scores(_evaluation(row, study, runs, seed, point, overrides))
+
+
+def run_rows(
+    study: Study, runs: Path, seeds: range, overrides: list[str]
+) -> Iterator[tuple[Row, int, Failure | None]]:
+    """All rows of a seed before the next seed, so that a study cut short still compares."""
+    for seed in seeds:
+        untrained: set[str] = set()
+        for row in study.rows:
+            if missing := [name for name in row.needs if name in untrained]:
+                untrained.add(row.name)
+                yield row, seed, Failure(row.name, seed, "skipped", f"{missing[0]} has no model")
+                continue
+            try:
+                train_row(row, study, runs, seed)
+                (score_row if row.is_scored else score_prepared)(row, study, runs, seed, overrides)
+            except TrainingError as error:
+                untrained.add(row.name)
+                yield row, seed, Failure(row.name, seed, "failed", str(error))
+            except StoppedError:
+                raise
+            except Exception as error:  # whatever breaks in one evaluation must not cost the other rows
+                with _log(runs, row, seed).open("a") as log:
+                    traceback.print_exc(file=log)
+                yield row, seed, Failure(row.name, seed, "failed", f"{type(error).__name__}: {error}")
+            else:
+                yield row, seed, None
+
+
+def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
+    """Train in a process of its own, from its newest checkpoint on; nothing to do when the model exists."""
+    folder = row.folder(runs, seed)
+    log = _log(runs, row, seed)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    recorded = recorded_words(row, study)
+    if not row.command or (is_same_command(folder, recorded) and (folder / "model").exists()):
+        return
+    record_command(folder, recorded)
+    write_atomically(folder / COMMIT_FILE, current_commit() + "\n")
+    words = [word.replace("{runs}", str(runs)).replace("{seed}", str(seed)) for word in recorded]
+    command = [sys.executable, *words, f"output={folder}", f"fit.seed={seed}", "--resume"]
+    print(f"{shlex.join(command)} >> {log}", flush=True)
+    code = run_logged(command, log)
+    if code == EXIT_STOPPED:
+        raise StoppedError(f"{row.name}, seed {seed} was stopped; start the study again to go on")
+    if code or not (folder / "model").exists():
+        raise TrainingError(f"exit code {code}, {last_line(log)} ({log})")
+
+
+def recorded_words(row: Row, study: Study) -> list[str]:
+    """What a run's folder is of, wherever it lies."""
+    return [*row.command, *study.data]
+
+
+def current_commit() -> str:
+    """Of this project, with a mark when files differ from it."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+def last_line(log: Path) -> str:
+    """How a log ends."""
+    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
+    return lines[-1] if lines else "nothing was printed"
+
+
+def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str]) -> None:
+    """Score last and best weights unless it is done."""
+    folder = row.folder(runs, seed)
+    for point, name in POINTS.items():
+        model, config = folder / name, _evaluation(row, study, runs, seed, point, overrides)
+        out = Path(config.out)
+        if out.exists() or not model.exists():
+            continue
+        if point == "best" and _weights(model) == _weights(folder / POINTS["last"]):  # often the same
+            last = json.loads((folder / f"scores_{row.name}_last.json").read_text())
+            same = last | {"model": str(model), "evaluation": last["evaluation"] | {"out": str(out)}}
+            write_atomically(out, json.dumps(same, indent=1) + "\n")
+            continue
+        scores = score_folder(model, config)["scores"]
+        print(row.name, point, seed, {name: round(entry["value"], 3) for name, entry in scores.items()})
+
+
+def score_prepared(row: Row, study: Study, runs: Path, seed: int, overrides: list[str]) -> None:
+    """What the first stage makes of pictures, unless it is done; other prepared models have no scores."""
+    folder = row.folder(runs, seed)
+    model, out = folder / POINTS["last"], folder / SCORES_FILE
+    if out.exists() or not is_first_stage(model):
+        return
+    config = load_config(EvaluationConfig, None, [*study.data, *overrides])
+    result = score_first_stage(model, config, out)
+    print(row.name, seed, f"PSNR {result['psnr']['mean']:.2f}, {result['codes_used']} codes used")
+
+
+def _evaluation(
+    row: Row, study: Study, runs: Path, seed: int, point: str, overrides: list[str]
+) -> EvaluationConfig:
+    out = row.folder(runs, seed) / f"scores_{row.name}_{point}.json"
+    return load_config(EvaluationConfig, None, [*study.data, *row.scoring, *overrides, f"out={out}"])
+
+
+def _check_scores(config: EvaluationConfig) -> None:
+    out = Path(config.out)
+    if not out.exists():
+        return
+    found, wanted = json.loads(out.read_text())["evaluation"], json.loads(json.dumps(asdict(config)))
+    if changed := sorted(key for key in wanted if key not in SAME_RESULT and found.get(key) != wanted[key]):
+        raise ValueError(f"{out} was scored with another {', '.join(changed)}; use another --out")
+
+
+def _weights(model: Path) -> str:
+    return fingerprint(model, (".safetensors",))
+
+
+def _log(runs: Path, row: Row, seed: int) -> Path:
+    return runs / "logs" / f"{row.name}_seed{seed}.log"

@@ -1,0 +1,1 @@
+"""Recovery of true latents: MD-VAE, iVAE and beta-VAE."""

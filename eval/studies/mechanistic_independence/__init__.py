@@ -1,0 +1,1 @@
+"""Which criterion of mechanistic independence holds up."""

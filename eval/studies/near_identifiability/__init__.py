@@ -1,0 +1,1 @@
+"""Do autoencoders agree with each other and with the factors?"""

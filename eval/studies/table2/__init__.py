@@ -1,0 +1,1 @@
+"""Table 2: the protocol of low data and transfer."""

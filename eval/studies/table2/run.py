@@ -1,0 +1,150 @@
+"""Table 2, the whole protocol in one command that may be interrupted and started again:
+
+python eval/table2.py CONFIG.yaml [key=value ...] [--dry-run]         --help lists the keys
+
+Pretrains one model per regime on the source robots (or takes given ones), fine-tunes every row and seed on
+the little data of the target robot, rolls all of them out on held-out episodes of its task and of a task that
+it was never trained on, and writes OUTPUT/table2.{json,md,html,png}, anew after every evaluation. Finished
+cells are skipped; a failed one names its log and the others go on. Exit code 0 all done, 1 some failed, 2
+wrong config or data, 143 stopped by a signal.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from robotwin_adapters.open_dataset import open_dataset
+from studies.child_process import interrupt_on_signals
+from studies.table2.cells import (
+    ROLL_OUT,
+    Cell,
+    Table2Config,
+    check_files,
+    check_settings,
+    log_file,
+    plan,
+    run_cells,
+)
+from studies.table2.page import write_table
+from studies.table2.results import collect
+from worldmodel.config import describe_config, load_config
+from worldmodel.data.index import check_episode
+from worldmodel.data.splits import SplitConfig
+from worldmodel.evaluation.rollouts.run import RolloutsConfig
+from worldmodel.training.data import DataConfig
+from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.types import Episode
+
+
+def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
+    """What is in each dataset; data that do not fit the protocol are refused."""
+    tuned = next(cell for cell in cells if cell.name.startswith("trained/"))
+    data = load_config(TrainConfig, tuned.arguments[0], tuned.arguments[1:]).data
+    roles = {"source": config.source, "target": config.target}
+    roles |= {"target_test": (config.target_test,), "transfer_test": (config.transfer_test,)}
+    lines: list[str] = []
+    robots: dict[str, set[str]] = {role: set() for role in roles}
+    tasks: dict[str, set[str]] = {role: set() for role in roles}
+    for role, path in ((role, path) for role, paths in roles.items() for path in paths):
+        count, seen, done = _contents(path, data)
+        robots[role] |= seen
+        tasks[role] |= done
+        lines.append(f"{role:<14} {path}: {count} episodes, {_listed(seen)}, {_listed(done)}")
+    _check_protocol(robots, tasks)
+    if config.target_test in config.target:
+        _check_division(config, data.splits)
+    return lines
+
+
+def _contents(path: str, data: DataConfig) -> tuple[int, set[str], set[str]]:
+    """Readable episodes, their robots and their tasks; all are opened, as training will, but none decoded."""
+    source = open_dataset(path, camera=data.clip.camera, action_space=data.action_space, verify=False)
+    found: list[Episode] = []
+    for number in range(len(source)):
+        try:
+            episode = source[number]
+            check_episode(episode, data.clip)
+        except (ValueError, OSError) as error:
+            # Where not even the first can be read, it is the choice of camera or actions that is wrong.
+            if data.on_bad == "stop" or not found:
+                raise ValueError(str(error)) from error
+            continue
+        found.append(episode)
+    return len(found), {one.embodiment for one in found}, {one.task for one in found}
+
+
+def _check_protocol(robots: Mapping[str, set[str]], tasks: Mapping[str, set[str]]) -> None:
+    for role in ("target_test", "transfer_test"):
+        if not robots[role] <= robots["target"]:
+            raise ValueError(
+                f"{role} shows {_listed(robots[role])}, but target trains {_listed(robots['target'])}"
+            )
+    if known := robots["source"] & robots["target"]:
+        raise ValueError(f"source shows {_listed(known)}, the robot of target: nothing new to learn")
+    if trained := (tasks["transfer_test"] & tasks["target"]) - {""}:
+        raise ValueError(f"transfer_test shows {_listed(trained)}, which target trains: no transfer")
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _check_division(config: Table2Config, splits: SplitConfig) -> None:
+    """Where one dataset is trained and evaluated on, both must divide its episodes in the same way."""
+    held_out = load_config(RolloutsConfig, None, config.rollout_settings).held_out
+    if held_out.split != "test" or held_out.splits != splits:
+        raise ValueError(
+            f"{config.target_test} is trained on with {splits}: evaluate held_out.split=test with the same "
+            f"held_out.splits, got {held_out.split} with {held_out.splits}"
+        )
+
+
+def show_plan(cells: Sequence[Cell]) -> None:
+    """What would run, as shell commands."""
+    for cell in cells:
+        command = shlex.join([*cell.launch, str(cell.script), *cell.arguments])
+        print(f"done   {cell.name}" if cell.is_done else f"to do  {cell.name}\n       {command}")
+
+
+def run(config: Table2Config, cells: Sequence[Cell]) -> int:
+    """Work through the cells; the table is written whenever there is more of it."""
+    output, logs = Path(config.output), Path(config.output) / "logs"
+    failed = 0
+    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
+        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
+        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
+        failed += state != "done"
+        if state == "done" and cell.script == ROLL_OUT:
+            write_table(collect(config), output)
+    print(f"table: {output / 'table2.html'}" if (output / "table2.html").exists() else "no table yet")
+    return 1 if failed else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="keys:\n" + "\n".join(describe_config(Table2Config)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--dry-run", action="store_true", help="check config and data, list the cells, stop")
+    arguments = parser.parse_intermixed_args(argv)
+    try:
+        config = load_config(Table2Config, arguments.config, arguments.overrides)
+        cells = plan(config)
+        check_files(check_settings(cells))
+        print("\n".join(check_data(config, cells)), flush=True)
+        if arguments.dry_run:
+            show_plan(cells)
+            return 0
+        interrupt_on_signals()
+        return run(config, cells)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 143

@@ -1,0 +1,186 @@
+"""The rows of one episode of a LeRobot parquet file: checked numbers, and images stored in the table."""
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float, UInt8
+from PIL import Image
+
+from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
+
+ACTION, STATE = "action", "observation.state"
+COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+
+
+@dataclass(frozen=True)
+class ParquetImages:
+    """Frames kept as encoded images in a parquet column."""
+
+    path: str
+    column: str
+    episode_index: int
+    length: int
+    size: tuple[int, int]  # (height, width) in pixels
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, indices: Sequence[int]) -> UInt8[np.ndarray, "n H W 3"]:
+        """The RGB frames at these positions, in this order; repeats are allowed."""
+        images = _encoded(self.path, os.stat(self.path).st_mtime_ns, self.column, self.episode_index)
+        if any(not 0 <= index < self.length for index in indices) or len(images) != self.length:
+            raise ValueError(f"{self.path}: frame {list(indices)} asked for, it has 0..{self.length - 1}")
+        frames = [_decode(f"{self.path}: {self.column!r} frame {index}", images[index]) for index in indices]
+        if any(frame.shape != (*self.size, 3) for frame in frames):
+            raise ValueError(f"{self.path}: the images of {self.column!r} differ in size")
+        return np.stack(frames) if frames else np.zeros((0, *self.size, 3), np.uint8)
+
+
+def open_images(path: Path, column: str, row: EpisodeRow, verify: bool) -> ParquetImages:
+    """The images of one episode; `verify` decodes each of them once."""
+    images = _encoded(str(path), os.stat(path).st_mtime_ns, column, row.index)
+    if len(images) != row.length:
+        raise ValueError(f"{path}: {len(images)} images in {column!r}, expected {row.length}")
+    height, width, _ = _decode(f"{path}: {column!r} frame 0", images[0]).shape
+    reader = ParquetImages(str(path), column, row.index, row.length, (height, width))
+    for index in range(row.length if verify else 0):
+        reader.read([index])
+    return reader
+
+
+@lru_cache(maxsize=2)
+def _encoded(path: str, stamp: int, column: str, episode_index: int) -> tuple[bytes, ...]:
+    table = read_table(Path(path), [column, "episode_index"], [("episode_index", "==", episode_index)])
+    entries = [
+        entry.get("bytes") if isinstance(entry, dict) else entry for entry in table[column].to_pylist()
+    ]
+    images = tuple(entry for entry in entries if isinstance(entry, bytes))
+    if len(images) != len(entries):
+        raise ValueError(f"{path}: column {column!r} should hold the bytes of an image in every row")
+    return images
+
+
+def _decode(where: str, image: bytes) -> UInt8[np.ndarray, "H W 3"]:
+    try:
+        with Image.open(io.BytesIO(image)) as picture:
+            return np.asarray(picture.convert("RGB"))
+    # Pillow lets parser errors of many kinds through; UnidentifiedImageError is an OSError.
+    except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{where} cannot be decoded ({error})") from error
+
+
+def episode_rows(path: Path, meta: LerobotMeta, row: EpisodeRow, cameras: Mapping[str, str]) -> pa.Table:
+    """The rows of one episode, without images, checked against the episode table."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file, episode {row.index} should be there")
+    schema = _schema(path)
+    for key in (ACTION, *(key for key in cameras.values() if meta.features[key].dtype == "image")):
+        if key not in schema.names:
+            raise ValueError(f"{path}: no column {key!r}, it has {', '.join(schema.names)}")
+    columns = [name for name in (ACTION, STATE, *COUNTERS) if name in schema.names]
+    if meta.version == "v3.0" and "episode_index" not in columns:
+        raise ValueError(f"{path}: no column 'episode_index' to find the episode by")
+    by_episode = [("episode_index", "==", row.index)] if "episode_index" in columns else None
+    table = read_table(path, columns, by_episode)
+    if table.num_rows != row.length:
+        raise ValueError(f"{path}: {table.num_rows} rows of episode {row.index}, expected {row.length}")
+    if row.length < 2:
+        raise ValueError(f"{path}: episode {row.index} has {row.length} frame, at least 2 are needed")
+    _check_counters(path, table, meta.fps, row)
+    return table
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowException, UnicodeError) as error:
+        raise ValueError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from error
+
+
+def _check_counters(path: Path, table: pa.Table, fps: float, row: EpisodeRow) -> None:
+    for name, start in (("frame_index", 0), ("index", row.first_row)):
+        if name not in table.column_names:
+            continue
+        values = _numbers(path, table, name)
+        start = values[0] if start is None else start
+        if not np.array_equal(values, start + np.arange(len(values))):
+            raise ValueError(f"{path}: column {name!r} of episode {row.index} does not count up from {start}")
+    if "timestamp" in table.column_names:
+        steps = np.diff(_numbers(path, table, "timestamp"))
+        if np.abs(steps * fps - 1).max() > 0.02:
+            raise ValueError(f"{path}: timestamps of episode {row.index} do not go in steps of 1/{fps:.4g} s")
+
+
+def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
+    try:
+        values = np.asarray(table[name].to_pylist(), dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: column {name!r} is {table[name].type}, expected numbers") from error
+    if len(values) != table.num_rows or not np.isfinite(values).all():
+        raise ValueError(f"{path}: column {name!r} should have one finite number per row")
+    return values
+
+
+@lru_cache(maxsize=64)
+def _recorded_range(path: str, stamp: int, key: str) -> tuple[float, float] | None:
+    """Smallest and largest value of a column as the footer of the file keeps them."""
+    metadata = pq.read_metadata(path)
+    columns = [i for i in range(metadata.num_columns) if _top_name(metadata.schema.column(i).path) == key]
+    groups = range(metadata.num_row_groups)
+    bounds = [metadata.row_group(group).column(column).statistics for group in groups for column in columns]
+    if not bounds or not all(bound is not None and bound.has_min_max for bound in bounds):
+        return None
+    return min(bound.min for bound in bounds), max(bound.max for bound in bounds)
+
+
+def _top_name(path: str) -> str:
+    """The column of a parquet leaf: lists end in .list.element or .list.item."""
+    return path.split(".list.")[0]
+
+
+def vectors(
+    path: Path, table: pa.Table, features: Mapping[str, Feature], key: str
+) -> Float[np.ndarray, "t a"]:
+    """A column of equally long vectors, as wide as info.json says, all finite; float32 stays float32."""
+    if key not in features or key not in table.column_names:
+        raise ValueError(f"{path}: no column {key!r}, it has {', '.join(table.column_names)}")
+    column, shape = table[key], features[key].shape
+    width = int(np.prod(shape)) if shape else 1
+    kind = column.type.value_type if pa.types.is_list(column.type) or _is_fixed(column.type) else column.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        raise ValueError(f"{path}: column {key!r} is {column.type}, expected vectors of numbers")
+    dtype = np.float32 if kind == pa.float32() else np.float64
+    values = column.combine_chunks()
+    if values.null_count or (kind != column.type and _lengths(values) != {width}):
+        raise ValueError(
+            f"{path}: column {key!r} should hold {width} numbers in every row, as info.json says"
+        )
+    flat = values if kind == column.type else values.flatten()
+    array = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=dtype).reshape(table.num_rows, -1)
+    if array.shape[1] != width:
+        raise ValueError(f"{path}: column {key!r} is {array.shape[1]} wide, info.json says {width}")
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    if bad.size:
+        raise ValueError(f"{path}: column {key!r} has NaN or infinity in row {bad[0]}")
+    # Damaged pages often leave the range that was noted when the file was written.
+    limits = _recorded_range(str(path), os.stat(path).st_mtime_ns, key)
+    if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
+        raise ValueError(f"{path}: column {key!r} leaves its recorded range {limits[0]:.6g}..{limits[1]:.6g}")
+    return array
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+
+
+def _lengths(values: pa.Array) -> set[int]:
+    if pa.types.is_fixed_size_list(values.type):
+        return {values.type.list_size}
+    return set(np.diff(values.offsets.to_numpy()).tolist())

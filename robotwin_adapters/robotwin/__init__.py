@@ -1,0 +1,1 @@
+"""RoboTwin datasets."""

@@ -1,0 +1,16 @@
+from bench.world_model import LIMITS, cases, make_batch, measure, table
+
+from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.world_model.wan import tiny_wan
+
+
+def test_every_limit_is_measured_against_the_bare_step_of_its_kernel():
+    contract = FrameContract(num_frames=9, height=32, width=32, fps=10.0, latent_scale=4)
+    steps = cases(tiny_wan(), contract, make_batch(contract, 2))
+    results = measure(steps, rounds=2)
+    assert set(results) >= {"bare", "bare, math attention", *LIMITS}
+    assert results["bare"]["ratio"] == 1
+    # A second network call and a double backward cannot be cheaper than one plain step.
+    assert results["mcl finite_difference"]["ratio"] > 1.2
+    assert results["mcl exact"]["ratio"] > 1.2
+    assert "| mcl exact |" in table({"tiny": results})

@@ -1,0 +1,63 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from studies.table2.run import main
+
+from tests.support.robotwin_sets import write_robotwin_set
+
+PROJECT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def robotwin(tmp_path, monkeypatch) -> Path:
+    """Sets of the RoboTwin layout where configs/wan/table2.yaml looks for them."""
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    joints = {"aloha-agilex": 6, "arx-x5": 6, "franka": 7, "piper": 6, "ur5": 6}
+    for task in ("place_a2b_left", "place_a2b_right"):
+        for robot, count in joints.items():
+            write_robotwin_set(tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count)
+    prompt = tmp_path / "outputs/wan/empty_prompt.safetensors"
+    prompt.parent.mkdir(parents=True)
+    prompt.touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_robotwin_config_passes_a_dry_run(robotwin, capsys):
+    assert main(["configs/wan/table2.yaml", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("to do  ") == 3 + 3 * (5 + 12)
+    assert "2 episodes, franka" in printed
+    assert "transfer_test  data/robotwin/place_a2b_right/aloha-agilex_clean_50: 2 episodes" in printed
+    assert "accelerate launch --config_file configs/accelerate/8xh100_ddp.yaml" in printed
+    assert not (robotwin / "outputs/wan/table2").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("transfer_test=data/robotwin/place_a2b_right/franka_clean_50", "transfer_test shows"),
+        ("transfer_test=data/robotwin/place_a2b_left/aloha-agilex_clean_50", "no transfer"),
+        ("target_test=data/robotwin/place_a2b_left/none", "no dataset at"),
+        ("rollout_settings=[held_out.split=all]", "evaluate held_out.split=test"),
+        ("training_settings=[data.clip.camera=top]", "top"),
+        ("source=[data/robotwin]", "source shows aloha-agilex, the robot of target"),
+        ("training_settings=[model.prompt=outputs/p.safetensors]", "training/encode_prompt.py makes it"),
+        ("autoencoder=outputs/wan/vae", "training/train_autoencoder.py makes it"),
+        ("rollout_settings=[locator=outputs/locator]", "target: locator names outputs/locator, which is not"),
+        ("pretrained.acg=outputs/wan/acg", "trained/acg/seed0: start_from names outputs/wan/acg"),
+    ],
+)
+def test_data_that_do_not_fit_the_protocol_are_refused(robotwin, capsys, override, message):
+    assert main(["configs/wan/table2.yaml", "rows=[acg]", override, "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_one_episode_of_another_task_is_seen(robotwin, capsys):
+    stray = robotwin / "data/robotwin/place_a2b_left/aloha-agilex_clean_50"
+    moved = robotwin / "data/robotwin/mixed"
+    shutil.copytree(stray, moved / "place_a2b_left/aloha-agilex_clean_50")
+    shutil.copytree(stray.parents[1] / "place_a2b_right" / stray.name, moved / "place_a2b_right" / stray.name)
+    assert main(["configs/wan/table2.yaml", "rows=[acg]", "target=[data/robotwin/mixed]", "--dry-run"]) == 2
+    assert "transfer_test shows place_a2b_right, which target trains" in capsys.readouterr().err

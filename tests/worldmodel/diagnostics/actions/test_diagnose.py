@@ -1,0 +1,124 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.robotwin.write import CameraRecord, RobotwinEpisode, write_robotwin_episode
+from worldmodel.cli import main
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
+from worldmodel.diagnostics.actions.diagnose import diagnose_generator, diagnose_world_model, load_generator
+from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
+from worldmodel.models.world_model.model import WorldModel
+
+FILE = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 10))
+
+def double(z):
+    return torch.cat([z, z**2], dim=1)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "generators.py"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["build", "double"])
+def test_a_generator_in_a_file_gets_its_page(file: Path, name: str, capsys: pytest.CaptureFixture) -> None:
+    page = file.with_name("page.md")
+    command = ["diagnose", f"{file}:{name}", "--blocks", "2", "1", "--points", "4", "--out", str(page)]
+    assert main(command) == 0
+    text = page.read_text()
+    assert "3 latent coordinates in 2 blocks" in text
+    holds = "| Type D: shared outputs | 0 |" in text
+    assert holds == (name == "double")
+    assert f"wrote {page}" in capsys.readouterr().out
+
+
+def test_bad_names_end_with_one_line(file: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["diagnose", f"{file}:missing", "--blocks", "1", "--out", str(file.with_suffix(".md"))]) == 2
+    assert "has no 'missing'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="expected a callable"):
+        load_generator(f"{file}:number")
+    with pytest.raises(ValueError, match="cannot import"):
+        load_generator("no.such.module:thing")
+    with pytest.raises(ValueError, match="block sizes are positive"):
+        diagnose_generator(f"{file}:double", file.with_suffix(".md"), block_sizes=[])
+
+
+def test_a_world_model_answers_to_its_actions(make_world_model, randomise, clips: ClipDataset) -> None:
+    model = make_world_model().eval()
+    randomise(model.interface)
+    batch = collate_clips([clips[i] for i in range(2)])
+    assert batch.frames is not None
+    generate = world_model_channel(model, batch.frames[:, :1], num_inference_steps=2)
+    noise = torch.randn(2, model.contract.latent_channels, *model.contract.latent_grid)
+    with torch.no_grad():
+        first = generate(noise, batch.robot_actions)
+        second = generate(noise, -batch.robot_actions)
+    assert first.shape == (2, 12, 3, 32, 32)
+    assert (first - second).abs().max() > 0
+    with pytest.raises(ValueError, match="training mode"):
+        world_model_channel(model.train(), batch.frames[:, :1])
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """Two RoboTwin episodes of a robot with two joints per arm."""
+    rng = np.random.default_rng(0)
+    for index in range(2):
+        joints = rng.normal(0, 0.1, (14, 6)).cumsum(0)
+        frames = rng.integers(0, 256, (14, 32, 32, 3), dtype=np.uint8)
+        arms = {"left_arm": joints[:, :2], "right_arm": joints[:, 3:5]}
+        grippers = {"left_gripper": np.tanh(joints[:, 2]) / 2 + 0.5, "right_gripper": np.linspace(0, 1, 14)}
+        episode = RobotwinEpisode(**arms, **grippers, cameras={"head_camera": CameraRecord(frames)})
+        write_robotwin_episode(tmp_path / "recordings", index, episode)
+    return tmp_path / "recordings"
+
+
+def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
+    make_world_model, randomise, recordings: Path, tmp_path: Path
+) -> None:
+    like = make_world_model()
+    config = ClipConfig(num_frames=13, fps=like.contract.fps, height=32, width=32)
+    clips = build_clip_dataset([open_dataset(recordings)], config=config)
+    contract = dataclasses.replace(like.contract, camera="head_camera")
+    model = WorldModel.build(like.config, contract, clips.normalizer, vae=like.vae)
+    randomise(model.interface)
+    (stats,) = clips.normalizer.stats.values()
+    right = [i for i, name in enumerate(stats.names) if name.startswith("right")]
+    with torch.no_grad():
+        model.interface.frame_embedder[0].weight.unflatten(1, (4, -1))[:, :, right] = 0
+    model.save_pretrained(tmp_path / "model")
+    page = tmp_path / "page.md"
+    command = ["diagnose", str(tmp_path / "model"), "--dataset", str(recordings), "--out", str(page)]
+    assert main([*command, "--clips", "2"]) == 0
+    rows = {row[1].strip(): row for line in page.read_text().splitlines() if len(row := line.split("|")) > 3}
+    assert float(rows["left"][2]) > 0
+    assert float(rows["right"][2]) == 0
+    assert float(rows["Type D: pixels moved by several groups"][2]) == 0
+    assert (tmp_path / "page_0_0.png").stat().st_size > 1000
+    assert "Assumption 2 holds at" in page.read_text()
+    assert int(rows["0"][2]) == 4  # the rank of the contrasts at the one point
+    assert float(rows["0"][4]) < 1e6
+
+
+def test_the_page_of_a_world_model_needs_names_of_arms(
+    make_world_model, clips: ClipDataset, tmp_path: Path
+) -> None:
+    batch = collate_clips([clips[0]])
+    with pytest.raises(ValueError, match="begin with left and right"):
+        diagnose_world_model(make_world_model(), batch, tmp_path / "page.md")

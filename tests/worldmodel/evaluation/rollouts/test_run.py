@@ -1,0 +1,329 @@
+import dataclasses
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.browser import open_page
+from worldmodel.config import load_config
+from worldmodel.data.video import open_video
+from worldmodel.evaluation.controls import CONTROLS
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.locator.model import Located, Locator, LocatorConfig
+from worldmodel.evaluation.metrics.video import score_video
+from worldmodel.evaluation.rollouts.page import summary_text
+from worldmodel.evaluation.rollouts.results import (
+    SUMMARY_METRICS,
+    above_static,
+    episode_means,
+    horizon,
+    row_names,
+    summarise,
+    wins,
+)
+from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig, run
+
+HELD_OUT = HeldOutConfig(split="all", episodes=3)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def record(uid, **rows):
+    curves = {
+        name: {
+            "psnr": values,
+            "ssim": [v / 100 for v in values],
+            "mse": [10 ** (-v / 10) for v in values],
+            "moving_psnr": [None, *values[1:]],
+            "moving_mse": [None, *(10 ** (-v / 10) for v in values[1:])],
+        }
+        for name, values in rows.items()
+    }
+    return {"uid": uid, "task": "t", "embodiment": "a", "rows": curves}
+
+
+RECORDS = [
+    record("a", true=[24.0, 26.0], static=[20.0, 20.0], autoencoder=[30.0, 30.0], zero=[25.0, 25.0]),
+    record("a", true=[28.0, 30.0], static=[20.0, 20.0], autoencoder=[30.0, 30.0], zero=[20.0, 20.0]),
+    record("b", true=[21.0, 23.0], static=[20.0, 20.0], autoencoder=[30.0, 30.0]),
+]
+
+
+def test_frames_then_clips_then_episodes():
+    results = summarise(RECORDS)
+    assert (results["episodes"], results["clips"]) == (2, 3)
+    assert results["rows"]["true"]["psnr"]["mean"] == pytest.approx((27 + 22) / 2)
+    assert results["rows"]["true"]["psnr"]["count"] == 2
+    assert results["rows"]["true"]["ssim_last"]["mean"] == pytest.approx((0.28 + 0.23) / 2)
+    assert results["rows"]["true"]["moving_psnr"]["mean"] == pytest.approx((28 + 23) / 2)
+    # dB of the mean error of a clip: half of 24 dB and 26 dB is not 25 dB.
+    clips = [-10 * np.log10(np.mean(10 ** (-np.array(v) / 10))) for v in ((24, 26), (28, 30), (21, 23))]
+    episodes = [(clips[0] + clips[1]) / 2, clips[2]]
+    assert results["rows"]["true"]["clip_psnr"]["mean"] == pytest.approx(np.mean(episodes))
+    assert results["gap_closed"]["clip_psnr"]["mean"] == pytest.approx((np.mean(episodes) - 20) / 10)
+    assert results["rows"]["zero"]["psnr"]["count"] == 1  # a control may be missing in an episode
+    assert results["wins"]["zero"]["clip_psnr"] == pytest.approx(
+        {"mean": 1, "low": 0.2065, "high": 1, "count": 1}, abs=1e-3
+    )
+
+
+def test_horizon_is_one_estimate_per_frame():
+    curve = horizon(RECORDS, "true", "psnr")
+    assert [estimate.mean for estimate in curve] == pytest.approx([23.5, 25.5])
+    assert horizon(RECORDS, "true", "moving_psnr")[0].count == 0
+
+
+def test_the_static_frame_is_beaten_by_mean_error_and_the_nearest_frame_is_named():
+    above = above_static(RECORDS, "mse")
+    assert (above["every_frame"], above["frame"]) == (True, 1)
+    errors = [10 ** (-level / 10) for level in (24.0, 28.0, 21.0)]
+    expected = ((errors[0] + errors[1]) / 2 + errors[2]) / 2 / 10**-2  # clips, then episodes
+    assert above["ratio"]["mean"] == pytest.approx(expected)
+    worse = [record("c", true=[22.0, 19.0], static=[20.0, 20.0])]
+    assert above_static(worse, "mse")["frame"] == 2
+    assert above_static(worse, "mse")["every_frame"] is False
+    assert above_static(RECORDS, "moving_mse")["frame"] == 2  # nothing moves in the first frame
+    assert above_static([record("d", true=[22.0])], "mse")["frame"] is None
+
+
+def test_a_clip_that_has_not_moved_yet_does_not_outweigh_those_that_have():
+    still = record("still", true=[40.0, 25.0], static=[100.0, 20.0])
+    moved = record("moved", true=[25.0, 25.0], static=[20.0, 20.0])
+    assert above_static([still, moved], "mse")["every_frame"] is True  # by dB: -60 and +5 in frame 1
+    resting = [record("e", true=[40.0, 25.0], static=[100.0, 20.0])]
+    resting[0]["rows"]["static"]["mse"][0] = 0.0
+    assert above_static(resting, "mse")["frame"] == 2
+
+
+def test_object_numbers_are_of_the_clips_in_which_it_is_carried():
+    judged = [
+        {"moved": moved, "in_place": {"true": near}, "distance": {"true": distance}}
+        for moved, near, distance in ((True, True, 1.0), (True, False, None), (False, False, 9.0))
+    ]
+    records = [{**one, "object": found} for one, found in zip(RECORDS, judged, strict=True)]
+    results = summarise(records)
+    assert (results["object_carried"]["mean"], results["object_carried"]["count"]) == (2 / 3, 3)
+    assert (results["object"]["true"]["mean"], results["object"]["true"]["count"]) == (0.5, 2)
+    assert results["object_distance"]["true"]["mean"] == 1.0
+
+
+def test_rows_and_wins_and_episode_means():
+    assert row_names(RECORDS) == ["static", "autoencoder", "true", "zero"]
+    for metric in SUMMARY_METRICS:  # better by every one of them, whichever way it counts
+        assert wins(RECORDS, "static", metric).mean == 1.0
+        assert wins(RECORDS, "autoencoder", metric).mean == 0.0
+    means = episode_means(RECORDS, [1.0, None, None])
+    assert means[0] == 1.0
+    assert math.isnan(means[1])
+
+
+@pytest.fixture(scope="module")
+def report(model_folder, source, tmp_path_factory):
+    output = tmp_path_factory.mktemp("rollouts")
+    locator = output / "locator"
+    torch.manual_seed(0)
+    Locator(LocatorConfig(height=32, width=32, channels=8)).save_pretrained(locator, {})
+    config = RolloutsConfig(
+        output=str(output), held_out=HELD_OUT, num_inference_steps=1, videos=2, locator=str(locator)
+    )
+    assert run(str(model_folder), source, config) == 0
+    return output, config
+
+
+def test_journey_every_row_is_there_with_intervals(report):
+    output, _ = report
+    results = json.loads((output / "results.json").read_text())
+    assert set(results["rows"]) == {"static", "autoencoder", "true", *CONTROLS}
+    for values in results["rows"].values():
+        assert values["psnr"]["count"] == 3
+        assert values["psnr"]["low"] < values["psnr"]["mean"] < values["psnr"]["high"]
+    assert results["rows"]["autoencoder"]["psnr"]["mean"] > results["rows"]["true"]["psnr"]["mean"]
+    assert len(results["horizon"]["true"]["psnr"]) == 12
+    assert set(results["action_error"]) == {"truth", *results["rows"]}
+
+
+def test_journey_the_tables_fit_a_terminal(report):
+    output, _ = report
+    results = json.loads((output / "results.json").read_text())
+    lines = summary_text(results).splitlines()
+    assert max(map(len, lines)) <= 120
+    psnr = results["rows"]["true"]["psnr"]["mean"]
+    assert any(line.startswith("true actions ") and f"{psnr:.2f}" in line for line in lines)
+    first = lines.index(next(line for line in lines if line.startswith("true actions better than")))
+    assert lines[first + 1].startswith("static frame (floor)")
+    assert len({len(line) for line in lines[first : first + 1 + len(results["wins"])]}) == 1  # columns
+    assert "way from static frame to ceiling: dB" in lines[-1]
+
+
+def test_journey_the_page_holds_everything_and_asks_for_nothing(report):
+    output, _ = report
+    page = (output / "report.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3  # curves, two trajectories
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "autoencoder (ceiling)" in page
+    markdown = (output / "report.md").read_text()
+    assert "| **true actions** |" in markdown
+    assert "](videos/clip000.mp4)" in markdown
+
+
+def test_journey_videos_are_truth_prediction_difference(report, source):
+    output, _ = report
+    video = open_video(output / "videos" / "clip000.mp4")
+    assert (len(video), video.size) == (13, (192, 3 * 192 + 8))
+    first = video.read([0])[0].astype(float)
+    truth, prediction, difference = first[:, :192], first[:, 196:388], first[:, 392:584]
+    assert np.abs(truth - prediction).mean() < 3  # the given frame is shown in both
+    assert np.abs(difference - 127.5).mean() < 3
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_journey_the_videos_play_in_a_browser(report):
+    output, _ = report
+    seen = open_page(CHROMIUM, output / "report.html")
+    assert len(seen["videos"]) == 2
+    for video in seen["videos"]:
+        assert video["error"] == ""
+        assert video["time"] >= 0.1  # it advances
+        assert video["ready"] >= 2  # there is a picture to show
+        assert video["width"] == 3 * 192 + 8
+    assert seen["broken"] == 0
+    assert seen["wide"] <= 0  # nothing stands out of the window
+
+
+def test_a_killed_run_goes_on_where_it_was(report, model_folder, source, monkeypatch):
+    output, config = report
+    lines = (output / "clips.jsonl").read_text().splitlines(keepends=True)
+    results = (output / "results.json").read_text()
+    (output / "clips.jsonl").write_text("".join(lines[:3]) + lines[3][:50])
+    evaluated = []
+    original = RolloutEvaluation.evaluate
+    monkeypatch.setattr(
+        RolloutEvaluation, "evaluate", lambda self, number: evaluated.append(number) or original(self, number)
+    )
+    run(str(model_folder), source, config)
+    assert evaluated == [2]
+    assert (output / "results.json").read_text() == results
+
+
+@pytest.mark.parametrize("regime", ["no_action", "lacg"])
+def test_other_regimes(make_model, source, contract, training_clips, regime):
+    model = make_model(regime=regime)
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    drive = "latent" if regime == "lacg" else "robot"
+    config = RolloutsConfig(num_inference_steps=1, drive=drive, controls=("zero", "reversed", "mirrored"))
+    evaluated, videos = RolloutEvaluation(model, clips, config).evaluate(0)
+    if regime == "no_action":
+        assert torch.equal(videos["true"], videos["reversed"])
+        assert evaluated["rows"]["true"] == evaluated["rows"]["zero"] != evaluated["rows"]["static"]
+        assert evaluated["action_error"] == {}
+    else:
+        assert not torch.equal(videos["true"], videos["reversed"])
+        assert "mirrored" not in videos  # latent actions have no arms
+    assert torch.equal(videos["true"][0], clips[0].frames[0])
+
+
+def test_a_model_without_actions_makes_and_is_judged_on_one_video(
+    make_model, source, contract, training_clips, monkeypatch
+):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(num_inference_steps=1, controls=("zero", "null", "reversed"))
+    evaluation = RolloutEvaluation(make_model(regime="no_action"), clips, config)
+    scored = []
+    monkeypatch.setattr(
+        "worldmodel.evaluation.rollouts.run.score_video",
+        lambda *videos: scored.append(videos) or score_video(*videos),
+    )
+    evaluated, videos = evaluation.evaluate(0)
+    assert set(evaluated["rows"]) == {"static", "autoencoder", "true", "zero", "null", "reversed"}
+    assert len(scored) == 3
+    clip = clips[0]
+    told = evaluation.predictor(clip.frames[None, :1], clip.actions[None], len(clip.frames), seed=0)[0]
+    assert (videos["true"] - told).abs().max() < 1e-6
+
+
+def test_static_rows_are_exact(make_model, source, contract, training_clips):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(num_inference_steps=1, controls=())
+    evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(1)
+    real = clips[1].frames
+    expected = (real[1:] - real[0]).square().mean((1, 2, 3))
+    assert evaluated["rows"]["static"]["mse"] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert set(videos) == {"static", "autoencoder", "true"}
+
+
+def test_rollouts_may_be_longer_than_a_clip(make_model, source, contract, training_clips):
+    held_out = dataclasses.replace(HELD_OUT, num_frames=25)  # two chunks of 12 frames
+    clips = held_out_clips(source, contract, training_clips.normalizer, held_out)
+    config = RolloutsConfig(num_inference_steps=1, controls=("zero",), held_out=held_out)
+    evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(0)
+    assert videos["true"].shape == clips[0].frames.shape
+    assert {len(rows["psnr"]) for rows in evaluated["rows"].values()} == {24}
+    assert summarise([evaluated])["above_static"]["mse"]["frame"] in range(1, 25)
+
+
+class Blobs:
+    """Finds the brightest pixel of each channel: left gripper red, right gripper green, object blue."""
+
+    def locate(self, frames):
+        place = frames.flatten(2).argmax(2)
+        points = torch.stack([place % frames.shape[3], place // frames.shape[3]], -1).float()
+        return Located(points, torch.ones(len(frames), 3))
+
+
+def test_positions_are_compared_with_the_truth_by_the_locators_eyes(
+    make_model, source, contract, training_clips
+):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    evaluation = RolloutEvaluation(make_model(regime="acg"), clips, RolloutsConfig())
+    evaluation.locator = Blobs()
+    real, made = torch.zeros(3, 3, 32, 32), torch.zeros(3, 3, 32, 32)
+    for t in range(3):
+        real[t, 0, 5, 5 + t] = real[t, 1, 9, 9] = real[t, 2, 20, 20 + 3 * t] = 1
+        made[t, 0, 5, 5] = made[t, 1, 9, 9] = made[t, 2, 20, 20 + 2 * t] = 1
+    clip = dataclasses.replace(clips[0], frames=real)
+    found = evaluation._positions(clip, {"true": made, "static": real[:1].expand(3, -1, -1, -1)})
+    assert found["gripper_error"]["true"] == pytest.approx((1 + 2) / 4)  # two frames, two grippers
+    assert found["object"] == {
+        "moved": True,
+        "in_place": {"truth": True, "true": False, "static": False},
+        "distance": {"truth": 0.0, "true": 4.0, "static": 12.0},  # 2 and 6 pixels of 32
+    }
+    made[2, 2] = real[2, 2]
+    assert evaluation._positions(clip, {"true": made})["object"]["in_place"]["true"]
+
+
+def test_the_control_named_null_needs_no_quotes():
+    assert load_config(RolloutsConfig, None, ["controls=[null,zero]"]).controls == ("null", "zero")
+
+
+def test_recovered_actions_are_compared_with_the_recorded_ones(make_model, source, contract, training_clips):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    evaluation = RolloutEvaluation(make_model(regime="acg"), clips, RolloutsConfig())
+    clip = clips[0]
+    # A judge that reads every action off the brightness of the frame behind it.
+    evaluation.recover = lambda frames, _: clip.actions + frames[1:].mean((1, 2, 3))[:, None]
+    black, grey = torch.zeros_like(clip.frames), torch.full_like(clip.frames, 0.25)
+    errors = evaluation._action_errors(clip, {"true": black, "zero": grey})
+    assert errors["true"] == 0
+    assert errors["zero"] == pytest.approx(0.25)
+    assert errors["truth"] == pytest.approx(clip.frames[1:].mean().item(), rel=1e-5)
+
+
+def test_another_models_judge_can_be_asked(make_model, source, contract, training_clips, tmp_path):
+    make_model(regime="lacg").save_pretrained(tmp_path / "judge")
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(num_inference_steps=1, controls=("zero",), judge=str(tmp_path / "judge"))
+    evaluated, _ = RolloutEvaluation(make_model(regime="no_action"), clips, config).evaluate(0)
+    assert set(evaluated["action_error"]) == {"truth", "static", "autoencoder", "true", "zero"}
+    assert evaluated["action_error"]["truth"] != evaluated["action_error"]["static"]
+
+
+def test_what_cannot_be_is_refused(model_folder, source):
+    with pytest.raises(ValueError, match="controls are zero, null"):
+        RolloutsConfig(controls=("upside_down",))
+    with pytest.raises(ValueError, match="regime lacg, this one is acg"):
+        run(str(model_folder), source, RolloutsConfig(held_out=HELD_OUT, drive="latent"))

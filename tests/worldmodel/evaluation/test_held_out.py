@@ -1,0 +1,91 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from worldmodel.data.splits import SplitConfig, split_of
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+
+
+class Changed:
+    """A source whose episodes are changed in one respect."""
+
+    def __init__(self, source, **changes):
+        self.source, self.changes, self.name = source, changes, "changed"
+
+    def __len__(self):
+        return len(self.source)
+
+    def __getitem__(self, index):
+        return dataclasses.replace(self.source[index], **self.changes)
+
+
+@pytest.fixture
+def open_clips(contract, training_clips):
+    def opened(source, **options):
+        config = HeldOutConfig(**{"split": "all", **options})
+        return held_out_clips(source, contract, training_clips.normalizer, config)
+
+    return opened
+
+
+def test_a_clip_is_what_was_recorded(source, open_clips):
+    clip = open_clips(source)[2]
+    episode = source[2]
+    frames = episode.frames["head"].read(range(clip.start, clip.start + 13))
+    assert torch.equal((clip.frames * 255).round(), torch.from_numpy(frames).permute(0, 3, 1, 2).float())
+    raw = episode.robot_actions[clip.start : clip.start + 12]
+    back = open_clips(source).normalizer.denormalize(clip.actions, "a")
+    clipped = clip.actions.abs().numpy() >= 1
+    assert np.allclose(back[~clipped], raw[~clipped], atol=1e-5)
+    assert open_clips(source).keys[2] == f"{episode.uid}#{clip.start}"
+
+
+def test_only_held_out_episodes_are_taken(source, open_clips):
+    splits = SplitConfig(val=0.3, test=0.3)
+    clips = open_clips(source, split="test", splits=splits)
+    uids = {record.uid for record, _ in clips.places}
+    assert uids == {source[i].uid for i in range(12) if split_of(source[i].uid, splits) == "test"}
+    with pytest.raises(ValueError, match=r"two_arms: no episode to evaluate in split 'test'"):
+        open_clips(source, split="test", splits=SplitConfig(val=0.0, test=0.0))
+
+
+def test_episodes_and_clips_are_spread_evenly(source, open_clips):
+    assert [record.uid for record, _ in open_clips(source, episodes=3).places] == [
+        "episode0",
+        "episode6",
+        "episode11",
+    ]
+    starts = [start for _, start in open_clips(source, episodes=1, clips_per_episode=2).places]
+    assert starts == [4, 13]  # of the 18 places in 30 frames
+
+
+def test_a_partner_is_another_episode_of_the_same_robot(open_clips, source, training_clips):
+    clips = open_clips(source, clips_per_episode=2)
+    for number in range(len(clips)):
+        (own, _), (other, _) = clips.places[number], clips.places[clips.partner(number)]
+        assert own.uid != other.uid
+        assert own.embodiment == other.embodiment
+    assert open_clips(source, episodes=1).partner(0) is None
+
+
+def test_data_that_does_not_fit_the_model_is_refused_with_the_file(source, open_clips):
+    with pytest.raises(ValueError, match=r"synthetic/episode0.*camera 'head' expected, found desk"):
+        open_clips(Changed(source, frames={"desk": source[0].frames["head"]}))
+    with pytest.raises(ValueError, match="episode0: unknown embodiment 'arm9'"):
+        open_clips(Changed(source, embodiment="arm9"))
+    with pytest.raises(ValueError, match=r"cannot resample 5 frames per second up to 16\.6"):
+        open_clips(Changed(source, fps=5.0))
+    renamed = open_clips(Changed(source, action_names=("q0", "q1", "q2", "q3")))
+    with pytest.raises(ValueError, match=r"expected names \['left_x'.*got \['q0'"):
+        renamed[0]
+    degrees = open_clips(Changed(source, robot_actions=source[0].robot_actions * 57.3))
+    with pytest.raises(ValueError, match=r"episode0: \d+% of the actions are beyond twice the range"):
+        degrees[0]
+
+
+def test_longer_rollouts_than_one_clip(source, open_clips):
+    clip = open_clips(source, num_frames=25)[0]
+    assert clip.frames.shape[0] == 25
+    assert clip.actions.shape[0] == 24

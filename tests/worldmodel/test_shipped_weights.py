@@ -1,0 +1,83 @@
+"""What is shipped works as it is: the desk model, the gripper locator and the demo's settings."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from worldmodel.cli import main
+from worldmodel.config import load_config
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.locator.model import Locator
+from worldmodel.evaluation.locator.truth import label_episode
+from worldmodel.evaluation.metrics.video import mse
+from worldmodel.evaluation.predictors import ModelPredictor
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.training.runs.world_model import TrainConfig
+
+PROJECT = Path(__file__).parents[2]
+WEIGHTS = PROJECT / "worldmodel/weights"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One episode of a robot that the model was trained on, from a seed that it was not."""
+    pytest.importorskip("mujoco")
+    from robotwin_adapters.tabletop.collect import collect_all
+    from robotwin_adapters.tabletop.record import RecordingConfig
+
+    folder = tmp_path_factory.mktemp("shipped")
+    collect_all(folder, [RecordingConfig("place_a2b_left", "heron")], episodes=1, seed=500_000, workers=1)
+    return folder
+
+
+@pytest.fixture
+def dataset(folder):
+    from robotwin_adapters.robotwin.dataset import RobotwinDataset
+
+    return RobotwinDataset(folder, action_space="end_effector")
+
+
+def test_the_weights_are_small_and_load_and_the_demo_starts_from_them():
+    assert sum(path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file()) <= 15e6
+    demo = load_config(TrainConfig, str(PROJECT / "configs/desk/demo.yaml"))
+    assert PROJECT / demo.start_from == WEIGHTS / "desk"
+    assert WorldModel.from_pretrained(WEIGHTS / "desk").config.regime == "acg"
+    assert Locator.from_pretrained(WEIGHTS / "locator").config.height == 64
+
+
+@pytest.mark.slow
+def test_the_shipped_model_moves_the_arms_as_told(dataset):
+    model = WorldModel.from_pretrained(WEIGHTS / "desk")
+    config = HeldOutConfig(split="all", clips_per_episode=3)
+    clips = held_out_clips(dataset, model.contract, model.normalizer, config)
+    predictor, errors = ModelPredictor(model, num_inference_steps=1), []
+    for clip in (clips[number] for number in range(len(clips))):
+        told = torch.stack([clip.actions, clip.actions.flip(0)])
+        made = predictor(clip.frames[None, :1].expand(2, -1, -1, -1, -1), told, len(clip.frames), 0)
+        static = clip.frames[:1].expand(len(clip.frames), -1, -1, -1)
+        errors.append([mse(video[1:], clip.frames[1:]).mean().item() for video in (*made, static)])
+    true, backwards, static = np.mean(errors, 0)
+    assert true < 0.5 * static
+    assert true < 0.5 * backwards
+
+
+@pytest.mark.slow
+def test_the_shipped_locator_finds_the_grippers(dataset):
+    labelled = label_episode(dataset, 0, "desk_camera", (64, 64), 24)
+    found = Locator.from_pretrained(WEIGHTS / "locator").locate(
+        torch.from_numpy(labelled.frames).float() / 255
+    )
+    distance = np.linalg.norm(found.points.numpy() - labelled.points, axis=2)
+    seen = labelled.is_known & labelled.is_visible
+    assert seen[:, :2].sum() >= 12  # only the arm that works is in the picture
+    assert distance[:, :2][seen[:, :2]].mean() < 1.5
+
+
+@pytest.mark.slow
+def test_the_documented_diagnosis_of_the_shipped_model_runs(folder, tmp_path):
+    page = tmp_path / "page.html"
+    command = ["diagnose", str(WEIGHTS / "desk"), "--dataset", str(folder), "--out", str(page)]
+    assert main([*command, "--clips", "1"]) == 0
+    assert "Mechanism diversity of the actions" in page.read_text()

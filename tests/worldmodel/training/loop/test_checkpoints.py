@@ -1,0 +1,103 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from worldmodel.training.loop import checkpoints as checkpointing
+from worldmodel.training.loop.checkpoints import CheckpointStore, export_finished, verify
+
+TENSORS = {
+    "weights": {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3, dtype=torch.int64)},
+    "ema": {},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints", num_kept=2)
+    store.prepare()
+    return store
+
+
+def test_tensors_and_counters_come_back(store: CheckpointStore) -> None:
+    store.save(7, TENSORS, {"num_skipped": 3})
+    found = store.last_good()
+    assert found is not None
+    assert (found.state["step"], found.state["num_skipped"]) == (7, 3)
+    assert all(torch.equal(found.tensors("weights")[k], v) for k, v in TENSORS["weights"].items())
+    assert found.tensors("ema") == {}
+
+
+def test_the_newest_are_kept_and_latest_points_at_the_last(store: CheckpointStore) -> None:
+    for step in (1, 2, 3, 4):
+        store.save(step, TENSORS, {})
+    assert sorted(p.name for p in store.folder.iterdir()) == ["latest", "step_00000003", "step_00000004"]
+    assert (store.folder / "latest").read_text() == "step_00000004\n"
+
+
+@pytest.mark.parametrize("fault", ["truncate", "flip", "remove", "no_state", "bad_json"])
+def test_damage_is_found_and_passed_over(
+    fault: str, store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.save(1, TENSORS, {})
+    newest = store.save(2, TENSORS, {})
+    weights, state = newest / "weights.safetensors", newest / "state.json"
+    if fault == "truncate":
+        os.truncate(weights, weights.stat().st_size - 1)
+    elif fault == "flip":
+        weights.write_bytes(bytes([*weights.read_bytes()[:-1], 255]))
+    elif fault == "remove":
+        weights.unlink()
+    elif fault == "no_state":
+        state.unlink()
+    else:
+        state.write_text(state.read_text()[:-5])
+    found = store.last_good()
+    assert found is not None
+    assert found.path.name == "step_00000001"
+    assert "step_00000002" in caplog.text
+
+
+@pytest.mark.parametrize("broken", ["save_file", "_write_synced", "_sync_folder"])
+def test_an_error_at_any_point_of_writing_leaves_the_old_one(
+    broken: str, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(1, TENSORS, {})
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpointing, broken, fail)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(2, TENSORS, {})
+    monkeypatch.undo()
+    found = store.last_good()
+    assert found is not None
+    assert found.path.name == "step_00000001"
+    assert not list(store.folder.glob(".*"))
+
+
+def test_half_written_folders_of_a_killed_run_are_cleared(store: CheckpointStore) -> None:
+    (store.folder / ".writing_step_00000009").mkdir()
+    (store.folder / ".writing_step_00000009" / "weights.safetensors").write_bytes(b"half")
+    store.prepare()
+    assert list(store.folder.iterdir()) == []
+
+
+def test_files_are_safetensors_and_json_only(store: CheckpointStore) -> None:
+    path = store.save(1, TENSORS, {"best": None})
+    assert sorted(p.name for p in path.iterdir()) == ["state.json", "weights.safetensors"]
+    assert json.loads((path / "state.json").read_text())["best"] is None
+    assert verify(path).state["files"].keys() == {"weights.safetensors"}
+
+
+def test_a_kill_in_the_export_cannot_lose_the_best(store: CheckpointStore) -> None:
+    for step in (1, 2):
+        store.save(step, TENSORS, {})
+    store.mark_best(1)
+    written: list[tuple[str, str]] = []
+    export_finished(store, {}, lambda saved, folder: written.append((saved.path.name, folder.name)))
+    # Who finds the model takes the run for done.
+    assert written == [("step_00000001", "best"), ("step_00000002", "model")]

@@ -1,0 +1,56 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from worldmodel.training.runs.validation import (
+    mean_over_processes,
+    psnr,
+    share_out,
+    side_by_side,
+    spread_over,
+)
+
+
+def process(rank: int, world: int) -> Any:
+    return SimpleNamespace(
+        process_index=rank, num_processes=world, device="cpu", reduce=lambda tensor, reduction: tensor
+    )
+
+
+def test_clips_are_spread_evenly_and_never_repeated() -> None:
+    assert spread_over(100, 3) == [0, 50, 99]
+    assert spread_over(2, 8) == [0, 1]
+    assert spread_over(10, 0) == []
+
+
+def test_every_process_gets_as_many_items_and_each_item_counts_once() -> None:
+    shares = [list(share_out("abcde", process(rank, 2))) for rank in range(2)]
+    assert [len(share) for share in shares] == [3, 3]
+    counted = sorted(item for share in shares for _, weight, item in share if weight)
+    assert counted == list("abcde")
+
+
+def test_the_mean_is_weighted_by_clips() -> None:
+    values = [
+        (3, {"loss": torch.tensor(1.0)}),
+        (1, {"loss": torch.tensor(5.0)}),
+        (0, {"loss": torch.tensor(9.0)}),
+    ]
+    assert mean_over_processes(values, process(0, 1)) == {"loss": 2.0}
+    assert mean_over_processes([], process(0, 1)) == {}
+
+
+def test_psnr_of_a_known_error() -> None:
+    real = torch.zeros(2, 3, 4, 4)
+    made = torch.stack([torch.full((3, 4, 4), 0.1), torch.full((3, 4, 4), 0.01)])
+    assert psnr(real, made).item() == pytest.approx((20 + 40) / 2)
+    assert psnr(real, real).item() == pytest.approx(100)
+
+
+def test_truth_stands_left_of_the_prediction() -> None:
+    video = side_by_side(torch.zeros(2, 3, 4, 6), torch.full((2, 3, 4, 6), 2.0))
+    assert video.shape == (2, 4, 12, 3)
+    assert not video[:, :, :6].any()
+    assert (video[:, :, 6:] == 255).all()

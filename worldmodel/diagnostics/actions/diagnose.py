@@ -1,0 +1,147 @@
+"""`worldmodel diagnose`: one page about a generator or about a world model's action channel."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import build_clip_dataset, collate_clips
+from worldmodel.diagnostics.actions.action_channel import action_channel, arm_groups, diversity_section
+from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
+from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions, world_model_diversity
+from worldmodel.diagnostics.mechanisms.jacobians import Generator
+from worldmodel.diagnostics.mechanisms.report import mechanistic_report
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.report.page import Section, write_page
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, EpisodeSource
+
+
+def diagnose_generator(
+    source: str, page: Path, *, block_sizes: Sequence[int], num_points: int = 16, seed: int = 0
+) -> list[Path]:
+    """Types D, M, S, H, graphs and rank of a generator at standard normal latents.
+
+    Args:
+        source: "package.module:name" or "path/file.py:name" of a callable or module z[n d] -> x[n ...], or of
+            a function without arguments that returns one.
+        page: *.html or *.md to write.
+        block_sizes: coordinates of each factor, in order; all ones for single coordinates.
+        num_points: latents to look at.
+        seed: of the latents.
+    """
+    if not block_sizes or min(block_sizes) < 1:
+        raise ValueError(f"block sizes are positive, one per factor, got {list(block_sizes)}")
+    ends = [sum(block_sizes[: i + 1]) for i in range(len(block_sizes))]
+    blocks = [range(end - size, end) for end, size in zip(ends, block_sizes, strict=True)]
+    z = torch.randn(num_points, sum(block_sizes), generator=torch.Generator().manual_seed(seed))
+    report = mechanistic_report(load_generator(source), z, blocks, seed=seed)
+    return write_page(page, f"Diagnostics of {source}", report.sections())
+
+
+def diagnose_world_model(model: WorldModel, batch: ClipBatch, page: Path, *, seed: int = 0) -> list[Path]:
+    """Which arm moves which pixels, on the clips of a batch of one embodiment, and GMD contrasts of one."""
+    if batch.frames is None:
+        raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
+    given = batch.frames[:, : FRAMES_PER_LATENT * (model.config.history - 1) + 1]
+    generator = world_model_channel(model.eval(), given)
+    embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
+    groups = arm_groups(model.normalizer.stats[embodiment].names)
+    shape = (len(given), model.contract.latent_channels, *model.contract.latent_grid)
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    report = action_channel(generator, noise, batch.robot_actions, groups, derivative="difference")
+    arms = [index for indices in groups.values() for index in indices]
+    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], arms, seed)
+    sections = [*report.sections(), contrasts]
+    return write_page(page, f"Action channel of a world model, {embodiment}", sections)
+
+
+def _contrasts(
+    model: WorldModel,
+    given: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
+    noise: Float[Tensor, "1 c f h w"],
+    actions: Float[Tensor, "1 n a"],
+    arms: Sequence[int],
+    seed: int,
+) -> Section:
+    """GMD contrasts of the first clip, or why there are none."""
+    sequences = nearby_actions(actions, arms, 2 * NUM_DIRECTIONS, seed=seed)
+    try:
+        found = world_model_diversity(
+            model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed
+        )
+    except ValueError as error:
+        return Section("Mechanism diversity of the actions", f"Left out: {error}.")
+    return diversity_section(found, CONTRASTS)
+
+
+NUM_DIRECTIONS = 2  # of the noise, for the GMD contrasts
+CONTRASTS = (
+    f"GMD contrasts of one network call, noise latents to clean latents at sigma 1 behind the clean history "
+    f"of the first clip, along {NUM_DIRECTIONS} random directions of the noise. Conditions: the actions of "
+    f"the clip, and the same with a random offset of all arm dimensions held throughout."
+)
+
+
+def first_clips(model: WorldModel, source: EpisodeSource, num_clips: int) -> ClipBatch:
+    """Clips of one embodiment as the model's contract asks for them."""
+    contract = model.contract
+    config = ClipConfig(
+        num_frames=contract.num_frames,
+        fps=contract.fps,
+        height=contract.height,
+        width=contract.width,
+        camera=contract.camera or None,
+    )
+    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer)
+    found = [clips[i] for i in range(min(len(clips), num_clips))]
+    if not found:
+        raise ValueError(f"{source.name}: no clip of {contract.num_frames} frames")
+    return collate_clips([clip for clip in found if clip.embodiment == found[0].embodiment])
+
+
+def load_generator(source: str) -> Generator:
+    """The callable behind "module:name" or "file.py:name"."""
+    place, _, name = source.rpartition(":")
+    if not place or not name:
+        raise ValueError(f"expected package.module:name or path/file.py:name, got {source!r}")
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    if not hasattr(module, name):
+        raise ValueError(f"{place} has no {name!r}")
+    found = getattr(module, name)
+    # A function without arguments builds the generator; classes are built without arguments.
+    if isinstance(found, type) or (not isinstance(found, nn.Module) and _takes_nothing(found)):
+        found = found()
+    if not callable(found):
+        raise ValueError(f"{source} is a {type(found).__name__}, expected a callable z[n d] -> x[n ...]")
+    return found.eval() if isinstance(found, nn.Module) else found
+
+
+def _takes_nothing(found: Any) -> bool:
+    code = getattr(found, "__code__", None)
+    return code is not None and code.co_argcount == 0
+
+
+def _import_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"cannot import {name}: {error}") from error
+
+
+def _import_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"diagnosed_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,60 @@
+"""A world model as `generator(latent, actions) -> frames`, for the diagnostics of its action channel."""
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from worldmodel.diagnostics.actions.action_channel import VideoGenerator
+from worldmodel.diffusion.euler import euler_sample, sigma_schedule
+from worldmodel.diffusion.flow import add_noise
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.types import FRAMES_PER_LATENT
+
+
+def world_model_channel(
+    model: WorldModel,
+    frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
+    *,
+    num_inference_steps: int = 4,
+) -> VideoGenerator:
+    """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
+
+    Actions are normalised, one per transition from the first given frame on, and reach the model as in a
+    rollout: a latent-action model hears them through its controller, from the last given frame on. Attention
+    on CPU has no forward-mode derivative: use differences.
+    """
+    num_known, recent = frames.shape[1], recent_frames(model, frames)
+    with torch.no_grad():
+        history, text = model.encode(recent), model.text_context()
+    sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
+    level = model.config.history_noise
+
+    def generate(noise: Tensor, actions: Tensor) -> Tensor:
+        embedding, past = Driver(model, actions).embed(num_known, recent), history.shape[2]
+        sigma = history.new_full(history.shape[:1] + history.shape[2:3], level)
+        future = euler_sample(
+            lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,
+            add_noise(history, noise[:, :, :past], sigma),
+            noise[:, :, past:],
+            sigmas,
+            history_sigma=level,
+        )
+        return model.decode(torch.cat([history, future], 2))[:, recent.shape[1] :]
+
+    return generate
+
+
+def recent_frames(
+    model: WorldModel, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
+) -> Float[Tensor, "b recent 3 H W"]:
+    """The last given frames, as many as the model's history holds, in [0, 1]; refuses what has no channel."""
+    if model.config.regime == "no_action":
+        raise ValueError("a model of regime no_action has no action channel to diagnose")
+    if model.training:
+        raise ValueError("the world model is in training mode: call .eval() first")
+    num_recent = FRAMES_PER_LATENT * (model.config.history - 1) + 1
+    if frames.shape[1] < num_recent:
+        raise ValueError(f"expected the {num_recent} frames of the model's history, got {frames.shape[1]}")
+    recent = frames[:, -num_recent:].to(model.text.device)
+    return recent.float() / 255 if recent.dtype == torch.uint8 else recent.float()

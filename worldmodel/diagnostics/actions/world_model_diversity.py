@@ -1,0 +1,128 @@
+"""GMD contrasts of a world model's action channel: do actions reshape what the network makes of noise?
+
+The generator is one call of the network at sigma 1: noise latents of the future frames -> clean latents, with
+the history clean and no autoencoder. It runs on a copy in double precision, since the contrasts are third
+derivatives. Axes: k action sequences, n transitions, a action size.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from worldmodel.diagnostics.actions.action_channel import VideoGenerator, action_diversity
+from worldmodel.diagnostics.actions.world_model_channel import recent_frames
+from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
+from worldmodel.diffusion.flow import sigma_per_frame
+from worldmodel.mcl.features import math_attention
+from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.action_conditions import Driver
+
+MAX_PARAMETERS = 100_000_000  # of the backbone; third derivatives of a larger one take too long for a page
+
+OFFSET = 0.5  # standard deviation of the offsets, in units of normalised action
+
+
+def world_model_diversity(
+    model: WorldModel,
+    frames: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
+    noise: Float[Tensor, "1 c f h w"],
+    robot_actions: Float[Tensor, "k n a"],
+    *,
+    num_directions: int = 2,
+    num_points: int = 1,
+    seed: int = 0,
+) -> MechanismDiversity:
+    """Contrasts between k action sequences behind the same frames, along random directions of the noise."""
+    size = num_backbone_parameters(model)
+    if size > MAX_PARAMETERS:
+        raise ValueError(
+            f"the backbone has {size / 1e6:.0f} million parameters, third derivatives are taken "
+            f"up to {MAX_PARAMETERS / 1e6:.0f} million"
+        )
+    choices = torch.eye(len(robot_actions), dtype=torch.float64, device=model.text.device).unsqueeze(1)
+    with math_attention(), _KeepDouble():
+        return action_diversity(
+            latent_channel(model, frames, robot_actions),
+            noise.to(choices),
+            choices,
+            num_directions=num_directions,
+            num_points=num_points,
+            seed=seed,
+        )
+
+
+def nearby_actions(
+    actions: Float[Tensor, "1 n a"], dimensions: Sequence[int], count: int, *, seed: int = 0
+) -> Float[Tensor, "k n a"]:
+    """The sequence itself, and `count` others with a random offset of these dimensions held throughout."""
+    rng = torch.Generator().manual_seed(seed)
+    offsets = actions.new_zeros(count, 1, actions.shape[2])
+    offsets[:, 0, list(dimensions)] = (OFFSET * torch.randn(count, len(dimensions), generator=rng)).to(
+        actions
+    )
+    return torch.cat([actions, actions + offsets])
+
+
+def num_backbone_parameters(model: WorldModel) -> int:
+    """Size of the network that would be differentiated."""
+    return sum(parameter.numel() for parameter in model.fdm.parameters())
+
+
+@torch.no_grad()
+def latent_channel(
+    model: WorldModel,
+    frames: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
+    robot_actions: Float[Tensor, "k n a"],
+) -> VideoGenerator:
+    """(noise[b c f h w], choice[b 1 k]) -> clean latents of the future frames, differentiable in the noise.
+
+    A choice is a one-hot row that names one of the action sequences: they are embedded once, as in a rollout.
+    """
+    recent = recent_frames(model, frames)
+    history = model.encode(recent).double()
+    actions = Driver(model, robot_actions).embed(
+        frames.shape[1], recent.expand(len(robot_actions), *recent.shape[1:])
+    )
+    network, text = deepcopy(model.fdm).double().requires_grad_(False), model.text_context()
+    text, num_history = TextContext(text.tokens.double()), history.shape[2]
+    # Fills the cache of rotary tables: made inside a transform of torch.func, they could not be used again.
+    network.backbone.rope(history.new_zeros(1, history.shape[1], *model.contract.latent_grid))
+
+    def generate(noise: Tensor, choice: Tensor) -> Tensor:
+        past = history.expand(len(noise), *history.shape[1:])
+        sigma = sigma_per_frame(noise.new_ones(len(noise)), noise.shape[2], num_history=num_history)
+        noisy = torch.cat([past, noise[:, :, num_history:]], 2)
+        return network(noisy, sigma, _chosen(actions, choice[:, 0]), text).clean[:, :, num_history:]
+
+    return generate
+
+
+def _chosen(actions: ActionEmbedding, choice: Float[Tensor, "b k"]) -> ActionEmbedding:
+    frames, tokens, gates, maps = (
+        None if part is None else part.double()
+        for part in (actions.frames, actions.tokens, actions.gates, actions.maps)
+    )
+    assert frames is not None
+    return ActionEmbedding(
+        torch.tensordot(choice, frames, dims=1),
+        None if tokens is None else torch.tensordot(choice, tokens, dims=1),
+        gates,
+        None if maps is None else torch.tensordot(choice, maps, dims=1),
+    )
+
+
+class _KeepDouble(TorchFunctionMode):
+    """Leaves double tensors as they are where Wan asks for float32, which for it is the more precise type."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.float and args[0].dtype == torch.float64:
+            return args[0]
+        return func(*args, **(kwargs or {}))

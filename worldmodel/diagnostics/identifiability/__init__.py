@@ -1,0 +1,1 @@
+"""Agreement of representations: MCC, ICA, near-identifiability."""

@@ -1,0 +1,49 @@
+"""How far a decoder is from an isometry: the constant behind every near-identifiability bound."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.diagnostics.mechanisms.jacobians import Source, jacobian_blocks
+from worldmodel.report.intervals import Interval
+
+
+@dataclass(frozen=True)
+class BiLipschitz:
+    """Singular values of the Jacobian over the sampled points.
+
+    A decoder rescaled by a common factor is L-bi-Lipschitz with L^2 = upper / lower; two such decoders of the
+    same data differ by an L^2-bi-Lipschitz change of latents.
+    """
+
+    lower: float  # smallest singular value anywhere
+    upper: float  # largest singular value anywhere
+    ratio_median: float  # largest over smallest at one point, over the points
+    ratio_95: float  # 95 % of the points lie below
+    interval: Interval  # 95 % interval of the median, from order statistics
+    num_samples: int
+
+
+def bi_lipschitz(
+    source: Source, z: Float[Tensor, "n d"] | None = None, *, chunk_size: int | None = None
+) -> BiLipschitz:
+    """Local estimate from Jacobians of a generator at points z, or from Jacobians themselves."""
+    values = jacobian_blocks(source, z, chunk_size=chunk_size).singular_values
+    largest, smallest = values[:, 0], values[:, -1]
+    ratio = torch.where(smallest > 0, largest / smallest, torch.inf).cpu().numpy()
+    # The median lies between these ranks with probability 0.95 (binomial, normal approximation).
+    half = 0.98 / len(ratio) ** 0.5
+    low, median, high, most = np.quantile(
+        ratio, (max(0.0, 0.5 - half), 0.5, min(1.0, 0.5 + half), 0.95), method="nearest"
+    )
+    return BiLipschitz(
+        float(smallest.min()),
+        float(largest.max()),
+        float(median),
+        float(most),
+        (float(low), float(high)),
+        len(ratio),
+    )

@@ -1,0 +1,1 @@
+"""Mechanism diversity and mechanistic independence of generators."""

@@ -1,0 +1,1 @@
+"""Disentanglement scores of codes against known factors."""

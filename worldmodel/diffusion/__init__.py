@@ -1,0 +1,1 @@
+"""Flow matching and samplers: sigma, velocity, Euler and DDIM steps. Imports only types."""

@@ -1,0 +1,62 @@
+"""Solving the flow from noise to data; the sampler knows a velocity field and nothing of networks."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.diffusion.flow import shift_sigma, sigma_per_frame
+
+# (noisy latents [b c f h w], sigma [b f]) -> velocity [b c f h w]
+VelocityFn = Callable[[Tensor, Tensor], Tensor]
+
+
+def sigma_schedule(num_steps: int, shift: float) -> Float[Tensor, " levels"]:
+    """Noise levels from 1 down to 0: `num_steps` even steps, shifted."""
+    if num_steps < 1:
+        raise ValueError(f"at least one inference step is needed, got {num_steps}")
+    return shift_sigma(torch.linspace(1, 0, num_steps + 1), shift)
+
+
+def schedule_per_frame(
+    sigmas: Float[Tensor, " levels"],
+    num_samples: int,
+    num_frames: int,
+    *,
+    num_history: int,
+    history_sigma: float = 0.0,
+) -> Float[Tensor, "steps b f"]:
+    """The noise level of every latent frame before each step."""
+    every = sigmas[:-1].repeat_interleave(num_samples)
+    per_frame = sigma_per_frame(every, num_frames, num_history=num_history, history_sigma=history_sigma)
+    return per_frame.unflatten(0, (-1, num_samples))
+
+
+def euler_sample(
+    velocity: VelocityFn,
+    history: Float[Tensor, "b c past h w"],
+    noise: Float[Tensor, "b c future h w"],
+    sigmas: Float[Tensor, " levels"],
+    *,
+    history_sigma: float = 0.0,
+) -> Float[Tensor, "b c future h w"]:
+    """Follow the velocity from `noise` at sigmas[0] to sigmas[-1]; history frames stay as they are.
+
+    The velocity is asked once for each step, in order.
+    """
+    num_history = history.shape[2]
+    latents = torch.cat([history, noise], 2)
+    per_frame = schedule_per_frame(
+        sigmas.to(latents),
+        len(latents),
+        latents.shape[2],
+        num_history=num_history,
+        history_sigma=history_sigma,
+    )
+    for (level, following), sigma in zip(pairwise(sigmas.tolist()), per_frame, strict=True):
+        change = velocity(latents, sigma)[:, :, num_history:]
+        future = latents[:, :, num_history:] + (following - level) * change
+        latents = torch.cat([history, future], 2)
+    return latents[:, :, num_history:]

@@ -1,0 +1,1 @@
+"""What a training run will cost, before anything is loaded."""

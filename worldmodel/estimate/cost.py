@@ -1,0 +1,292 @@
+"""What a training run will need, before anything is loaded: parameters, memory by part, step and total time.
+
+memory per GPU   weights + gradients + optimiser + moving average, from parameter counts (divided by the
+                 number of GPUs under fsdp2), and activations, from a step traced on tensors without storage
+time of a step   FLOPs of the traced step, over all micro-batches / (GPUs * peak FLOP/s * utilisation)
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Literal
+
+import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
+from torch import Tensor, nn
+
+from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.estimate.known_shapes import local_config, num_text_tokens, with_known_shapes
+from worldmodel.estimate.step_trace import StepTrace, trace_step
+from worldmodel.models.gradient_checkpointing import checkpoint_blocks
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.model import DTYPES, WorldModel
+from worldmodel.models.world_model.wan import load_wan
+from worldmodel.objectives.world_model import world_model_step
+from worldmodel.types import ClipBatch
+
+GIB = 2**30
+# Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
+UTILISATION = (0.25, 0.35, 0.45)
+# Depths at which a deep backbone is traced where its blocks just add up.
+TRACED_LAYERS = (2, 4)
+OPTIMISER_BYTES = 8  # AdamW keeps two float32 moments per trained parameter
+EMA_BYTES = 4  # float32
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator as its data sheet gives it."""
+
+    name: str
+    peak_flops: float  # dense bfloat16 operations per second
+    memory: float  # GiB; 0 = not known
+    reserve: float  # GiB for the driver's context, kernels and the allocator's gaps
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("H100", 989e12, 80.0, 3.0),
+        Device("H200", 989e12, 141.0, 3.0),
+        Device("A100", 312e12, 80.0, 3.0),
+        Device("L40S", 362e12, 48.0, 2.0),
+        Device("RTX4090", 165e12, 24.0, 1.5),
+        # One core with AVX-512 in float32; small matrices reach about 40 GFLOP/s of it.
+        Device("CPU", 115e9, 0.0, 0.0),
+    )
+}
+
+
+@dataclass(frozen=True)
+class RunShape:
+    """The part of a training config that decides what it costs."""
+
+    model: WorldModelConfig
+    contract: FrameContract
+    action_dim: int  # action dimensions after padding to the common width
+    num_embodiments: int
+    steps: int
+    global_batch: int
+    micro_batch: int
+    gradient_checkpointing: bool
+    has_ema: bool
+    has_autocast: bool  # compute in bfloat16
+    parallel: Literal["single", "ddp", "fsdp2"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Costs of a run; bytes are per GPU."""
+
+    num_parameters: int
+    num_trained: int
+    memory: dict[str, int]  # part -> bytes
+    modulation_bytes: int  # AdaLN tensors among the activations, at most
+    activations: dict[str, int]  # "plain" and, where it works, "checkpointed" -> bytes
+    mcl_memory_factor: float  # activations with MCL over activations without; 1 when it is off
+    mcl_work_factor: float  # FLOPs with MCL over FLOPs without
+    step_flops: int  # one optimiser step, all GPUs
+    step_seconds: tuple[float, float, float]  # slow, expected, fast: by UTILISATION
+    total_hours: float  # at the expected utilisation
+
+    @property
+    def total_bytes(self) -> int:
+        """Highest need of one GPU, without the device's reserve."""
+        return sum(self.memory.values())
+
+
+def parse_gpus(text: str) -> tuple[int, Device]:
+    """'4xH100' -> (4, H100)."""
+    count, cross, name = text.partition("x")
+    if not cross or not count.isdigit() or int(count) < 1 or name not in DEVICES:
+        raise ValueError(f"GPUs are given as NxNAME with NAME one of {', '.join(DEVICES)}; got {text!r}")
+    return int(count), DEVICES[name]
+
+
+def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
+    """All figures of one run."""
+    run = replace(run, model=with_known_shapes(run.model))
+    num_slots = run.global_batch // run.micro_batch
+    if num_slots % num_gpus or (run.parallel == "single" and num_gpus > 1):
+        raise ValueError(
+            f"{num_slots} micro-batches of a step with parallel={run.parallel} "
+            f"cannot be shared by {num_gpus} GPUs"
+        )
+    counts = _count(run)
+    # Gradients stay from one micro-batch to the next, and in the buckets of ddp; else they come and go.
+    is_accumulating = run.parallel != "single" or num_slots > num_gpus
+    freed = 0 if is_accumulating else counts.gradient_bytes
+
+    def trace(run: RunShape) -> tuple[int, StepTrace]:
+        traced = _trace(run, is_accumulating)
+        return max(traced.peak_bytes - freed, 0), traced
+
+    activation_bytes, step = trace(run)
+    plain_bytes, plain = (
+        trace(replace(run, model=replace(run.model, mcl=None))) if run.model.mcl else (activation_bytes, step)
+    )
+    other = replace(run, gradient_checkpointing=not run.gradient_checkpointing)
+    activations = {_label(run): activation_bytes}
+    if run.gradient_checkpointing or _can_checkpoint(run.model):
+        activations[_label(other)] = trace(other)[0]
+    seconds = [step.flops * num_slots / (num_gpus * device.peak_flops * share) for share in UTILISATION]
+    return Estimate(
+        num_parameters=counts.all,
+        num_trained=counts.trained,
+        memory=_memory(run, counts, activation_bytes, num_gpus),
+        modulation_bytes=step.modulation_bytes,
+        activations=activations,
+        mcl_memory_factor=activation_bytes / max(plain_bytes, 1),
+        mcl_work_factor=step.flops / plain.flops,
+        step_flops=step.flops * num_slots,
+        step_seconds=(seconds[0], seconds[1], seconds[2]),
+        total_hours=run.steps * seconds[1] / 3600,
+    )
+
+
+def _can_checkpoint(model: WorldModelConfig) -> bool:
+    """Whether gradient checkpointing works: not through forward-mode derivatives."""
+    return model.mcl is None or model.mcl.mode != "jvp"
+
+
+def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
+    """The figures in words, with the formulas they come from."""
+    lines = [
+        f"parameters   {result.num_parameters:,}, of which {result.num_trained:,} are trained",
+        f"memory per {device.name}, GiB",
+        *(f"  {name:<17}{size / GIB:8.2f}" for name, size in result.memory.items()),
+        f"  {'reserve':<17}{device.reserve:8.2f}   driver, kernels, gaps of the allocator (assumed)",
+        f"  {'sum':<17}{result.total_bytes / GIB + device.reserve:8.2f}"
+        + (f"   of {device.memory:g}" if device.memory else ""),
+        "  activations of one micro-batch: "
+        + ", ".join(f"{size / GIB:.2f} {name}" for name, size in result.activations.items())
+        + f"; AdaLN tensors among them at most {result.modulation_bytes / GIB:.2f}",
+    ]
+    if result.mcl_work_factor != 1:
+        lines.append(
+            f"MCL          {result.mcl_work_factor:.2f} x the operations and "
+            f"{result.mcl_memory_factor:.2f} x the activations of the same run without it"
+        )
+    slow, expected, fast = result.step_seconds
+    return [
+        *lines,
+        f"step         {expected:.3g} s = {result.step_flops:.3g} FLOP / ({num_gpus} x "
+        f"{device.peak_flops:.3g} FLOP/s x {UTILISATION[1]}); {fast:.3g} to {slow:.3g} s at {UTILISATION[2]} "
+        f"to {UTILISATION[0]} of the peak",
+        f"whole run    {result.total_hours:.3g} h, {result.total_hours * num_gpus:.3g} GPU hours",
+    ]
+
+
+def _label(run: RunShape) -> str:
+    return "checkpointed" if run.gradient_checkpointing else "plain"
+
+
+@dataclass(frozen=True)
+class _Counts:
+    all: int
+    trained: int
+    weight_bytes: int
+    gradient_bytes: int
+    gathered_bytes: int  # fsdp2: what is whole at one time, everything outside the blocks and two blocks
+
+
+def _count(run: RunShape) -> _Counts:
+    with torch.device("meta"):
+        model = _build(run)
+    parameters = [*model.parameters(), *_vae_parameters(run.model.vae)]
+    blocks = sum(_size(p) for p in model.fdm.backbone.blocks.parameters())
+    everything = sum(_size(p) for p in parameters)
+    two_blocks = 2 * blocks // run.model.backbone.num_layers
+    return _Counts(
+        all=sum(p.numel() for p in parameters),
+        trained=sum(p.numel() for p in parameters if p.requires_grad),
+        weight_bytes=everything,
+        gradient_bytes=sum(_size(p) for p in parameters if p.requires_grad),
+        gathered_bytes=everything - blocks + two_blocks,
+    )
+
+
+def _memory(run: RunShape, counts: _Counts, activation_bytes: int, num_gpus: int) -> dict[str, int]:
+    parts = {
+        "weights": counts.weight_bytes,
+        "gradients": counts.gradient_bytes,
+        "optimiser": OPTIMISER_BYTES * counts.trained,
+        "moving average": EMA_BYTES * counts.trained * run.has_ema,
+    }
+    if run.parallel == "fsdp2":
+        parts = {name: size // num_gpus for name, size in parts.items()}
+        parts["gathered weights"] = counts.gathered_bytes
+    return {**parts, "activations": activation_bytes}
+
+
+def _vae_parameters(source: str) -> list[nn.Parameter]:
+    """The frozen autoencoder, which stays loaded for validation; a hub id means Wan's own."""
+    if not source:
+        return []
+    config = local_config(source, "vae")
+    with torch.device("meta"):
+        if config is not None and config["_class_name"] == CausalAutoencoder.__name__:
+            vae: nn.Module = CausalAutoencoder.from_config(config)
+        else:
+            vae = AutoencoderKLWan.from_config(config or {})
+    return list(vae.requires_grad_(False).parameters())
+
+
+def _trace(run: RunShape, is_accumulating: bool) -> StepTrace:
+    """The traced step; where every block adds the same, a deep backbone is traced at two depths."""
+    layers, (low, high) = run.model.backbone.num_layers, TRACED_LAYERS
+    # Checkpointed or with gradients that come and go, the worst moment is another one at another depth.
+    if run.gradient_checkpointing or not is_accumulating or layers <= high:
+        return _trace_depth(run, layers, is_accumulating)
+    first, second = (_trace_depth(run, depth, is_accumulating) for depth in TRACED_LAYERS)
+
+    def at_depth(name: str) -> int:
+        start, end = getattr(first, name), getattr(second, name)
+        return int(start + (end - start) * (layers - low) / (high - low))
+
+    return StepTrace(*(at_depth(field.name) for field in fields(StepTrace)))
+
+
+def _trace_depth(run: RunShape, layers: int, is_accumulating: bool) -> StepTrace:
+    backbone = replace(run.model.backbone, num_layers=layers)
+    run = replace(run, model=replace(run.model, backbone=backbone))
+    return trace_step(
+        partial(_build, run),
+        partial(_step, run),
+        autocast=run.has_autocast,
+        is_accumulating=is_accumulating,
+    )
+
+
+def _build(run: RunShape) -> WorldModel:
+    zeros, names = (0.0,) * run.action_dim, tuple(f"a{i}" for i in range(run.action_dim))
+    stats = ActionStats(names, zeros, zeros, zeros, zeros, 1)
+    normalizer = ActionNormalizer({f"robot{i}": stats for i in range(run.num_embodiments)})
+    config = replace(run.model, vae="", prompt="")
+    text = torch.zeros(1, num_text_tokens(run.model), run.model.backbone.text_dim)
+    backbone = load_wan(config.backbone, DTYPES[config.dtype])
+    model = WorldModel(config, run.contract, normalizer, backbone, None, text)
+    if run.gradient_checkpointing:
+        checkpoint_blocks(model)
+    if config.mcl is not None and config.mcl.needs_math_attention:
+        backbone.set_attention_backend("_native_math")
+    return model
+
+
+def _step(run: RunShape, model: WorldModel) -> Tensor:
+    contract, batch = run.contract, run.micro_batch
+    needs_frames = model.idm is not None
+    shape = (batch, contract.num_frames, 3, contract.height, contract.width)
+    clips = ClipBatch(
+        robot_actions=torch.zeros(batch, contract.num_frames - 1, run.action_dim),
+        action_mask=torch.ones(batch, run.action_dim, dtype=torch.bool),
+        embodiment=torch.zeros(batch, dtype=torch.int64),
+        sources=("traced",) * batch,
+        frames=torch.zeros(shape, dtype=torch.uint8) if needs_frames else None,
+        latents=torch.zeros(batch, contract.latent_channels, *contract.latent_grid),
+    )
+    return world_model_step(model, clips, torch.Generator()).total
+
+
+def _size(parameter: Tensor) -> int:
+    return parameter.numel() * parameter.element_size()

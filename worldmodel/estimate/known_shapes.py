@@ -1,0 +1,102 @@
+"""Shapes of weights that a config only names: from the config.json of a local folder, or known by hub id."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from worldmodel.models.world_model.config import WorldModelConfig
+from worldmodel.models.world_model.idm import IdmConfig
+from worldmodel.models.world_model.model import PROMPT_KEY
+from worldmodel.models.world_model.wan import TEXT_TOKENS, WAN_1_3B, WanConfig
+
+WAN_VAE_LAYOUT = (16, 8)  # latent channels, pixels per latent and side
+# Image encoders by hub id: width, layers, heads, pixels per token.
+DINOV2_SHAPES = {
+    "facebook/dinov2-small": (384, 12, 6, 14),
+    "facebook/dinov2-base": (768, 12, 12, 14),
+    "facebook/dinov2-large": (1024, 24, 16, 14),
+}
+
+
+def num_text_tokens(config: WorldModelConfig) -> int:
+    """Length of the cached prompt; a file that is not there yet is taken to be Wan's padded prompt."""
+    if not config.prompt:
+        return 1
+    if not Path(config.prompt).is_file():
+        return TEXT_TOKENS
+    with safe_open(config.prompt, framework="pt") as file:
+        return int(file.get_slice(PROMPT_KEY).get_shape()[1])
+
+
+def with_known_shapes(config: WorldModelConfig) -> WorldModelConfig:
+    """Named weights replaced by the shapes they have, read from a local folder or known by hub id."""
+    if config.pretrained:
+        config = replace(config, backbone=_backbone_shape(config.pretrained), pretrained="")
+    if config.idm.pretrained:
+        config = replace(config, idm=_encoder_shape(config.idm))
+    return config
+
+
+def _backbone_shape(source: str) -> WanConfig:
+    shape = local_config(source, "transformer")
+    if shape is None:
+        if source != WAN_1_3B:
+            raise ValueError(f"{source}: shapes are known of local folders and of {WAN_1_3B}")
+        return WanConfig()
+    return WanConfig(
+        num_layers=shape["num_layers"],
+        num_heads=shape["num_attention_heads"],
+        head_dim=shape["attention_head_dim"],
+        ffn_dim=shape["ffn_dim"],
+        patch_size=tuple(shape["patch_size"]),
+        latent_channels=shape["in_channels"],
+        text_dim=shape["text_dim"],
+        freq_dim=shape["freq_dim"],
+    )
+
+
+def _encoder_shape(config: IdmConfig) -> IdmConfig:
+    shape = local_config(config.pretrained, "")
+    if shape is not None:
+        keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size")
+        width, layers, heads, patch = (shape[key] for key in keys)
+    elif config.pretrained in DINOV2_SHAPES:
+        width, layers, heads, patch = DINOV2_SHAPES[config.pretrained]
+    else:
+        raise ValueError(
+            f"{config.pretrained}: shapes are known of local folders and of {list(DINOV2_SHAPES)}"
+        )
+    # A fresh Dinov2 takes square pictures only: one with as many patches.
+    side = math.ceil(math.sqrt(config.image_height * config.image_width) / patch) * patch
+    return replace(
+        config,
+        pretrained="",
+        image_height=side,
+        image_width=side,
+        patch_size=patch,
+        encoder_width=width,
+        encoder_layers=layers,
+        encoder_heads=heads,
+    )
+
+
+def local_config(source: str, part: str) -> dict[str, Any] | None:
+    """The config.json of a part of a local model folder; None when there is no such folder."""
+    for path in (Path(source) / part / "config.json", Path(source) / "config.json"):
+        if path.is_file():
+            content = json.loads(path.read_text())
+            assert isinstance(content, dict), path
+            return content
+    return None
+
+
+def latent_layout(vae: str) -> tuple[int, int]:
+    """Latent channels and pixels per latent of an autoencoder; a hub id is taken to be Wan's."""
+    config = local_config(vae, "vae") if vae else None
+    if config is None:
+        return WAN_VAE_LAYOUT
+    return config["z_dim"], config.get("scale_factor_spatial", WAN_VAE_LAYOUT[1])

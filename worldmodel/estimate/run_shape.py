@@ -1,0 +1,33 @@
+"""What of a training config decides its cost, for `worldmodel estimate`: no data or weights are opened."""
+
+from worldmodel.estimate.cost import Device, RunShape
+from worldmodel.estimate.known_shapes import latent_layout
+from worldmodel.models.world_model.config import FrameContract
+from worldmodel.training.loop.distributed import resolve_parallel
+from worldmodel.training.runs.world_model import TrainConfig
+
+
+def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: int) -> RunShape:
+    """The shape of a run on these GPUs; frame rate and number of robots do not change its cost."""
+    if config.start_from:
+        raise ValueError("estimate a run without start_from: it costs what its first training costs")
+    clip, machine = config.data.clip, config.fit.machine
+    if machine.num_processes not in (0, num_gpus):
+        raise ValueError(f"the config asks for {machine.num_processes} processes, --gpus for {num_gpus}")
+    channels, scale = latent_layout(config.model.vae)
+    is_cpu = device.name == "CPU"
+    return RunShape(
+        model=config.model,
+        contract=FrameContract(
+            clip.num_frames, clip.height, clip.width, 1.0, latent_channels=channels, latent_scale=scale
+        ),
+        action_dim=action_dim,
+        num_embodiments=2,
+        steps=config.fit.steps,
+        global_batch=config.fit.global_batch,
+        micro_batch=config.fit.micro_batch,
+        gradient_checkpointing=config.fit.gradient_checkpointing,
+        has_ema=config.fit.optim.ema_decay > 0,
+        has_autocast=machine.mixed_precision == "bf16" or (machine.mixed_precision == "auto" and not is_cpu),
+        parallel=resolve_parallel(machine, num_gpus),
+    )

@@ -1,0 +1,1 @@
+"""Scores and pictures of concept models."""

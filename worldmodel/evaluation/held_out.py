@@ -1,0 +1,149 @@
+"""Held-out clips for evaluation, cut as the model's contract asks; data that does not fit it is refused."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
+from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.splits import SplitConfig
+from worldmodel.models.world_model.config import FrameContract
+from worldmodel.types import EpisodeSource
+
+MAX_OUTSIDE = 0.3  # share of action values beyond twice the known range: more is another unit or robot
+
+
+@dataclass(frozen=True)
+class HeldOutConfig:
+    """Which part of a dataset is evaluated."""
+
+    split: Literal["val", "test", "all"] = "test"  # all: no episode of this dataset was trained on
+    splits: SplitConfig = field(default_factory=SplitConfig)  # the division that training used
+    episodes: int = 64  # at most this many, evenly spread; 0 = all
+    clips_per_episode: int = 1  # evenly spread over the episode
+    num_frames: int = 0  # of each clip, 1 + 4k; 0 = as many as one clip of the model
+    aspect: Literal["stretch", "crop"] = "stretch"  # how another aspect ratio was met in training
+    merge: Literal["last", "sum"] = "last"  # how actions of coarser transitions were made in training
+    on_bad: OnBad = "stop"  # an unreadable episode ends the evaluation (stop) or is left out (skip)
+
+
+@dataclass(frozen=True)
+class HeldOutClip:
+    """What happened, and what the robot was told."""
+
+    uid: str  # of the episode
+    source: str  # the file to name in messages
+    start: int  # first recorded frame
+    embodiment: str
+    task: str
+    frames: Float[Tensor, "t 3 H W"]  # RGB in [0, 1]
+    actions: Float[Tensor, "n a"]  # normalised and padded
+    mask: Bool[Tensor, " a"]  # False in the padding
+    names: tuple[str, ...]  # of the robot's own dimensions
+    recorded: tuple[int, ...]  # number of each frame in the recording
+
+
+class HeldOutClips:
+    """The chosen clips, read when asked for."""
+
+    def __init__(
+        self, index: EpisodeIndex, normalizer: ActionNormalizer, records: Sequence[EpisodeRecord], count: int
+    ) -> None:
+        self.index, self.normalizer = index, normalizer
+        self.places = [
+            (record, start) for record in records for start in _spread_starts(record.starts, count)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the clips in files of results."""
+        return [f"{record.uid}#{start}" for record, start in self.places]
+
+    @property
+    def embodiments(self) -> tuple[str, ...]:
+        """The robots that are in them."""
+        return tuple(dict.fromkeys(record.embodiment for record, _ in self.places))
+
+    def __getitem__(self, number: int) -> HeldOutClip:
+        record, start = self.places[number]
+        episode = self.index.open(record)
+        frames, raw = cut_clip(episode, start, self.index.config)
+        robot = record.embodiment
+        actions = self.normalizer.normalize(raw, robot, episode.action_names)
+        outside = self.normalizer.outside(raw, robot)
+        if outside > MAX_OUTSIDE:
+            raise ValueError(
+                f"{record.file}: {outside:.0%} of the actions are beyond twice the range that the model "
+                f"knows of {robot!r}: other units, or another robot?"
+            )
+        return HeldOutClip(
+            uid=record.uid,
+            source=record.file,
+            start=start,
+            embodiment=robot,
+            task=episode.task,
+            frames=frames.float() / 255,
+            actions=actions,
+            mask=self.normalizer.mask(robot),
+            names=episode.action_names,
+            recorded=tuple((start + clip_offsets(episode.fps, self.index.config)).tolist()),
+        )
+
+    def partner(self, number: int) -> int | None:
+        """The next clip of another episode of the same robot, round and round; None when there is none."""
+        own, _ = self.places[number]
+        for step in range(1, len(self.places)):
+            other = (number + step) % len(self.places)
+            record, _ = self.places[other]
+            if record.embodiment == own.embodiment and record.uid != own.uid:
+                return other
+        return None
+
+
+def held_out_clips(
+    source: EpisodeSource, contract: FrameContract, normalizer: ActionNormalizer, config: HeldOutConfig
+) -> HeldOutClips:
+    """Look at every episode once and choose the clips."""
+    clip = ClipConfig(
+        num_frames=config.num_frames or contract.num_frames,
+        fps=contract.fps,
+        step=1,
+        height=contract.height,
+        width=contract.width,
+        aspect=config.aspect,
+        camera=contract.camera or None,
+        merge=config.merge,
+    )
+    index = index_episodes([source], clip, config.splits, config.on_bad)
+    records = index.records if config.split == "all" else index.of(config.split)
+    if not records:
+        raise ValueError(
+            f"{source.name}: no episode to evaluate in split {config.split!r}: {index.summary()}"
+        )
+    for record in records:
+        _check_robot(record, normalizer)
+    if config.episodes:
+        chosen = np.linspace(0, len(records) - 1, min(config.episodes, len(records))).round().astype(int)
+        records = tuple(records[number] for number in chosen)
+    return HeldOutClips(index, normalizer, records, config.clips_per_episode)
+
+
+def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer) -> None:
+    try:
+        normalizer.index(record.embodiment)
+    except ValueError as error:
+        raise ValueError(f"{record.file}: {error}") from error
+
+
+def _spread_starts(starts: range, count: int) -> list[int]:
+    """`count` starts in the middle of as many equal parts; fewer when there are not so many."""
+    count = min(count, len(starts))
+    return [starts[int((part + 0.5) * len(starts) / count)] for part in range(count)]

@@ -1,0 +1,1 @@
+"""The network that finds grippers and objects in frames."""

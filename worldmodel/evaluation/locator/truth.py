@@ -1,0 +1,155 @@
+"""Where grippers and the carried object are in the pictures: exact, from the poses beside the frames.
+
+RoboTwin files hold the wrist pose of both arms (its local x is the approach direction) and the matrices of
+every camera. The object's path is not in the files; a tabletop episode is simulated again from its seed.
+Pixel coordinates are continuous: the picture spans [0, width] x [0, height], a pixel's centre is at + 0.5.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+from robotwin_adapters.robotwin.cameras import CameraMatrices
+from robotwin_adapters.robotwin.dataset import RobotwinDataset
+from robotwin_adapters.tabletop.embodiments import EMBODIMENTS, TCP_OFFSET
+from worldmodel.data.clips import find_camera, resize_frames
+
+POINTS = ("left gripper", "right gripper", "object")
+POSE_DIM = 7  # x y z, quaternion w x y z
+RIGHT_ARM = 8  # first column of the right arm: the left one has a pose and a gripper
+
+
+@dataclass(frozen=True)
+class LabelledFrames:
+    """Frames of one episode with the points in them."""
+
+    embodiment: str
+    frames: UInt8[np.ndarray, "t 3 H W"]
+    points: Float[np.ndarray, "t 3 2"]  # x, y in pixels; POINTS in order
+    is_known: Bool[np.ndarray, "t 3"]  # whether the place of the point is known at all
+    is_visible: Bool[np.ndarray, "t 3"]  # before the camera and inside the picture
+
+
+def project(
+    points: Float[np.ndarray, "t 3"],
+    intrinsic_cv: Float[np.ndarray, "t 3 3"],
+    extrinsic_cv: Float[np.ndarray, "t 3 4"],
+) -> tuple[Float[np.ndarray, "t 2"], Float[np.ndarray, " t"]]:
+    """Pixels and depth (m; negative behind the camera) of world points, one per frame."""
+    camera = np.einsum("tij,tj->ti", extrinsic_cv[:, :, :3], points) + extrinsic_cv[:, :, 3]
+    image = np.einsum("tij,tj->ti", intrinsic_cv, camera)
+    depth = camera[:, 2]
+    safe = np.where(np.abs(depth) < 1e-9, 1e-9, depth)
+    return image[:, :2] / safe[:, None], depth
+
+
+def in_picture(
+    points: Float[np.ndarray, "t 3"],
+    matrices: CameraMatrices,
+    recorded: tuple[int, int],
+    size: tuple[int, int],
+) -> tuple[Float[np.ndarray, "t 2"], Bool[np.ndarray, " t"]]:
+    """Pixels of world points in pictures resized from `recorded` to `size` (height, width); who is inside."""
+    found, depth = project(points, matrices.intrinsic_cv, matrices.extrinsic_cv)
+    pixels = found * np.array([size[1] / recorded[1], size[0] / recorded[0]])
+    return pixels, (pixels >= 0).all(1) & (pixels < [size[1], size[0]]).all(1) & (depth > 0)
+
+
+def tool_centres(poses: Float[np.ndarray, "t 7"]) -> Float[np.ndarray, "t 3"]:
+    """Fingertip centres of wrist poses: TCP_OFFSET along the local x axis."""
+    w, x, y, z = (poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)).T
+    approach = np.stack([1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)], 1)
+    return poses[:, :3] + TCP_OFFSET * approach
+
+
+def label_episode(
+    dataset: RobotwinDataset, index: int, camera: str, size: tuple[int, int], count: int
+) -> LabelledFrames:
+    """At most `count` frames, evenly spread, resized to (height, width), with the points in them.
+
+    `dataset` must have been opened with action_space="end_effector".
+    """
+    episode, matrices = dataset[index], dataset.camera_matrices(index)
+    if camera not in matrices:
+        raise ValueError(f"{episode.source}: no matrices of camera {camera!r}, got {sorted(matrices)}")
+    poses, reader = episode.robot_states, find_camera(episode, camera)
+    assert poses is not None
+    assert poses.shape[1] == 2 * RIGHT_ARM, "opened without action_space='end_effector'"
+    rows = np.unique(np.linspace(0, len(poses) - 1, min(count, len(poses))).round().astype(int))
+    places = np.full((len(poses), len(POINTS), 3), np.nan)
+    places[:, 0] = tool_centres(poses[:, :POSE_DIM].astype(np.float64))
+    places[:, 1] = tool_centres(poses[:, RIGHT_ARM : RIGHT_ARM + POSE_DIM].astype(np.float64))
+    path = object_path(episode.source)
+    if path is not None and len(path) == len(poses):
+        places[:, 2] = path
+    pixels, is_visible = np.zeros((len(poses), len(POINTS), 2)), np.zeros((len(poses), len(POINTS)), bool)
+    for point in range(len(POINTS)):
+        pixels[:, point], is_visible[:, point] = in_picture(
+            np.nan_to_num(places[:, point]), matrices[camera], reader.size, size
+        )
+    is_known = ~np.isnan(places).any(2)
+    return LabelledFrames(
+        embodiment=episode.embodiment,
+        frames=resize_frames(reader.read(rows.tolist()), *size).numpy(),
+        points=pixels[rows],
+        is_known=is_known[rows],
+        is_visible=(is_visible & is_known)[rows],
+    )
+
+
+def object_in_frames(
+    episode_file: str, camera: str, frames: Sequence[int], size: tuple[int, int]
+) -> tuple[Float[np.ndarray, "n 2"], Bool[np.ndarray, " n"]] | None:
+    """Pixels of object A in these recorded frames, and whether it is inside; None: its path is unknown."""
+    try:
+        path = object_path(episode_file)
+    except ImportError:  # tabletop data on a machine without the simulator
+        return None
+    if path is None:
+        return None
+    dataset = RobotwinDataset(episode_file, cameras=(camera,))
+    matrices, recorded = dataset.camera_matrices(0)[camera], dataset[0].frames[camera].size
+    if len(path) != len(matrices.intrinsic_cv):
+        return None
+    pixels, is_visible = in_picture(path, matrices, recorded, size)
+    return pixels[list(frames)], is_visible[list(frames)]
+
+
+def object_path(episode_file: str) -> Float[np.ndarray, "t 3"] | None:
+    """World positions of object A at every frame of a tabletop episode; None for data of other origin.
+
+    Episodes with random looks are left out: their clutter is drawn from another stream.
+    """
+    entry = _scene_entry(Path(episode_file))
+    texture = entry.get("texture_info", {}).get("table_texture")
+    if entry.get("embodiment") not in EMBODIMENTS or "seed" not in entry or texture is not None:
+        return None
+    return _simulated_path(entry["task"], entry["embodiment"], entry["seed"])
+
+
+def _scene_entry(path: Path) -> dict[str, Any]:
+    info = path.parent.parent / "scene_info.json"
+    if not info.is_file():
+        return {}
+    number = path.stem.removeprefix("episode").removeprefix("_")
+    return json.loads(info.read_text()).get(f"episode_{number}", {})
+
+
+@lru_cache(maxsize=16)
+def _simulated_path(task: str, embodiment: str, seed: int) -> Float[np.ndarray, "t 3"]:
+    from robotwin_adapters.tabletop.simulate import run_episode  # MuJoCo is an extra
+
+    path: list[np.ndarray] = []
+    run_episode(
+        task,
+        EMBODIMENTS[embodiment],
+        seed,
+        lambda scene, _: path.append(scene.data.xpos[scene.body_a].copy()),
+    )
+    return np.array(path)

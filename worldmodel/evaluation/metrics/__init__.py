@@ -1,0 +1,1 @@
+"""Metrics on arrays and tensors."""

@@ -1,0 +1,231 @@
+"""The report of `rollouts.py`: results.json, curves and the page."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from worldmodel.evaluation.rollouts.results import (
+    CEILING,
+    CLIP_PSNR,
+    STATIC,
+    TRUE,
+    Record,
+    by_group,
+    horizon,
+    row_names,
+    summarise,
+)
+from worldmodel.report.estimates import NOTHING, Estimate
+from worldmodel.report.figures import draw_curves
+from worldmodel.report.html_page import Figures, Page, Section, Table, Text, write_page
+from worldmodel.training.loop.checkpoints import write_atomically
+
+COLUMNS = {  # metric -> (title, digits)
+    "clip_psnr": ("PSNR dB, clips", 2),
+    "psnr": ("PSNR dB, frames", 2),
+    "ssim": ("SSIM", 4),
+    "mse": ("MSE", 5),
+    "ssim_last": ("SSIM, last frame", 4),
+    "moving_psnr": ("PSNR dB, moving", 2),
+    "moving_mse": ("MSE, moving", 5),
+}
+GAP_TITLES = {
+    "clip_psnr": "dB",
+    "mse": "MSE",
+    "moving_clip_psnr": "dB, moving",
+    "moving_mse": "MSE, moving",
+}
+ROW_TITLES = {STATIC: "static frame (floor)", CEILING: "autoencoder (ceiling)", TRUE: "true actions"}
+METRIC_NOTE = (
+    "Generated frames only, RGB in [0, 1]; frames are averaged within an episode, intervals are 95 % t "
+    "intervals over episodes. PSNR of clips is that of a clip's mean squared error, of frames the mean over "
+    "frames: the latter flatters a static picture, which is exact (100 dB) until something moves. "
+    "Moving pixels differ by more than 0.075 from the last given frame in the truth."
+)
+
+
+def write_rollout_page(
+    results: Mapping[str, Any], records: Sequence[Record], shown: Sequence[int], output: Path, title: str
+) -> Path:
+    """results.json, curves.png, report.md and report.html."""
+    write_atomically(output / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    panels = {
+        metric: {row: horizon(records, row, metric) for row in row_names(records)}
+        for metric in ("psnr", "moving_psnr", "ssim")
+    }
+    named = {COLUMNS[metric][0]: rows for metric, rows in panels.items()}
+    draw_curves(output / "curves.png", named, records[0]["num_given"])
+    lead = (
+        f"{results['episodes']} held-out episodes, {results['clips']} clips, regime {results['regime']}, "
+        f"{results['settings']['num_inference_steps']} steps, model {results['settings']['model']}."
+    )
+    sections = [
+        Section("Videos", tuple(_video_blocks(records, shown, output))),
+        Section("Quality", (_quality_table(results), _gap_table(results, records))),
+        Section("Do the actions matter?", tuple(_following_blocks(results))),
+        Section("Along the horizon", tuple(_horizon_blocks(results, output))),
+    ]
+    return write_page(Page(title, lead, tuple(sections)), output)
+
+
+def estimate_of(values: Mapping[str, Any] | None) -> Estimate:
+    """What `Estimate.to_dict` wrote."""
+    if not values or not values["count"]:
+        return NOTHING
+    ends = {name: float("nan") if values[name] is None else values[name] for name in ("mean", "low", "high")}
+    return Estimate(**ends, count=values["count"])
+
+
+def row_title(name: str) -> str:
+    """A row as people read it."""
+    return ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
+
+
+def _quality_table(results: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (
+            row_title(row),
+            *(estimate_of(values[metric]).text(digits) for metric, (_, digits) in COLUMNS.items()),
+        )
+        for row, values in results["rows"].items()
+    )
+    header = ("row", *(title for title, _ in COLUMNS.values()))
+    return Table(header, rows, note=METRIC_NOTE, strong=(ROW_TITLES[TRUE],))
+
+
+def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
+    groups = {"all": results["gap_closed"]}
+    for key in ("task", "embodiment"):
+        found = by_group(records, key)
+        if len(found) > 1:
+            groups |= {name or "unnamed": summarise(part)["gap_closed"] for name, part in found.items()}
+    rows = tuple(
+        (name, *(percent(estimate_of(gaps[metric])) for metric in GAP_TITLES))
+        for name, gaps in groups.items()
+    )
+    return Table(
+        ("episodes", *GAP_TITLES.values()),
+        rows,
+        title="Share of the way from the static frame to the autoencoder's ceiling",
+        note="On means over episodes; dB of the clip's mean squared error; 95 % bootstrap intervals.",
+        strong=("all",),
+    )
+
+
+def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Figures]:
+    sentences = []
+    for metric, name in (("mse", "mean squared error"), ("moving_mse", "error of moving pixels")):
+        above = results["above_static"][metric]
+        if above["frame"] is not None:
+            verb = "beat" if above["every_frame"] else "do not beat"
+            sentences.append(
+                f"By {name}, rollouts under true actions {verb} the static frame at every generated frame; "
+                f"the nearest to it is frame {above['frame']}, with "
+                f"{estimate_of(above['ratio']).text(2)} times its error."
+            )
+    caption = "Mean over episodes at every frame; bands are 95 % intervals."
+    return [*map(Text, sentences), Figures(((output / "curves.png", caption),), is_wide=True)]
+
+
+def summary_text(results: Mapping[str, Any]) -> str:
+    """Quality, wins and gap for a terminal: of quality and gap only means, the report has their intervals."""
+    quality, wins = _quality_table(results), _wins_table(results)
+    means = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in quality.rows)
+    gaps = {title: estimate_of(results["gap_closed"][metric]) for metric, title in GAP_TITLES.items()}
+    closed = ", ".join(
+        f"{title} {percent(gap).partition(' [')[0]}" for title, gap in gaps.items() if gap.count
+    )
+    return "\n".join(
+        [
+            *_aligned(quality.header, means),
+            "",
+            *_aligned((f"true actions {wins.header[0]}", *wins.header[1:]), wins.rows),
+            "",
+            f"way from static frame to ceiling: {closed}",
+        ]
+    )
+
+
+def _aligned(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+
+
+def _wins_table(results: Mapping[str, Any]) -> Table:
+    wins = tuple(
+        (row_title(name), *(percent(estimate_of(values[metric])) for metric in CLIP_PSNR))
+        for name, values in results["wins"].items()
+    )
+    return Table(
+        ("better than", "by error", "by error of moving pixels"),
+        wins,
+        title="Episodes in which true actions score better",
+        note="95 % Wilson intervals; a tie is no win.",
+    )
+
+
+def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
+    blocks: list[Table | Text] = [_wins_table(results)]
+    measured = {
+        "action_error": "IDM-recovered action error (half ranges)",
+        "gripper_error": "gripper error (pixels)",
+        "object": "carried object in place (share)",
+        "object_distance": "its distance where found (px of 64)",
+    }
+    present = {field: name for field, name in measured.items() if results[field]}
+    if not present:
+        return [
+            *blocks,
+            Text("Neither an inverse dynamics model nor a locator was there to judge positions."),
+        ]
+    names = dict.fromkeys(row for field in present for row in results[field])
+    rows = tuple(
+        (
+            "true video" if row == "truth" else row_title(row),
+            *(estimate_of(results[field].get(row)).text(3) for field in present),
+        )
+        for row in names
+    )
+    note = (
+        "Distance of what the video shows from what was commanded (true actions), whatever drove the video."
+    )
+    if results["object"]:
+        carried = estimate_of(results["object_carried"])
+        note += f" The object is carried in {percent(carried)} of {carried.count} clips that show it."
+    return [*blocks, Table(("video of", *present.values()), rows, note=note, strong=(ROW_TITLES[TRUE],))]
+
+
+def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path) -> list[Text | Figures]:
+    items: list[tuple[Path, str]] = []
+    for number in shown:
+        record = records[number]
+        task = record["task"] or "task unnamed"
+        caption = f"{task}, {record['embodiment']}: {record['uid']}, from frame {record['start']}"
+        for suffix in (".mp4", ".png"):
+            path = output / "videos" / f"clip{number:03d}{suffix}"
+            if path.exists():
+                items.append((path, caption))
+    text = "Left to right: truth, prediction under true actions, their difference around grey."
+    if any(path.suffix == ".png" for path, _ in items):
+        text += (
+            " Stills: paths of left gripper (blue), right gripper (orange) and object (green) over the last "
+            "frame; solid in the truth, dashed in the prediction."
+        )
+    return [Text(text), Figures(tuple(items))]
+
+
+def percent(estimate: Estimate) -> str:
+    """A share as it stands in a table."""
+    if not estimate.count:
+        return "-"
+    scaled = Estimate(100 * estimate.mean, 100 * estimate.low, 100 * estimate.high, estimate.count)
+    number, mark, interval = scaled.text(0).partition(" [")
+    return f"{number} %{mark}{interval}"

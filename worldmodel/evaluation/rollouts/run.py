@@ -1,0 +1,225 @@
+"""Roll a world model out on held-out episodes and say how good and how obedient it is:
+
+python eval/rollouts.py CHECKPOINT DATA [key=value ...]         --help lists the keys
+
+CHECKPOINT is a world model folder or hub id, DATA a dataset of any supported format. Rows: the static frame,
+the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (videos
+inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from which a killed run goes on.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from worldmodel.data.video import write_video
+from worldmodel.evaluation.action_judge import action_judge
+from worldmodel.evaluation.command_line import run_on_data
+from worldmodel.evaluation.controls import CONTROLS, controlled_actions, static_video
+from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
+from worldmodel.evaluation.locator.model import Locator
+from worldmodel.evaluation.locator.truth import object_in_frames
+from worldmodel.evaluation.metrics.actions import Carried, action_error, carried_object, point_error
+from worldmodel.evaluation.metrics.video import score_video
+from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
+from worldmodel.evaluation.record_lines import RecordLines
+from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
+from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarise
+from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.report.figures import draw_trajectories, side_by_side
+from worldmodel.types import EpisodeSource
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class RolloutsConfig:
+    """What is rolled out, and what is written."""
+
+    output: str = "outputs/rollouts"  # folder of the report
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    controls: tuple[str, ...] = CONTROLS  # which wrong actions are tried beside the true ones
+    drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
+    num_inference_steps: int = 8  # Euler steps per chunk
+    seed: int = 0  # of the noise and of shuffled actions
+    judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
+    locator: str = ""  # folder of a gripper locator (train_locator.py); empty: positions are not measured
+    videos: int = 6  # clips whose videos are in the report, evenly spread
+    max_batch: int = 16  # rollouts at once
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.controls) - set(CONTROLS)):
+            raise ValueError(f"controls are {', '.join(CONTROLS)}; got {', '.join(unknown)}")
+
+
+class RolloutEvaluation:
+    """One model on one set of clips."""
+
+    def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
+        self.model, self.clips, self.config = model.eval(), clips, config
+        self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+        self.recover = action_judge(model, config.judge, clips.embodiments)
+        self.locator = Locator.from_pretrained(config.locator) if config.locator else None
+
+    def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
+        """The record of one clip, and its videos (whole, given frames first)."""
+        clip, num_given = self.clips[number], self.predictor.num_given
+        commands = self._commands(number, clip)
+        videos = predict_each(
+            self.predictor,
+            clip.frames[:num_given],
+            commands,
+            len(clip.frames),
+            seed=self.config.seed + number,
+            max_batch=self.config.max_batch,
+        )
+        last_given, count = clip.frames[num_given - 1], len(clip.frames) - num_given
+        floors = {STATIC: torch.cat([clip.frames[:num_given], static_video(last_given, count)])}
+        floors[CEILING] = self._round_trip(clip.frames)
+        videos = {**floors, **videos}
+        record = {
+            **{name: getattr(clip, name) for name in ("uid", "source", "start", "embodiment", "task")},
+            "num_given": num_given,
+            "rows": _each_once(
+                lambda video: score_video(video[num_given:], clip.frames[num_given:], last_given), videos
+            ),
+            "action_error": self._action_errors(clip, videos),
+            **self._positions(clip, videos),
+        }
+        return record, videos
+
+    def _commands(self, number: int, clip: HeldOutClip) -> dict[str, Float[Tensor, "n u"] | None]:
+        partner = self.clips.partner(number)
+        made = controlled_actions(
+            self.predictor.commands(clip),
+            self.predictor.command_names(clip),
+            num_given=self.predictor.num_given,
+            other=None if partner is None else self.predictor.commands(self.clips[partner]),
+            generator=torch.Generator().manual_seed(self.config.seed + number),
+        )
+        chosen = {name: made[name] for name in (TRUE, *self.config.controls) if name in made}
+        # A model that knows no actions makes one video, whatever it is told.
+        return dict.fromkeys(chosen) if self.model.config.regime == "no_action" else chosen
+
+    def _round_trip(self, frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 H W"]:
+        given = frames[None].to(self.model.text.device)
+        return self.model.decode(self.model.encode(given))[0].cpu()
+
+    def _action_errors(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, float]:
+        """Distance from the robot action that the judge sees to the recorded one; `truth`: its own error."""
+        recover, first = self.recover, self.predictor.num_given - 1
+        if recover is None:
+            return {}
+        return _each_once(
+            lambda video: (
+                action_error(recover(video, clip.embodiment), clip.actions, clip.mask)[first:].mean().item()
+            ),
+            {"truth": clip.frames, **videos},
+        )
+
+    def _positions(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, Any]:
+        """Gripper distance in pixels and where a carried object ends, by the locator's eyes.
+
+        `truth` is what the locator makes of the true video: for the object, its own error.
+        """
+        locator = self.locator
+        if locator is None:
+            return {}
+        first, width = self.predictor.num_given, clip.frames.shape[-1]
+        truth = locator.locate(clip.frames[first - 1 :])
+        places, visible = self._object_truth(clip) or (truth.points[:, 2], truth.is_visible[:, 2])
+        found = {"truth": truth} | _each_once(lambda video: locator.locate(video[first:]), videos)
+        grippers, carried = {}, {}
+        for name, one in found.items():
+            if name != "truth":
+                errors = point_error(one.points[:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
+                if not errors.isnan().all():
+                    grippers[name] = errors.nanmean().item()
+            judged = carried_object(one.points[:, 2], places, one.is_visible[:, 2], visible, width)
+            if judged is not None:
+                carried[name] = judged
+        return {"gripper_error": grippers, "object": _object_record(carried)}
+
+    def _object_truth(self, clip: HeldOutClip) -> tuple[Tensor, Tensor] | None:
+        """Where the object is in the true frames from the last given one on; None: only the locator knows."""
+        if self.config.held_out.aspect != "stretch":
+            return None
+        contract, frames = self.model.contract, clip.recorded[self.predictor.num_given - 1 :]
+        known = object_in_frames(clip.source, contract.camera, frames, (contract.height, contract.width))
+        return None if known is None else (torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
+
+    def picture(self, number: int, clip: HeldOutClip, video: Tensor, folder: Path) -> None:
+        """Side-by-side video, and with a locator the trajectories."""
+        write_video(
+            folder / f"clip{number:03d}.mp4", iter(side_by_side(clip.frames, video)), self.model.contract.fps
+        )
+        if self.locator is not None:
+            located = [self.locator.locate(frames) for frames in (clip.frames, video)]
+            # What is out of the picture has no place in it: its line is broken there.
+            points = [one.points.masked_fill(~one.is_visible[..., None], float("nan")) for one in located]
+            draw_trajectories(folder / f"clip{number:03d}.png", clip.frames, video, *points)
+
+
+def _each_once(measure: Callable[[Tensor], M], videos: Mapping[str, Tensor]) -> dict[str, M]:
+    """What is measured of every video; one that goes by several names is measured once."""
+    distinct = {id(video): video for video in videos.values()}
+    measured = {key: measure(video) for key, video in distinct.items()}
+    return {name: measured[id(video)] for name, video in videos.items()}
+
+
+def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
+    if not carried:
+        return None
+    return {
+        "moved": carried["truth"].moved,
+        "in_place": {name: one.in_place for name, one in carried.items()},
+        "distance": {name: one.distance for name, one in carried.items()},
+    }
+
+
+def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
+    """Evaluate what is not done yet, then summarise and write the report."""
+    folder = checkpoint.locate(checkpoint_source)
+    model = WorldModel.from_pretrained(folder)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
+    output = Path(config.output)
+    evaluation = RolloutEvaluation(model, clips, config)
+    settings = {
+        **dataclasses.asdict(config),
+        "output": "",
+        "data": source.name,
+        "model": checkpoint.fingerprint(folder),
+    }
+    records = RecordLines(output / "clips.jsonl", settings)
+    shown = set(torch.linspace(0, len(clips) - 1, min(config.videos, len(clips))).long().tolist())
+    keys = clips.keys
+    for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
+        is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()
+        if key in records and is_drawn:
+            continue
+        record, videos = evaluation.evaluate(number)
+        if number in shown:
+            evaluation.picture(number, clips[number], videos[TRUE], output / "videos")
+        records.add(key, record)
+    ordered = [records.records[key] for key in keys]
+    results = {"settings": settings, "regime": model.config.regime, **summarise(ordered)}
+    checkpoint_name = Path(checkpoint_source).name
+    write_rollout_page(
+        results, ordered, sorted(shown), output, title=f"Rollouts of {checkpoint_name} on {source.name}"
+    )
+    print(summary_text(results))
+    print(f"report: {output / 'report.html'}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    return run_on_data(RolloutsConfig, run, __doc__ or "", argv)

@@ -1,0 +1,228 @@
+"""The action-sensitivity report: does the video do what it is told?
+
+python eval/sensitivity.py CHECKPOINT DATA [key=value ...]      --help lists the keys
+
+From the same first frame and with the same noise, a video is made under the true actions and under every
+control; on some clips each action dimension is nudged by itself and the actions are scaled. Writes
+OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from which a killed run goes on.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from worldmodel.evaluation.action_judge import Recover, action_judge
+from worldmodel.evaluation.command_line import run_on_data
+from worldmodel.evaluation.controls import controlled_actions, static_video
+from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
+from worldmodel.evaluation.metrics.actions import action_error
+from worldmodel.evaluation.metrics.video import moving_pixels
+from worldmodel.evaluation.predictors import Drive, ModelPredictor, Predict, predict_each
+from worldmodel.evaluation.record_lines import RecordLines
+from worldmodel.evaluation.sensitivity.page import write_sensitivity_page
+from worldmodel.evaluation.sensitivity.verdict import judge
+from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.report.figures import draw_sheet
+from worldmodel.types import EpisodeSource
+
+LEAST_MOVING = 0.002  # share of pixels: a clip in which fewer move shows no motion
+STATIC = "static frame"
+
+
+@dataclass(frozen=True)
+class SensitivityConfig:
+    """What is tried, and on how much."""
+
+    output: str = "outputs/sensitivity"  # folder of the report
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
+    num_inference_steps: int = 8  # Euler steps per chunk
+    seed: int = 0  # of the noise and of shuffled actions
+    action_gain: float = 1.0  # multiplies every command on its way to the model; 50: a fault to be found
+    judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
+    max_batch: int = 16  # rollouts at once
+    response_clips: int = 8  # clips on which dimensions are nudged and actions scaled; evenly spread
+    nudge: float = 0.25  # half ranges, added to one dimension throughout
+    scales: tuple[float, ...] = (0.02, 0.1, 0.5, 1.0, 2.0, 10.0, 50.0)  # of the true actions
+    sheets: int = 2  # clips shown in pictures
+
+    def __post_init__(self) -> None:
+        if self.scales and 1.0 not in self.scales:
+            raise ValueError(f"scales are compared with 1, which must be among them, got {self.scales}")
+
+
+@dataclass(frozen=True)
+class SensitivityProbe:
+    """Asks one predictor about clips."""
+
+    predict: Predict
+    num_given: int
+    config: SensitivityConfig
+    recover: Recover | None = None  # the judge of robot actions, where there is one
+
+    def measure(
+        self,
+        clip: HeldOutClip,
+        commands: Float[Tensor, "n u"],
+        names: Sequence[str],
+        other: Float[Tensor, "n u"] | None,
+        *,
+        seed: int,
+        with_response: bool,
+    ) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
+        """The record of one clip, and the video of every control."""
+        generator = torch.Generator().manual_seed(seed)
+        told = controlled_actions(commands, names, num_given=self.num_given, other=other, generator=generator)
+        videos = self._videos(clip, told, seed)
+        future = {name: video[self.num_given :] for name, video in videos.items()}
+        real, last_given = clip.frames[self.num_given :], clip.frames[self.num_given - 1]
+        future[STATIC] = static_video(last_given, len(real))
+        moving = moving_pixels(real, last_given).float().mean().item()
+        motion = {"truth": real, **future}
+        record = {
+            "uid": clip.uid,
+            "source": clip.source,
+            "moves": moving >= LEAST_MOVING,
+            "error": {name: _mean_square(video - real) for name, video in future.items()},
+            "told": {
+                name: _mean_square((actions - commands)[:, : len(names)]) ** 0.5
+                for name, actions in told.items()
+                if actions is not None
+            },
+            "change": {name: (video - future["true"]).abs().mean().item() for name, video in future.items()},
+            "drift": {
+                name: (video - last_given).abs().mean((1, 2, 3)).tolist() for name, video in motion.items()
+            },
+            "recovered": self._recovered(clip, told, videos),
+        }
+        if with_response:
+            record |= self._response(clip, commands, names, future["true"], seed)
+        return record, videos
+
+    def _videos(
+        self, clip: HeldOutClip, commands: Mapping[str, Float[Tensor, "n u"] | None], seed: int
+    ) -> dict[str, Float[Tensor, "t 3 H W"]]:
+        given = clip.frames[: self.num_given]
+        return predict_each(
+            self.predict, given, commands, len(clip.frames), seed=seed, max_batch=self.config.max_batch
+        )
+
+    def _response(
+        self,
+        clip: HeldOutClip,
+        commands: Float[Tensor, "n u"],
+        names: Sequence[str],
+        reference: Float[Tensor, "t 3 H W"],
+        seed: int,
+    ) -> dict[str, Any]:
+        """How much each dimension moves the video, and how well scaled actions fit the truth."""
+        nudged: dict[str, Tensor | None] = {}
+        for number, name in enumerate(names):
+            changed = commands.clone()
+            changed[self.num_given - 1 :, number] += self.config.nudge
+            nudged[name] = changed
+        scaled: dict[str, Tensor | None] = {str(scale): scale * commands for scale in self.config.scales}
+        real = clip.frames[self.num_given :]
+        videos = {name: video[self.num_given :] for name, video in self._videos(clip, nudged, seed).items()}
+        scales = {name: video[self.num_given :] for name, video in self._videos(clip, scaled, seed).items()}
+        return {
+            "response": {name: (video - reference).abs().mean().item() for name, video in videos.items()},
+            "scale_error": {name: _mean_square(video - real) for name, video in scales.items()},
+        }
+
+    def _recovered(
+        self, clip: HeldOutClip, told: Mapping[str, Tensor | None], videos: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """Distance of what the judge sees in each video from what that video was told (robot actions)."""
+        if self.recover is None:
+            return {}
+        pairs = {"true video": (clip.frames, clip.actions)}
+        pairs |= {name: (videos[name], actions) for name, actions in told.items() if actions is not None}
+        errors = {
+            name: action_error(self.recover(video, clip.embodiment), actions, clip.mask)
+            for name, (video, actions) in pairs.items()
+        }
+        return {name: error[self.num_given - 1 :].mean().item() for name, error in errors.items()}
+
+
+def probe_model(
+    model: WorldModel, config: SensitivityConfig, embodiments: Sequence[str]
+) -> tuple[SensitivityProbe, ModelPredictor]:
+    """A probe for a world model on these robots; an IDM is the judge when robot actions drive."""
+    predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+
+    def predict(given: Tensor, actions: Tensor | None, num_frames: int, seed: int) -> Tensor:
+        reaching = None if actions is None else config.action_gain * actions
+        return predictor(given, reaching, num_frames, seed)
+
+    recover = action_judge(model, config.judge, embodiments) if config.drive == "robot" else None
+    return SensitivityProbe(predict, predictor.num_given, config, recover), predictor
+
+
+def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig) -> int:
+    """Measure what is not done yet, judge, write the report; 0 when the actions are followed, 3 when not."""
+    folder = checkpoint.locate(checkpoint_source)
+    model = WorldModel.from_pretrained(folder)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
+    settings = {
+        **dataclasses.asdict(config),
+        "output": "",
+        "data": source.name,
+        "model": checkpoint.fingerprint(folder),
+    }
+    records = RecordLines(Path(config.output) / "clips.jsonl", settings)
+    ordered = measure_clips(*probe_model(model, config, clips.embodiments), clips, records)
+    title = f"Action sensitivity of {Path(checkpoint_source).name} on {source.name}"
+    following = judge(ordered)
+    write_sensitivity_page(following, ordered, settings, Path(config.output), title)
+    print(following.title, *following.reasons, sep="\n  ")
+    print(f"report: {Path(config.output) / 'report.html'}")
+    return 0 if following.is_followed else 3
+
+
+def measure_clips(
+    probe: SensitivityProbe, predictor: ModelPredictor, clips: HeldOutClips, records: RecordLines
+) -> list[dict[str, Any]]:
+    """The records of all clips, in order; those that are there already are kept."""
+    config, output = probe.config, Path(probe.config.output)
+    nudged, drawn = (set(_spread(len(clips), count)) for count in (config.response_clips, config.sheets))
+    keys = clips.keys
+    for number, key in enumerate(tqdm(keys, desc="sensitivity", unit="clip")):
+        sheet = output / f"sheet{number:03d}.png"
+        if key in records and (number not in drawn or sheet.exists()):
+            continue
+        clip, partner = clips[number], clips.partner(number)
+        record, videos = probe.measure(
+            clip,
+            predictor.commands(clip),
+            predictor.command_names(clip),
+            None if partner is None else predictor.commands(clips[partner]),
+            seed=config.seed + number,
+            with_response=number in nudged,
+        )
+        if number in drawn:
+            draw_sheet(sheet, {"truth": clip.frames, **videos})
+        records.add(key, record)
+    return [records.records[key] for key in keys]
+
+
+def _mean_square(values: Tensor) -> float:
+    return values.double().square().mean().item()
+
+
+def _spread(length: int, count: int) -> list[int]:
+    return torch.linspace(0, length - 1, min(count, length)).long().tolist()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    return run_on_data(SensitivityConfig, run, __doc__ or "", argv)

@@ -1,0 +1,121 @@
+"""Are the actions followed? A rule, stated in words and applied to the records of `sensitivity.py`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from worldmodel.evaluation.controls import CONTROLS
+from worldmodel.evaluation.rollouts.results import episode_means, means_by_name
+from worldmodel.report.estimates import Estimate, mean_estimate, win_estimate
+
+NEEDED_SHARE = 0.95  # of episodes, against every control
+NEEDED_LOW = 0.5  # the lower end of the 95 % interval must be above: a few lucky episodes prove nothing
+NEEDED_GAIN = 0.01  # relative: a smaller difference in error is a tie
+LEAST_CHANGE = 0.05  # rms of commands, in half ranges: a control nearer to the true commands is none
+SCALE_GAIN = 0.1  # relative: a scale that fits better by this much is taken for the right one
+SAME = 1e-5  # mean absolute difference of two videos, of a range of 1: rounding, nothing to see
+SILENT = 0.02  # of the strongest dimension's response: less counts as none
+
+RULE = (
+    "The actions are followed when the video under the true actions is nearer to the true video (mean "
+    f"squared error, lower by more than {NEEDED_GAIN:.0%}) than the static frame and than the video under "
+    f"every control, in at least {NEEDED_SHARE:.0%} of the episodes in which something moves, with the lower "
+    f"end of the 95 % interval above {NEEDED_LOW:.0%}; and when no other scale of the actions fits the true "
+    f"video better by more than {SCALE_GAIN:.0%}. A control whose commands hardly differ from the true ones "
+    "in a clip is not counted there."
+)
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """True actions against one control."""
+
+    control: str
+    wins: Estimate  # share of episodes
+    error_ratio: Estimate  # error under true actions / error under the control, per episode
+    change: Estimate  # mean absolute difference of the two videos, of a range of 1
+    is_passed: bool
+
+
+@dataclass(frozen=True)
+class Following:
+    """The verdict and what it rests on."""
+
+    is_followed: bool
+    reasons: tuple[str, ...]  # in words; the failures, or that there are none
+    checks: tuple[Check, ...]
+    best_scale: float | None  # of the actions, by error; None when scales were not tried
+
+    @property
+    def title(self) -> str:
+        """The verdict in one sentence."""
+        return "The actions are followed." if self.is_followed else "The actions are not followed."
+
+
+def judge(records: Sequence[Record]) -> Following:
+    """Apply RULE."""
+    moving = [record for record in records if record["moves"]]
+    if not moving:
+        return Following(False, ("Nothing moves in any of the clips, so nothing can be said.",), (), None)
+    controls = dict.fromkeys(name for record in moving for name in record["error"] if name != "true")
+    checks = tuple(_check(moving, name) for name in controls)
+    reasons = [_failure(check) for check in checks if not check.is_passed]
+    if not any(check.change.mean > SAME for check in checks if check.control in CONTROLS):
+        reasons.insert(0, "The video is the same whatever is commanded: the model does not read its actions.")
+    errors = scale_errors(moving)
+    best = min(errors, key=lambda scale: errors[scale].mean) if errors else None
+    if best is not None and best != 1.0 and errors[best].mean < (1 - SCALE_GAIN) * errors[1.0].mean:
+        reasons.append(
+            f"The video fits the truth best with the actions multiplied by {best:g}: their scale is wrong."
+        )
+    is_followed = not reasons
+    if is_followed:
+        reasons.append(f"True actions beat every control ({', '.join(controls)}).")
+    if silent := silent_dimensions(moving):
+        reasons.append(f"No visible response to {', '.join(silent)}.")
+    return Following(is_followed, tuple(reasons), checks, best)
+
+
+def scale_errors(records: Sequence[Record]) -> dict[float, Estimate]:
+    """Error under true actions times each scale that was tried, on the clips on which it was."""
+    return {float(scale): error for scale, error in means_by_name(records, "scale_error").items()}
+
+
+def responses(records: Sequence[Record]) -> dict[str, Estimate]:
+    """Mean absolute change of the video when one dimension is nudged."""
+    return means_by_name(records, "response")
+
+
+def silent_dimensions(records: Sequence[Record]) -> list[str]:
+    """Dimensions that the video does not answer to, compared with the one it answers to most."""
+    found = responses(records)
+    strongest = max((estimate.mean for estimate in found.values()), default=0.0)
+    return [name for name, estimate in found.items() if estimate.mean <= SILENT * strongest]
+
+
+def _check(records: Sequence[Record], control: str) -> Check:
+    used = [record for record in records if record["told"].get(control, np.inf) >= LEAST_CHANGE]
+    true = episode_means(used, [record["error"]["true"] for record in used])
+    other = episode_means(used, [record["error"].get(control) for record in used])
+    wins = win_estimate(true, other * (1 - NEEDED_GAIN), higher_is_better=False)
+    return Check(
+        control,
+        wins,
+        mean_estimate(true / np.maximum(other, 1e-12)),
+        mean_estimate(episode_means(used, [record["change"].get(control) for record in used])),
+        is_passed=wins.count > 0 and wins.mean >= NEEDED_SHARE and wins.low > NEEDED_LOW,
+    )
+
+
+def _failure(check: Check) -> str:
+    if not check.wins.count:
+        return f"{check.control}: no clip in which this control differs from the true actions."
+    return (
+        f"{check.control}: true actions are better in {check.wins.mean:.0%} of {check.wins.count} episodes "
+        f"(95 % interval {check.wins.low:.0%} to {check.wins.high:.0%}); at least {NEEDED_SHARE:.0%} is "
+        f"needed, with the interval above {NEEDED_LOW:.0%}."
+    )

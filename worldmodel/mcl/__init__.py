@@ -1,0 +1,1 @@
+"""Mechanistic contrastive learning (MCL), one module for every host."""

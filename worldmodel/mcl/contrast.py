@@ -1,0 +1,296 @@
+"""Mechanistic contrastive learning (MCL): make G(z, u) respond to z in a way that tells conditions u apart.
+
+    x_hat = G(z, u),  g = d c(x_hat, z, u) / dz,  q = P_g(g),  k = P_u(u),  loss = InfoNCE(q, k)
+
+with a critic c and two projection heads P_g, P_u. Any differentiable conditional generator can be the host.
+"""
+
+import dataclasses
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from worldmodel.mcl.critics import Critic
+from worldmodel.mcl.features import (
+    Generator,
+    directional_derivative,
+    finite_difference,
+    hessian_diagonal,
+    math_attention,
+    random_normal,
+    random_signs,
+    score_gradient,
+    shared_direction,
+)
+from worldmodel.mcl.info_nce import (
+    Contrast,
+    Negatives,
+    equal_conditions,
+    info_nce,
+    logistic_nce,
+    masked_mean,
+)
+
+Mode = Literal["exact", "detached", "jvp", "finite_difference", "hessian_diag"]
+Variant = Literal["infonce", "nce", "fisher", "denoising", "jacobian_vjp"]
+DIRECTIONAL: tuple[Mode, ...] = ("jvp", "finite_difference")
+MODES_OF_VARIANT: dict[Variant, tuple[Mode, ...]] = {
+    "infonce": ("exact", "detached", "jvp", "finite_difference", "hessian_diag"),
+    "jacobian_vjp": ("exact", "detached"),
+    "nce": ("exact",),
+    "fisher": ("exact",),
+    "denoising": ("exact",),
+}
+
+
+@dataclass(frozen=True)
+class MclConfig:
+    """How the mechanism is read off the generator and contrasted with the condition."""
+
+    # exact: critic gradient, trained through (double backward). detached: the same as a constant; it reaches
+    # the heads only. jvp, finite_difference: the generator's derivative along a random direction.
+    # hessian_diag: exact, with the diagonal of the critic's Hessian appended.
+    mode: Mode = "exact"  # which feature of the mechanism, and how it is trained
+    variant: Variant = "infonce"  # objective; nce, fisher and denoising train the critic's score instead
+    temperature: float = 0.1  # tau of InfoNCE
+    clip_norm: float = 10.0  # largest norm of one row's mechanism feature; 0 = no clipping
+    negatives: Negatives = "masked"  # keys of equal conditions: left out, positives, or negatives (all)
+    tolerance: float = 0.0  # conditions count as equal when no entry differs by more than this
+    through_latent: bool = False  # let gradients flow into z (an encoder) where z has a graph
+    step: float = 1e-2  # finite_difference: root mean square displacement of a latent element
+    num_probes: int = 0  # hessian_diag: random probes; 0 = exact, one backward per latent element
+    noise_std: float = 0.1  # denoising: standard deviation of the noise added to z
+    head_lr: float = 0.0  # learning rate of critic and heads; 0 = the host's
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES_OF_VARIANT[self.variant]:
+            allowed = ", ".join(MODES_OF_VARIANT[self.variant])
+            raise ValueError(f"mcl variant {self.variant} works with mode {allowed}; got {self.mode}")
+        for name in ("temperature", "step", "noise_std"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"mcl {name} must be positive, got {getattr(self, name)}")
+        for name in ("clip_norm", "tolerance", "num_probes", "head_lr"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"mcl {name} must not be negative, got {getattr(self, name)}")
+
+    def feature_dim(self, latent_dim: int, output_dim: int) -> int:
+        """Width of one row of the mechanism feature: the input of the gradient head."""
+        if self.mode in DIRECTIONAL:
+            return output_dim
+        return 2 * latent_dim if self.mode == "hessian_diag" else latent_dim
+
+    @property
+    def needs_math_attention(self) -> bool:
+        """Whether x_hat given by the host must be computed under `math_attention()`."""
+        return self.variant in ("fisher", "denoising") or self.mode in ("exact", "hessian_diag", "jvp")
+
+
+@dataclass(frozen=True)
+class MclOutput:
+    """One value per independent batch: scalars, unless several seeds train side by side."""
+
+    loss: Float[Tensor, "*s"]
+    accuracy: Float[Tensor, "*s"]  # share of rows that find their own condition; nan for score matching
+    floor: Float[Tensor, "*s"]  # what the loss tends to at best, given repeated conditions
+    gradient_norm: Float[Tensor, "*s"]  # mean norm of a row's mechanism feature before clipping; nan for nce
+    clipped: Float[Tensor, "*s"]  # share of rows that were clipped
+
+
+class MechanisticContrast(nn.Module):
+    """The MCL loss with its critic and heads: `mcl(generator, z, u) -> MclOutput`."""
+
+    def __init__(
+        self, config: MclConfig, critic: Critic, gradient_head: nn.Module, condition_head: nn.Module
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.critic = critic
+        self.gradient_head = gradient_head
+        self.condition_head = condition_head
+
+    def forward(
+        self,
+        generator: Generator,
+        z: Float[Tensor, "..."],
+        u: Float[Tensor, "..."],
+        *,
+        u_for_g: Float[Tensor, "..."] | None = None,
+        x_hat: Float[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        rng: torch.Generator | None = None,
+    ) -> MclOutput:
+        """The loss of one batch.
+
+        Args:
+            generator: G(z, u) -> x_hat, differentiable in z.
+            z: latent of the host: [b d], an image latent, or [b c f h w] with a LatentVideoCritic.
+            u: condition used as contrastive key, [b a], or [b f a] for video.
+            u_for_g: condition given to generator and critic when it differs from the key.
+            x_hat: G(z, u) if the host has it already: saves one forward. In the gradient modes it must come
+                from this z, which must require grad, under `math_attention()` where `needs_math_attention`.
+                A z with a graph of its own then needs `through_latent`: x_hat leads back into it.
+            mask: rows that take part, shaped like u without its last axis; all by default.
+            rng: source of directions, probes, noise and shuffles.
+        """
+        config, u_for_g = self.config, u if u_for_g is None else u_for_g
+        if x_hat is not None and z.grad_fn is not None and not config.through_latent:
+            raise ValueError(
+                "mcl with x_hat given trains whatever z was computed from: set through_latent, detach z "
+                "before x_hat is made from it, or leave x_hat out"
+            )
+        keys = self.critic.condition_rows(u)
+        valid = torch.ones_like(u[..., 0], dtype=torch.bool) if mask is None else mask
+        valid = self.critic.condition_rows(valid.unsqueeze(-1)).squeeze(-1)
+        if config.variant == "nce":
+            return self._nce(generator, z, u, u_for_g, x_hat, valid, rng)
+        if config.variant in ("fisher", "denoising"):
+            return self._score_matching(generator, z, u_for_g, x_hat, valid, rng)
+        feature, norm = self._feature(generator, z, u_for_g, x_hat, rng)
+        contrast = info_nce(
+            self.gradient_head(feature),
+            self.condition_head(keys),
+            equal_conditions(keys, config.tolerance),
+            valid,
+            temperature=config.temperature,
+            negatives=config.negatives,
+        )
+        return self._output(contrast, norm, valid)
+
+    def optimizer_group(self, host_lr: float) -> dict[str, Any]:
+        """Critic and heads as one parameter group with their own learning rate."""
+        return {"params": list(self.parameters()), "lr": self.config.head_lr or host_lr}
+
+    def _feature(
+        self, generator: Generator, z: Tensor, u: Tensor, x_hat: Tensor | None, rng: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Clipped mechanism feature and its norm before clipping, row by row."""
+        config = self.config
+        if config.mode in DIRECTIONAL:
+            z = z if config.through_latent else z.detach()
+            direction = shared_direction(z, self.critic, rng)
+            if config.mode == "jvp":
+                response = directional_derivative(generator, z, u, direction)
+            else:
+                response = finite_difference(generator, z, u, direction, config.step, x_hat)
+            return clip_rows(self.critic.rows(response), config.clip_norm)
+        with torch.enable_grad():
+            z, x_hat = self._differentiable(generator, z, u, x_hat)
+            gradient = self._gradient(x_hat, z, u, rng)
+            feature, norm = clip_rows(self.critic.rows(gradient), config.clip_norm)
+            if config.mode == "hessian_diag":
+                curvature = hessian_diagonal(gradient, z, config.num_probes, self._sample_dims(z), rng)
+                curvature, _ = clip_rows(self.critic.rows(curvature), config.clip_norm)
+                feature = torch.cat([feature, curvature], dim=-1)
+        return feature, norm
+
+    def _gradient(self, x_hat: Tensor, z: Tensor, u: Tensor, rng: torch.Generator | None) -> Tensor:
+        if self.config.variant == "jacobian_vjp":
+            score = x_hat * shared_direction(x_hat.detach(), self.critic, rng)
+        else:
+            score = self.critic(x_hat, z, u)
+        return score_gradient(score, z, create_graph=self.config.mode != "detached")
+
+    def _differentiable(
+        self, generator: Generator, z: Tensor, u: Tensor, x_hat: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The latent, made to require grad, and x_hat computed from it."""
+        if x_hat is not None:
+            if not z.requires_grad:
+                raise ValueError(
+                    f"mcl mode {self.config.mode} with x_hat given needs the z it came from to require grad"
+                )
+            return z, x_hat
+        if not (self.config.through_latent and z.requires_grad):
+            z = z.detach().requires_grad_(True)
+        with math_attention() if self.config.needs_math_attention else nullcontext():
+            return z, generator(z, u)
+
+    def _sample_dims(self, z: Tensor) -> int:
+        # Vector hosts may carry further batch axes in front; elsewhere all axes but the first are one sample:
+        # the frames of a video interact in G.
+        return 1 if self.critic.rows(z).shape == z.shape else z.ndim - 1
+
+    def _nce(
+        self,
+        generator: Generator,
+        z: Tensor,
+        u: Tensor,
+        u_for_g: Tensor,
+        x_hat: Tensor | None,
+        valid: Tensor,
+        rng: torch.Generator | None,
+    ) -> MclOutput:
+        """True (z, u) pairs against pairs whose condition is taken from another row."""
+        z = z if self.config.through_latent else z.detach()
+        x_hat = generator(z, u_for_g) if x_hat is None else x_hat
+        rows = self.critic.condition_rows
+        num_rows = valid.shape[-1]
+        shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng, device=z.device))
+        keys = rows(u)
+        same = (keys - keys.roll(shift, -2)).abs().amax(-1) <= self.config.tolerance
+        other_u = rows(u_for_g).roll(shift, -2).reshape(u_for_g.shape)
+        scores = [self.critic(x_hat, z, condition).unsqueeze(-1) for condition in (u_for_g, other_u)]
+        true, shuffled = (rows(score).squeeze(-1) for score in scores)
+        contrast = logistic_nce(true, shuffled, valid, valid & valid.roll(shift, -1) & ~same)
+        return self._output(contrast, torch.full_like(true, torch.nan), valid)
+
+    def _score_matching(
+        self,
+        generator: Generator,
+        z: Tensor,
+        u: Tensor,
+        x_hat: Tensor | None,
+        valid: Tensor,
+        rng: torch.Generator | None,
+    ) -> MclOutput:
+        """Train dc/dz as the score of z: Hyvarinen's loss with a Hutchinson probe, or against added noise."""
+        critic, std = self.critic, self.config.noise_std
+        noise = torch.zeros_like(z)
+        if self.config.variant == "denoising":
+            noise, x_hat = random_normal(z, self._sample_dims(z), rng), None
+            z = z + std * noise
+        with torch.enable_grad():
+            z, x_hat = self._differentiable(generator, z, u, x_hat)
+            score = score_gradient(critic(x_hat, z, u), z, create_graph=True)
+            if self.config.variant == "denoising":
+                row_loss = critic.rows(std * score + noise).square().sum(-1) / 2
+            else:
+                probe = random_signs(z, self._sample_dims(z), rng)
+                trace = probe * torch.autograd.grad((score * probe).sum(), z, create_graph=True)[0]
+                row_loss = critic.rows(score.square() / 2 + trace).sum(-1)
+        loss = masked_mean(row_loss, valid)
+        unknown = torch.full_like(loss, torch.nan)
+        contrast = Contrast(loss=loss, accuracy=unknown, floor=unknown)
+        return self._output(contrast, critic.rows(score).norm(dim=-1), valid)
+
+    def _output(self, contrast: Contrast, norm: Tensor, valid: Tensor) -> MclOutput:
+        clip = self.config.clip_norm
+        return MclOutput(
+            loss=contrast.loss,
+            accuracy=contrast.accuracy,
+            floor=contrast.floor,
+            gradient_norm=masked_mean(norm.detach(), valid),
+            clipped=masked_mean(((norm > clip) & bool(clip)).float(), valid),
+        )
+
+
+def clip_rows(
+    rows: Float[Tensor, "*s n d"], max_norm: float
+) -> tuple[Float[Tensor, "*s n d"], Float[Tensor, "*s n"]]:
+    """Rows shortened to at most `max_norm` (0 = as they are), and their norms before."""
+    # The square root has no derivative at 0, where a generator that ignores z puts its feature.
+    norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
+    if max_norm:
+        rows = rows * (max_norm / norm).clamp(max=1).unsqueeze(-1)
+    return rows, norm
+
+
+def mcl_metrics(output: MclOutput) -> dict[str, float]:
+    """The output as floats for a log, mean over independent batches."""
+    return {
+        field.name: float(getattr(output, field.name).detach().mean()) for field in dataclasses.fields(output)
+    }

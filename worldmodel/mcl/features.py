@@ -1,0 +1,126 @@
+"""How a conditional generator x_hat = G(z, u) responds to z, as a tensor that a loss can use.
+
+Gradient features differentiate a critic's score with respect to z; directional features differentiate the
+generator itself along one direction of z shared by all rows.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from worldmodel.mcl.critics import Critic
+
+Generator = Callable[[Tensor, Tensor], Tensor]  # (z, u) -> x_hat
+
+
+@contextmanager
+def math_attention() -> Iterator[None]:
+    """Attention with all its derivatives: the fused kernels lack the second one and forward mode."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def score_gradient(
+    scores: Float[Tensor, "..."], z: Float[Tensor, "*shape"], *, create_graph: bool
+) -> Float[Tensor, "*shape"]:
+    """Derivative of sum(scores) by z; the graph of the scores is kept for the host's own loss."""
+    return torch.autograd.grad(scores.sum(), z, create_graph=create_graph, retain_graph=True)[0]
+
+
+def hessian_diagonal(
+    gradient: Float[Tensor, "*shape"],
+    z: Float[Tensor, "*shape"],
+    num_probes: int,
+    sample_dims: int,
+    rng: torch.Generator | None,
+) -> Float[Tensor, "*shape"]:
+    """Diagonal of the Hessian: exact for 0 probes, else Hutchinson's mean(v * Hv) over random sign vectors v.
+
+    The last `sample_dims` axes make up one sample; the exact diagonal costs one backward per element of it.
+    """
+    diagonal = torch.zeros_like(z)
+    for probe in _probes(z, num_probes, sample_dims, rng):
+        product = torch.autograd.grad((gradient * probe).sum(), z, create_graph=True)[0]
+        diagonal = diagonal + probe * product
+    return diagonal / max(num_probes, 1)
+
+
+def _probes(z: Tensor, num_probes: int, sample_dims: int, rng: torch.Generator | None) -> Iterator[Tensor]:
+    if num_probes:
+        yield from (random_signs(z, sample_dims, rng) for _ in range(num_probes))
+        return
+    sample_shape = z.shape[z.ndim - sample_dims :]
+    size = math.prod(sample_shape)
+    for unit in torch.eye(size, dtype=z.dtype, device=z.device):
+        yield unit.view(sample_shape).expand_as(z)
+
+
+def random_signs(
+    like: Float[Tensor, "*shape"], sample_dims: int, rng: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """Independent +1 / -1 entries, the same in every independent batch."""
+    bits = torch.randint(0, 2, batch_shape(like, sample_dims), generator=rng, device=like.device)
+    return (bits.to(like.dtype) * 2 - 1).expand_as(like)
+
+
+def random_normal(
+    like: Float[Tensor, "*shape"], sample_dims: int, rng: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """Independent N(0, 1) entries, the same in every independent batch."""
+    shape = batch_shape(like, sample_dims)
+    return torch.randn(shape, generator=rng, device=like.device, dtype=like.dtype).expand_as(like)
+
+
+def batch_shape(like: Float[Tensor, "..."], sample_dims: int) -> torch.Size:
+    """Shape of one batch of samples: draws of this shape do not depend on how many train side by side."""
+    return like.shape[like.ndim - sample_dims - 1 :]
+
+
+def shared_direction(
+    like: Float[Tensor, "*shape"], critic: Critic, rng: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """One random unit vector of a row, the same for every row, in the shape of `like`.
+
+    Drawn anew from `rng` at each call; a generator seeded alike each time keeps one direction for a run.
+    """
+    row = critic.rows(like)[..., :1, :]
+    row = row[(0,) * (row.ndim - 2)]
+    unit = torch.nn.functional.normalize(
+        torch.randn(row.shape, generator=rng, device=like.device, dtype=torch.float32), dim=-1
+    ).to(like.dtype)
+    # The transpose of the linear map `rows` puts a row back in its place; no critic has to say how.
+    with torch.enable_grad():
+        place = torch.zeros_like(like, requires_grad=True)
+        rows = critic.rows(place)
+        return torch.autograd.grad((rows * unit).sum(), place)[0]
+
+
+def directional_derivative(
+    generator: Generator,
+    z: Float[Tensor, "*shape"],
+    u: Float[Tensor, "..."],
+    direction: Float[Tensor, "*shape"],
+) -> Float[Tensor, "..."]:
+    """J_G(z, u) v by forward-mode differentiation, itself differentiable in the generator's parameters."""
+    with math_attention():
+        primal_and_tangent = torch.func.jvp(lambda latent: generator(latent, u), (z,), (direction,))
+    return primal_and_tangent[1]
+
+
+def finite_difference(
+    generator: Generator,
+    z: Float[Tensor, "*shape"],
+    u: Float[Tensor, "..."],
+    direction: Float[Tensor, "*shape"],
+    step: float,
+    x_hat: Float[Tensor, "..."] | None,
+) -> Float[Tensor, "..."]:
+    """(G(z + h v, u) - G(z, u)) / h, with h such that `step` is the root mean square displacement of z."""
+    length = step * direction.square().mean().rsqrt()
+    base = generator(z, u) if x_hat is None else x_hat
+    return (generator(z + length * direction, u) - base) / length

@@ -1,0 +1,1 @@
+"""Concept models of pictures: image VAEs, EncDiff and MDDiff."""

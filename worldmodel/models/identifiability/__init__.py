@@ -1,0 +1,1 @@
+"""Models of the identifiability study: MD-VAE, iVAE and beta-VAE."""

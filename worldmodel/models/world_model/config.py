@@ -1,0 +1,109 @@
+"""What a world model is (config) and what frames it was made for (contract)."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from worldmodel.data.clips import FPS_TOLERANCE
+from worldmodel.mcl.contrast import MclConfig
+from worldmodel.models.world_model.fdm import Prediction
+from worldmodel.models.world_model.idm import IdmConfig
+from worldmodel.models.world_model.lora import LoraConfig
+from worldmodel.models.world_model.wan import WanConfig
+from worldmodel.types import num_latent_frames
+
+Regime = Literal["no_action", "acg", "lacg"]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Weights and sampling of L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL."""
+
+    shift: float = 3.0  # flow shift of the sampled noise levels; 3 up to about 320 pixels, 5 at 480
+    action_dropout: float = 0.1  # share of clips whose actions are hidden behind the null embedding
+    beta: float = 1e-4  # weight of the KL term (lacg)
+    adversarial_weight: float = 0.01  # lambda_adv of the embodiment classifier (lacg)
+    mcl_weight: float = 0.01  # lambda_MCL
+    idm_weight: float = 1.0  # weight of judging the robot action from frames; 0: no judge, acg has no IDM
+    controller_weight: float = 1.0  # weight of predicting z from robot actions (lacg)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.action_dropout < 1:
+            raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
+        if self.idm_weight < 0:
+            raise ValueError(f"idm_weight is 0 (no judge) or more, got {self.idm_weight}")
+
+
+@dataclass(frozen=True)
+class WorldModelConfig:
+    """A world model; sizes that come from the data are in the frame contract and the normaliser."""
+
+    regime: Regime = "acg"  # what drives the video: nothing, robot actions or latent actions
+    pretrained: str = ""  # backbone folder or hub id; empty: random weights of the shape in `backbone`
+    backbone: WanConfig = field(default_factory=WanConfig)  # used when `pretrained` is empty
+    dtype: Literal["float32", "bfloat16"] = "float32"  # storage of the backbone's weights
+    vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
+    prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
+    prediction: Prediction = "velocity"  # what the network answers with; clean for small nets from scratch
+    # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
+    # for small nets from scratch, tied to one latent grid
+    action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
+    action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
+    scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
+    refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
+    interface_hidden: int = 256  # hidden channels of the action interface
+    latent_action_dim: int = 32  # k (lacg)
+    history: int = 1  # clean latent frames given at the start of a clip
+    history_noise: float = 0.0  # sigma of the history frames, the same in training and rollout
+    idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
+    lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
+    seed: int = 0  # of the random weights beside the backbone
+    mcl: MclConfig | None = None  # mechanistic contrast on the action channel; none: off
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)  # the training loss
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.history <= 6:
+            raise ValueError(f"history is 1 to 6 latent frames, got {self.history}")
+        if not 0 <= self.history_noise <= 0.1:
+            raise ValueError(f"history_noise is a sigma in [0, 0.1], got {self.history_noise}")
+        if self.refiner_width and self.prediction != "clean":
+            raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
+        if self.mcl is not None and self.regime == "no_action":
+            raise ValueError("mcl contrasts actions; a no_action model has none")
+
+
+@dataclass(frozen=True)
+class FrameContract:
+    """The frames a model was trained on; rollouts must bring the same."""
+
+    num_frames: int  # frames of one clip, 1 + 4k
+    height: int  # pixels
+    width: int  # pixels
+    fps: float  # frames per second
+    camera: str = ""  # name of the camera; empty: not recorded
+    latent_channels: int = 16  # of the autoencoder
+    latent_scale: int = 8  # pixels per latent and side
+
+    def __post_init__(self) -> None:
+        num_latent_frames(self.num_frames)
+        if self.height % self.latent_scale or self.width % self.latent_scale:
+            raise ValueError(
+                f"height and width must be multiples of {self.latent_scale} (pixels per latent), "
+                f"got {self.height}x{self.width}"
+            )
+
+    @property
+    def latent_grid(self) -> tuple[int, int, int]:
+        """Latent frames, height and width of a clip."""
+        frames = num_latent_frames(self.num_frames)
+        return frames, self.height // self.latent_scale, self.width // self.latent_scale
+
+    def check(
+        self, *, size: tuple[int, int] | None = None, fps: float | None = None, camera: str | None = None
+    ) -> None:
+        """Refuse frames of another size (height, width), rate or camera; none means not known."""
+        if size is not None and size != (self.height, self.width):
+            raise ValueError(f"expected frames of {self.height}x{self.width} pixels, got {size[0]}x{size[1]}")
+        if fps is not None and abs(fps - self.fps) > FPS_TOLERANCE * self.fps:
+            raise ValueError(f"expected {self.fps:g} frames per second, got {fps:g}")
+        if camera and self.camera and camera != self.camera:
+            raise ValueError(f"expected camera {self.camera!r}, got {camera!r}")

@@ -1,0 +1,186 @@
+"""Forward dynamics: Wan turns noisy latents, noise levels and action embeddings into a velocity."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from diffusers.models.transformers.transformer_wan import (
+    WanAttention,
+    WanRotaryPosEmbed,
+    WanTransformer3DModel,
+)
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from worldmodel.diffusion.flow import TIMESTEPS, clean_from_velocity, velocity_from_clean
+from worldmodel.models.world_model.action_interface import (
+    ActionEmbedding,
+    FrameCondition,
+    FrameConditionEmbedder,
+    FrameModulation,
+    TextContext,
+)
+from worldmodel.models.world_model.frame_attention import (
+    ConditionAttnProcessor,
+    VideoAttnProcessor,
+    answer_of_one,
+    project_context,
+)
+from worldmodel.models.world_model.refiner import LatentRefiner
+
+Prediction = Literal["velocity", "clean"]
+
+
+@dataclass(frozen=True)
+class FdmOutput:
+    """One network answer in both forms; see `objectives/flow_matching.py` for how they relate."""
+
+    velocity: Float[Tensor, "b c f h w"]
+    clean: Float[Tensor, "b c f h w"]
+
+
+class SceneEmbedding(nn.Module):
+    """A learned absolute position and the projected first latent frame, added to every token.
+
+    For small backbones trained from scratch, which otherwise spend long on finding out what stands still
+    where. Starts at zero and is tied to one latent grid.
+    """
+
+    def __init__(
+        self, grid: tuple[int, int, int], patch_size: tuple[int, int, int], channels: int, width: int
+    ) -> None:
+        super().__init__()
+        frames, height, wide = grid
+        self.time = nn.Parameter(torch.zeros(width, frames, 1, 1))
+        self.space = nn.Parameter(torch.zeros(width, 1, height // patch_size[1], wide // patch_size[2]))
+        self.first = nn.Conv3d(channels, width, kernel_size=patch_size, stride=patch_size, bias=False)
+        nn.init.zeros_(self.first.weight)
+
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b d f p q"]:
+        """What to add to the embedded patches of these latents."""
+        return self.first(latents[:, :, :1]) + self.space + self.time[:, : latents.shape[2]]
+
+
+class CachedRotary(nn.Module):
+    """Wan's rotary tables, which depend on the latent grid alone, made once per grid and device."""
+
+    def __init__(self, base: WanRotaryPosEmbed) -> None:
+        super().__init__()
+        self.base = base
+        self._tables: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of every token."""
+        key = (latents.shape[2:], self.base.freqs_cos.device)
+        if key not in self._tables:
+            self._tables = {key: self.base(latents)}
+        return self._tables[key]
+
+
+class ForwardDynamics(nn.Module):
+    """A Wan backbone with conditions per latent frame.
+
+    Wrapped at the seams that Wan offers: the hook of its patch embedding, `condition_embedder` and the
+    attention processors. Parameters and their names stay Wan's own; the backbone is then called through this
+    class only.
+    """
+
+    def __init__(
+        self,
+        backbone: WanTransformer3DModel,
+        *,
+        prediction: Prediction = "velocity",
+        scene: SceneEmbedding | None = None,
+        refiner: LatentRefiner | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.prediction = prediction
+        self.scene = scene
+        self.refiner = refiner
+        backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
+        backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
+        backbone.patch_embedding.register_forward_hook(partial(_embed_frames, scene))
+        for layer, block in enumerate(backbone.blocks):
+            _attention(block.attn1).set_processor(VideoAttnProcessor())  # type: ignore[arg-type]
+            _attention(block.attn2).set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
+
+    @property
+    def width(self) -> int:
+        """Channels of a token, d."""
+        shape = self.backbone.config
+        return int(shape["num_attention_heads"] * shape["attention_head_dim"])
+
+    def forward(
+        self,
+        noisy: Float[Tensor, "b c f h w"],
+        sigma: Float[Tensor, "b f"],
+        actions: ActionEmbedding,
+        text: TextContext,
+        modulation: FrameModulation | None = None,
+    ) -> FdmOutput:
+        """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given.
+
+        `modulation` is what `modulate` made of the same sigma and actions; none: made now.
+        """
+        (answer,) = self.backbone(
+            # The backbone's own dtype property walks through all modules, which a small one feels.
+            hidden_states=noisy.to(self.backbone.patch_embedding.weight.dtype),
+            timestep=TIMESTEPS * sigma.flatten(),
+            encoder_hidden_states=text.tokens,
+            encoder_hidden_states_image=FrameCondition(actions, text, modulation),
+            return_dict=False,
+        )
+        answer = answer.to(noisy.dtype)
+        if self.prediction == "velocity":
+            return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
+        # The network adds to the first latent frame what moves: its answer is zero in a still scene.
+        clean = noisy[:, :, :1] + answer
+        if self.refiner is not None:
+            clean = self.refiner(clean, noisy, sigma)
+        return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
+
+    def modulate(
+        self, sigmas: Float[Tensor, "steps b f"], actions: ActionEmbedding, text: TextContext
+    ) -> list[FrameModulation]:
+        """The modulation of every step of a schedule, all at once (sampling)."""
+        embedder = self.backbone.condition_embedder
+        assert isinstance(embedder, FrameConditionEmbedder), type(embedder)
+        return embedder.modulate(TIMESTEPS * sigmas.flatten(1), FrameCondition(actions, text)).unbind()
+
+    def embed_text(self, text: Float[Tensor, "b s e"], *, with_keys: bool = False) -> TextContext:
+        """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""
+        embedder = self.backbone.condition_embedder.text_embedder
+        tokens = embedder(text.to(next(embedder.parameters()).dtype))
+        if not with_keys:
+            return TextContext(tokens)
+        layers = [_attention(block.attn2) for block in self.backbone.blocks]
+        keys, values = zip(*(project_context(layer, tokens) for layer in layers), strict=True)
+        answers = tuple(answer_of_one(layer, tokens) for layer in layers) if tokens.shape[1] == 1 else ()
+        return TextContext(tokens, keys, values, answers)
+
+    def freeze_questions(self) -> None:
+        """For a prompt of one token and no action tokens: what is asked of them changes nothing.
+
+        Parameters that never get a gradient must not ask for one: distributed training would wait for it.
+        """
+        for block in self.backbone.blocks:
+            layer = _attention(block.attn2)
+            for module in (block.norm2, layer.to_q, layer.norm_q, layer.to_k, layer.norm_k):
+                module.requires_grad_(False)
+
+
+def _embed_frames(
+    scene: SceneEmbedding | None, module: nn.Module, inputs: tuple[Tensor], output: Tensor
+) -> Tensor:
+    """Hook on Wan's patch embedding: adds the scene, and lays the patches out frame by frame."""
+    if scene is not None:
+        output = output + scene(inputs[0].to(scene.space.dtype)).to(output.dtype)
+    return rearrange(output, "b d f p q -> (b f) d 1 p q")
+
+
+def _attention(module: Tensor | nn.Module) -> WanAttention:
+    assert isinstance(module, WanAttention), type(module)
+    return module

@@ -1,0 +1,94 @@
+"""Attention of Wan blocks whose tokens are laid out frame by frame, [(b f) p d] instead of [b (f p) d].
+
+In this layout Wan's own block code applies one modulation per latent frame by broadcasting, where its per-
+token modulation would be written out for every token. Only attention has to know that the frames of a sample
+belong together.
+"""
+
+import torch
+from diffusers.models.attention_dispatch import dispatch_attention_fn
+from diffusers.models.transformers.transformer_wan import WanAttention, WanAttnProcessor
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.models.world_model.action_interface import ActionEmbedding, FrameCondition
+
+
+class VideoAttnProcessor(WanAttnProcessor):
+    """Wan's self-attention over all tokens of a sample."""
+
+    def __call__(
+        self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
+    ) -> Tensor:
+        """See WanAttnProcessor; the rotary tables tell how many tokens a sample has."""
+        tokens = rotary_emb[0].shape[1]
+        whole = hidden_states.reshape(-1, tokens, hidden_states.shape[-1])
+        return super().__call__(attn, whole, None, attention_mask, rotary_emb).view_as(hidden_states)
+
+
+class ConditionAttnProcessor(WanAttnProcessor):
+    """Cross-attention to the prompt and, when there are any, to the action tokens of the own latent frame.
+
+    A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
+    they come ready from the `TextContext`. A prompt of one token has one answer, known without asking.
+    Action tokens go through the same projections and enter with a gate that starts at zero. Action maps are
+    added in the first block.
+    """
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __call__(
+        self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
+    ) -> Tensor:
+        """See WanAttnProcessor; the context is a `FrameCondition`."""
+        answer = self._answer(attn, hidden_states, encoder_hidden_states)
+        maps = encoder_hidden_states.actions.maps
+        return answer if maps is None or self.layer else answer + maps.flatten(0, 1).to(answer.dtype)
+
+    def _answer(self, attn: WanAttention, hidden_states: Tensor, condition: FrameCondition) -> Tensor:
+        text = condition.text
+        if text.tokens.shape[1] == 1 and condition.actions.tokens is None:
+            answer = text.answers[self.layer] if text.answers else answer_of_one(attn, text.tokens)
+            return answer.repeat_interleave(len(hidden_states) // len(answer), 0)
+        query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
+        if text.keys:
+            key, value = text.keys[self.layer], text.values[self.layer]
+        else:
+            key, value = project_context(attn, text.tokens)
+        num_samples = condition.actions.frames.shape[0]
+        whole = query.unflatten(0, (num_samples, -1)).flatten(1, 2)
+        attended = self._attend(whole, key, value).reshape(query.shape)
+        if condition.actions.tokens is not None:
+            attended = attended + self._attend_actions(attn, query, condition.actions)
+        return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3).type_as(query)))
+
+    def _attend(
+        self, query: Float[Tensor, "b s h e"], key: Float[Tensor, "n r h e"], value: Float[Tensor, "n r h e"]
+    ) -> Float[Tensor, "b s h e"]:
+        key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
+        return dispatch_attention_fn(query, key, value, backend=self._attention_backend)
+
+    def _attend_actions(
+        self, attn: WanAttention, query: Float[Tensor, "rows p h e"], actions: ActionEmbedding
+    ) -> Float[Tensor, "rows p h e"]:
+        assert actions.tokens is not None
+        assert actions.gates is not None
+        key, value = project_context(attn, actions.tokens.flatten(0, 1).to(query.dtype))
+        gate = torch.tanh(actions.gates[self.layer])[:, None]
+        return self._attend(query, key, value) * gate.to(query.dtype)
+
+
+def project_context(
+    attn: WanAttention, tokens: Float[Tensor, "b s d"]
+) -> tuple[Float[Tensor, "b s h e"], Float[Tensor, "b s h e"]]:
+    """Keys and values of the context tokens in one block."""
+    key = attn.norm_k(attn.to_k(tokens)).unflatten(2, (attn.heads, -1))
+    return key, attn.to_v(tokens).unflatten(2, (attn.heads, -1))
+
+
+def answer_of_one(attn: WanAttention, token: Float[Tensor, "b 1 d"]) -> Float[Tensor, "b 1 d"]:
+    """What every query gets from one context token: a softmax over one key is 1, whatever was asked."""
+    answer: Tensor = attn.to_out[0](attn.to_v(token))
+    return answer

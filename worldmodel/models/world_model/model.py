@@ -1,0 +1,279 @@
+"""The world model as one object: backbone, autoencoder, action interface, IDM, controller and scales."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import torch
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from huggingface_hub import HfApi
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from transformers import Dinov2Config, Dinov2Model
+
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.action_interface import TextContext
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.controller import Controller
+from worldmodel.models.world_model.fdm import ForwardDynamics
+from worldmodel.models.world_model.idm import InverseDynamicsModel
+from worldmodel.models.world_model.lora import add_lora, load_lora_state, lora_state, merge_lora
+from worldmodel.models.world_model.model_card import model_card
+from worldmodel.models.world_model.parts import (
+    build_controller,
+    build_embodiment_classifier,
+    build_idm,
+    build_interface,
+    build_mcl,
+    build_refiner,
+    build_scene,
+    check_fit,
+    condition_dim,
+)
+from worldmodel.models.world_model.wan import (
+    VideoAutoencoder,
+    decode_latents,
+    encode_frames,
+    freeze,
+    load_vae,
+    load_wan,
+)
+from worldmodel.types import ClipBatch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PROMPT_FILE, PROMPT_KEY, IMAGE_ENCODER_FILE = "prompt.safetensors", "text", "image_encoder.json"
+BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with a backbone; their settings
+
+
+class WorldModel(nn.Module):
+    """First frames + actions -> video; a new one comes from `build`, a saved one from `from_pretrained`."""
+
+    text: Tensor  # embedding of the one prompt that all clips share
+
+    def __init__(
+        self,
+        config: WorldModelConfig,
+        contract: FrameContract,
+        normalizer: ActionNormalizer,
+        backbone: WanTransformer3DModel,
+        vae: VideoAutoencoder | None = None,
+        text: Float[Tensor, "1 s e"] | None = None,
+        image_encoder: Dinov2Model | None = None,
+    ) -> None:
+        super().__init__()
+        check_fit(contract, backbone, vae)
+        self.config, self.contract, self.normalizer = config, contract, normalizer
+        if config.lora.rank:
+            add_lora(backbone, config.lora)
+        scene = build_scene(config, contract, backbone)
+        refiner = build_refiner(config, contract)
+        self.fdm = ForwardDynamics(backbone, prediction=config.prediction, scene=scene, refiner=refiner)
+        self.interface = build_interface(config, contract, normalizer, backbone)
+        self.idm = build_idm(config, normalizer, image_encoder)
+        self.controller = build_controller(config, normalizer)
+        self.embodiment_classifier = build_embodiment_classifier(config, normalizer)
+        self.mcl = build_mcl(config, contract, normalizer)
+        self.vae = None if vae is None else freeze(vae)
+        if text is None:
+            text = torch.zeros(1, 1, backbone.config["text_dim"])
+        self.register_buffer("text", text, persistent=False)
+        if text.shape[1] == 1 and config.action_path != "adaln+tokens":
+            self.fdm.freeze_questions()
+
+    @classmethod
+    def build(
+        cls,
+        config: WorldModelConfig,
+        contract: FrameContract,
+        normalizer: ActionNormalizer,
+        *,
+        vae: VideoAutoencoder | None = None,
+    ) -> "WorldModel":
+        """A new model on the backbone, autoencoder and prompt that the config names."""
+        trained = _backbone_parts(config)
+        if vae is None and config.vae:
+            vae = load_vae(config.vae)
+        text = checkpoint.read_tensors(Path(config.prompt))[PROMPT_KEY] if config.prompt else None
+        backbone = load_wan(config.pretrained or config.backbone, DTYPES[config.dtype])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = cls(config, contract, normalizer, backbone, vae, text)
+        for name, file in trained.items():
+            checkpoint.read_into(model.parts()[name], file)
+        return model
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, *, pretrained: str | None = None, vae: str | None = None
+    ) -> "WorldModel":
+        """A saved model, from a folder or hub id.
+
+        Args:
+            source: what `save_pretrained` or `push_to_hub` wrote.
+            pretrained: where the backbone under saved adapters is, if not where the config says.
+            vae: where a published autoencoder is, if not where the config says.
+        """
+        folder = checkpoint.locate(str(source))
+        known = checkpoint.read_description(folder)
+        config = dataclasses.replace(
+            known.config, pretrained=pretrained or known.config.pretrained, vae=vae or known.config.vae
+        )
+        has_backbone = (folder / "transformer").is_dir()
+        backbone = load_wan(
+            str(folder / "transformer") if has_backbone else config.pretrained, DTYPES[config.dtype]
+        )
+        autoencoder = str(folder / "vae") if (folder / "vae").is_dir() else config.vae
+        prompt = folder / PROMPT_FILE
+        model = cls(
+            config,
+            known.contract,
+            known.normalizer,
+            backbone,
+            load_vae(autoencoder) if autoencoder else None,
+            checkpoint.read_tensors(prompt)[PROMPT_KEY] if prompt.exists() else None,
+            _image_encoder(folder / IMAGE_ENCODER_FILE),
+        )
+        for name, module in model.parts().items():
+            checkpoint.read_into(module, folder / f"{name}.safetensors")
+        if config.lora.rank:
+            load_lora_state(backbone, checkpoint.read_tensors(folder / checkpoint.LORA_FILE))
+        return model.eval()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model as one folder (see `checkpoint.py`); an older one there is replaced at the end."""
+        with checkpoint.replaced_folder(Path(folder)) as new:
+            checkpoint.write_description(
+                new, checkpoint.Description(self.config, self.contract, self.normalizer)
+            )
+            (new / "README.md").write_text(model_card(self.config, self.contract, self.normalizer))
+            if not (self.config.lora.rank and self.config.pretrained):
+                checkpoint.write_backbone(new / "transformer", self.fdm.backbone)
+            if self.config.lora.rank:
+                checkpoint.write_tensors(new / checkpoint.LORA_FILE, lora_state(self.fdm.backbone))
+            for name, module in self.parts().items():
+                checkpoint.write_tensors(new / f"{name}.safetensors", module.state_dict())
+            if self.config.prompt:
+                checkpoint.write_tensors(new / PROMPT_FILE, {PROMPT_KEY: self.text})
+            if self.idm is not None:
+                self.idm.encoder.config.to_json_file(new / IMAGE_ENCODER_FILE)
+            if isinstance(self.vae, CausalAutoencoder) or (self.vae is not None and not self.config.vae):
+                self.vae.save_pretrained(new / "vae")
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False) -> None:
+        """Upload what `save_pretrained` writes."""
+        api = HfApi()
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "model"
+            self.save_pretrained(folder)
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo_id, folder_path=folder)
+
+    def merge_adapters(self) -> None:
+        """Fold LoRA adapters into the backbone: the same model without them, saved in full from now on."""
+        if not self.config.lora.rank:
+            raise ValueError("this model has no adapters to merge")
+        merge_lora(self.fdm.backbone)
+        self.config = dataclasses.replace(
+            self.config, lora=dataclasses.replace(self.config.lora, rank=0), pretrained=""
+        )
+
+    @property
+    def condition_dim(self) -> int:
+        """Size of the action vector that drives one transition: robot (acg), latent (lacg) or none."""
+        return condition_dim(self.config, self.normalizer)
+
+    @property
+    def judge(self) -> InverseDynamicsModel | None:
+        """The IDM, if its reading of robot actions has been trained: with idm_weight 0 it never was."""
+        return self.idm if self.config.objective.idm_weight > 0 else None
+
+    def train(self, mode: bool = True) -> "WorldModel":
+        """As in torch, but the frozen autoencoder stays in evaluation mode."""
+        super().train(mode)
+        if self.vae is not None:
+            self.vae.eval()
+        return self
+
+    def encode(
+        self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
+    ) -> Float[Tensor, "b c f h w"]:
+        """Normalised latents of frames (uint8, or float in [0, 1])."""
+        self.contract.check(size=(frames.shape[-2], frames.shape[-1]))
+        return encode_frames(self._autoencoder(), frames)
+
+    def decode(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b t 3 H W"]:
+        """Frames in [0, 1]."""
+        return decode_latents(self._autoencoder(), latents)
+
+    def latents_of(self, batch: ClipBatch) -> Float[Tensor, "b c f h w"]:
+        """The batch's cached latents, or its frames encoded now."""
+        if batch.latents is not None:
+            return batch.latents.float()
+        if batch.frames is None:
+            raise ValueError(f"clips need frames or latents, got neither: {batch.sources[0]}, ...")
+        return self.encode(batch.frames)
+
+    def text_context(self, *, with_keys: bool = False) -> TextContext:
+        """The prompt, projected; `with_keys` prepares it for many calls with the same weights."""
+        return self.fdm.embed_text(self.text, with_keys=with_keys)
+
+    @torch.no_grad()
+    def infer_latent_actions(
+        self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
+    ) -> Float[Tensor, "b n k"]:
+        """The most likely latent action of each transition, for driving this or another episode (lacg)."""
+        idm, _ = self._latent_parts()
+        return idm.latent_actions(idm(frames)).mean
+
+    @torch.no_grad()
+    def control(
+        self,
+        robot_actions: Float[Tensor, "b n a"],
+        frame: UInt8[Tensor, "b 3 H W"] | Float[Tensor, "b 3 H W"],
+    ) -> Float[Tensor, "b n k"]:
+        """Latent actions for normalised robot actions that start at `frame` (lacg)."""
+        idm, controller = self._latent_parts()
+        return controller(robot_actions, idm(frame[:, None]).scene[:, 0])
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Everything trained beside the backbone, by the name of its file."""
+        modules = {
+            "action_interface": self.interface,
+            "scene": self.fdm.scene,
+            "refiner": self.fdm.refiner,
+            "idm": self.idm,
+            "controller": self.controller,
+            "embodiment_classifier": self.embodiment_classifier,
+            "mcl": self.mcl,
+        }
+        return {name: module for name, module in modules.items() if module is not None}
+
+    def _autoencoder(self) -> VideoAutoencoder:
+        if self.vae is None:
+            raise ValueError("this world model was built without an autoencoder; name one in config.vae")
+        return self.vae
+
+    def _latent_parts(self) -> tuple[InverseDynamicsModel, Controller]:
+        if self.idm is None or self.controller is None:
+            raise ValueError(f"latent actions need regime 'lacg', this model is {self.config.regime!r}")
+        return self.idm, self.controller
+
+
+def _backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
+    """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
+    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in BACKBONE_PARTS}
+    found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
+    for name, file in found.items():
+        setting = BACKBONE_PARTS[name]
+        if not getattr(config, setting):
+            raise ValueError(
+                f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "
+                f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
+            )
+    return found
+
+
+def _image_encoder(path: Path) -> Dinov2Model | None:
+    return Dinov2Model(Dinov2Config.from_json_file(path)) if path.exists() else None

@@ -1,0 +1,68 @@
+"""The README of a saved world model: what it takes, what it was trained on, how to call it."""
+
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+
+DRIVES = {
+    "no_action": "nothing: it continues the first frames on its own",
+    "acg": "robot actions",
+    "lacg": "latent actions: inferred from video, copied from another episode, or made from robot actions",
+}
+
+TEMPLATE = """---
+library_name: worldmodel
+pipeline_tag: image-to-video
+tags:
+- world-model
+- robotics
+---
+# World model ({regime})
+
+Predicts robot video from its first frames. Driven by {drive}.
+
+| | |
+|---|---|
+| frames | {height} x {width} pixels, {fps:g} per second, camera {camera} |
+| clip | {num_frames} frames, of which the first {num_history} are given |
+| backbone | {backbone} |
+| network answers with | {prediction} |
+| MCL | {mcl} |
+
+Input that differs from this table is refused. Actions are in the robot's own units; their scales are inside.
+
+## Embodiments
+
+{embodiments}
+
+## Use
+
+```python
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.rollout import RolloutPipeline
+
+pipeline = RolloutPipeline(WorldModel.from_pretrained("."))
+video = pipeline(frames, robot_actions, embodiment="{first}", num_inference_steps=8).frames
+```
+"""
+
+
+def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer) -> str:
+    """Markdown with the front matter the hub reads."""
+    adapters = f" with rank {config.lora.rank} adapters" if config.lora.rank else ""
+    stats = normalizer.stats.items()
+    return TEMPLATE.format(
+        regime=config.regime,
+        drive=DRIVES[config.regime],
+        height=contract.height,
+        width=contract.width,
+        fps=contract.fps,
+        camera=contract.camera or "not recorded",
+        num_frames=contract.num_frames,
+        num_history=4 * (config.history - 1) + 1,
+        backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, from scratch")
+        + adapters,
+        prediction=config.prediction,
+        mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
+        embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),
+        first=normalizer.embodiments[0],
+    )

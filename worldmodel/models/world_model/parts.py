@@ -1,0 +1,136 @@
+"""Which parts a world model of a given config has, and at which sizes."""
+
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from transformers import Dinov2Model
+
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.mcl.contrast import MechanisticContrast
+from worldmodel.mcl.critics import LatentVideoCritic, ProjectionHead
+from worldmodel.mcl.reach import freeze_unreached
+from worldmodel.models.world_model.action_interface import ActionInterface
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.controller import Controller
+from worldmodel.models.world_model.fdm import SceneEmbedding
+from worldmodel.models.world_model.gradient_reversal import EmbodimentClassifier
+from worldmodel.models.world_model.idm import InverseDynamicsModel
+from worldmodel.models.world_model.refiner import LatentRefiner
+from worldmodel.models.world_model.wan import VideoAutoencoder
+from worldmodel.types import FRAMES_PER_LATENT
+
+
+def check_fit(contract: FrameContract, backbone: WanTransformer3DModel, vae: VideoAutoencoder | None) -> None:
+    """Refuse a backbone or autoencoder that cannot work on these frames."""
+    channels = backbone.config["in_channels"]
+    if channels != contract.latent_channels:
+        raise ValueError(f"expected a backbone of {contract.latent_channels} latent channels, got {channels}")
+    _, *patch = backbone.config["patch_size"]
+    _, *grid = contract.latent_grid
+    if grid[0] % patch[0] or grid[1] % patch[1]:
+        raise ValueError(
+            f"latents of {grid[0]}x{grid[1]} do not divide into patches of {patch[0]}x{patch[1]}"
+        )
+    if vae is None:
+        return
+    expected = (contract.latent_channels, contract.latent_scale)
+    got = (vae.config["z_dim"], vae.config["scale_factor_spatial"])
+    if got != expected:
+        raise ValueError(f"expected an autoencoder of {expected} (channels, pixels per latent), got {got}")
+    if isinstance(vae, CausalAutoencoder):
+        contract.check(size=(vae.config["height"], vae.config["width"]))
+
+
+def condition_dim(config: WorldModelConfig, normalizer: ActionNormalizer) -> int:
+    """Size of the action vector that drives one transition."""
+    return {"no_action": 0, "acg": normalizer.width, "lacg": config.latent_action_dim}[config.regime]
+
+
+def build_interface(
+    config: WorldModelConfig,
+    contract: FrameContract,
+    normalizer: ActionNormalizer,
+    backbone: WanTransformer3DModel,
+) -> ActionInterface:
+    """The action interface at the backbone's width."""
+    _, height, width = contract.latent_grid
+    _, patch_height, patch_width = backbone.config["patch_size"]
+    num_places = (height // patch_height) * (width // patch_width)
+    heads, layers = backbone.config["num_attention_heads"], backbone.config["num_layers"]
+    return ActionInterface(
+        condition_dim(config, normalizer),
+        heads * backbone.config["attention_head_dim"],
+        hidden=config.interface_hidden,
+        token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
+        map_tokens=num_places if config.action_path == "adaln+map" else 0,
+        action_sum=config.action_sum,
+    )
+
+
+def build_scene(
+    config: WorldModelConfig, contract: FrameContract, backbone: WanTransformer3DModel
+) -> SceneEmbedding | None:
+    """The scene embedding, where the config asks for one."""
+    if not config.scene:
+        return None
+    shape = backbone.config
+    width = shape["num_attention_heads"] * shape["attention_head_dim"]
+    return SceneEmbedding(contract.latent_grid, tuple(shape["patch_size"]), shape["in_channels"], width)
+
+
+def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRefiner | None:
+    """The refiner of the clean estimate, where the config asks for one."""
+    if not config.refiner_width:
+        return None
+    _, height, width = contract.latent_grid
+    if height % 2 or width % 2:
+        raise ValueError(f"refiner_width needs latents of even height and width, got {height}x{width}")
+    return LatentRefiner(contract.latent_channels, config.refiner_width)
+
+
+def build_idm(
+    config: WorldModelConfig, normalizer: ActionNormalizer, encoder: Dinov2Model | None
+) -> InverseDynamicsModel | None:
+    """The IDM: source of latent actions (lacg), judge of robot actions (acg, unless its weight is 0)."""
+    if config.regime == "no_action" or (config.regime == "acg" and not config.objective.idm_weight):
+        return None
+    return InverseDynamicsModel(
+        config.idm,
+        latent_action_dim=config.latent_action_dim if config.regime == "lacg" else None,
+        robot_action_dim=normalizer.width,
+        encoder=encoder,
+    )
+
+
+def build_controller(config: WorldModelConfig, normalizer: ActionNormalizer) -> Controller | None:
+    """Robot actions to latent actions (lacg)."""
+    if config.regime != "lacg":
+        return None
+    return Controller(normalizer.width, config.idm.hidden, config.latent_action_dim)
+
+
+def build_embodiment_classifier(
+    config: WorldModelConfig, normalizer: ActionNormalizer
+) -> EmbodimentClassifier | None:
+    """The adversary of embodiment-specific latent actions: lacg with two embodiments or more."""
+    num_embodiments = len(normalizer.embodiments)
+    if config.regime != "lacg" or num_embodiments < 2 or not config.objective.adversarial_weight:
+        return None
+    return EmbodimentClassifier(config.latent_action_dim, num_embodiments)
+
+
+def build_mcl(
+    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer
+) -> MechanisticContrast | None:
+    """The mechanistic contrast over latent frames and their action groups."""
+    if config.mcl is None:
+        return None
+    _, height, width = contract.latent_grid
+    frame_dim = contract.latent_channels * height * width
+    group_dim = FRAMES_PER_LATENT * condition_dim(config, normalizer)
+    contrast = MechanisticContrast(
+        config.mcl,
+        LatentVideoCritic(contract.latent_channels, group_dim),
+        ProjectionHead(config.mcl.feature_dim(frame_dim, frame_dim)),
+        ProjectionHead(group_dim),
+    )
+    return freeze_unreached(contrast)

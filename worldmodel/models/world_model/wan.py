@@ -1,0 +1,189 @@
+"""The backbone and the video autoencoder: diffusers models, unmodified, built or loaded here."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from einops import rearrange
+from huggingface_hub import hf_hub_download
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from transformers import UMT5EncoderModel
+
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+
+WAN_1_3B = "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
+TEXT_TOKENS = 512  # Wan pads its prompts with zeros to this length
+END_OF_TEXT = 1  # the only token of an empty prompt in Wan's tokenizer
+
+VideoAutoencoder = AutoencoderKLWan | CausalAutoencoder
+
+
+@dataclass(frozen=True)
+class WanConfig:
+    """Shape of a randomly initialised Wan; the default is the 1.3B model (1,418,996,800 in all)."""
+
+    num_layers: int = 30  # transformer blocks
+    num_heads: int = 12  # attention heads
+    head_dim: int = 128  # channels per head; width = num_heads * head_dim
+    ffn_dim: int = 8960  # hidden channels of the feed-forward layers
+    patch_size: tuple[int, int, int] = (1, 2, 2)  # latent frames, height, width per token
+    latent_channels: int = 16  # channels of the autoencoder's latents
+    text_dim: int = 4096  # channels of the text encoder
+    freq_dim: int = 256  # sinusoidal features of the timestep
+    zero_output: bool = False  # start from a zero output projection, for training from scratch
+    seed: int = 0  # of the random weights
+
+    def __post_init__(self) -> None:
+        if self.patch_size[0] != 1:
+            raise ValueError(
+                f"patch_size[0] must be 1 (actions address latent frames), got {self.patch_size[0]}"
+            )
+
+
+def tiny_wan(seed: int = 0) -> WanConfig:
+    """A backbone for tests: 2 layers, 2 heads of 24, text width 32."""
+    return WanConfig(num_layers=2, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32, seed=seed)
+
+
+def build_wan(config: WanConfig, dtype: torch.dtype = torch.float32) -> WanTransformer3DModel:
+    """A backbone with random weights, the same for the same seed whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]), _default_dtype(dtype):
+        torch.manual_seed(config.seed)
+        backbone = WanTransformer3DModel(
+            patch_size=config.patch_size,
+            num_attention_heads=config.num_heads,
+            attention_head_dim=config.head_dim,
+            in_channels=config.latent_channels,
+            out_channels=config.latent_channels,
+            text_dim=config.text_dim,
+            freq_dim=config.freq_dim,
+            ffn_dim=config.ffn_dim,
+            num_layers=config.num_layers,
+        )
+    if config.zero_output:
+        for parameter in backbone.get_submodule("proj_out").parameters():
+            nn.init.zeros_(parameter)
+    # As from_pretrained does: Wan's norms, tables and time embedder stay in fp32.
+    for name, parameter in backbone.named_parameters():
+        if any(part in backbone._keep_in_fp32_modules for part in name.split(".")):
+            parameter.data = parameter.data.float()
+    return backbone
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Build in the wanted type: 1.4 billion weights in fp32 first would double the peak memory."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def load_wan(source: str | WanConfig, dtype: torch.dtype = torch.float32) -> WanTransformer3DModel:
+    """A backbone from a shape, a hub id, or a folder that holds a pipeline or the transformer alone."""
+    if isinstance(source, WanConfig):
+        return build_wan(source, dtype)
+    location = _component(source, "transformer")
+    backbone = WanTransformer3DModel.from_pretrained(**location, torch_dtype=dtype)
+    if backbone.config.image_dim is not None or backbone.config.patch_size[0] != 1:
+        raise ValueError(
+            f"{source}: expected a text-to-video Wan with one latent frame per token, "
+            f"got image_dim={backbone.config.image_dim}, patch_size={tuple(backbone.config.patch_size)}"
+        )
+    return backbone
+
+
+def load_vae(source: str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
+    """A frozen autoencoder from a folder or hub id, of the class its config.json names."""
+    location = _component(source, "vae")
+    classes = {"AutoencoderKLWan": AutoencoderKLWan, "CausalAutoencoder": CausalAutoencoder}
+    name = _read_config(location).get("_class_name")
+    if name not in classes:
+        raise ValueError(f"{source}: expected an autoencoder of class {' or '.join(classes)}, got {name!r}")
+    return freeze(classes[name].from_pretrained(**location, torch_dtype=dtype))
+
+
+def freeze(vae: VideoAutoencoder) -> VideoAutoencoder:
+    """The same autoencoder, in evaluation mode and out of reach of gradients."""
+    return vae.requires_grad_(False).eval()
+
+
+def encode_frames(
+    vae: VideoAutoencoder, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
+) -> Float[Tensor, "b c f h w"]:
+    """Normalised latents of frames that are uint8, or float in [0, 1]."""
+    scaled = frames.float() / 255 if frames.dtype == torch.uint8 else frames.float()
+    return encode_video(vae, 2 * scaled - 1)
+
+
+@torch.no_grad()
+def encode_video(vae: VideoAutoencoder, video: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b c f h w"]:
+    """Latents of frames in [-1, 1], normalised by the autoencoder's own statistics."""
+    channels_first = rearrange(video, "b t c H W -> b c t H W").to(vae.dtype)
+    latents = vae.encode(channels_first).latent_dist.mode().float()
+    mean, std = _latent_statistics(vae, latents)
+    return (latents - mean) / std
+
+
+@torch.no_grad()
+def decode_latents(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b t 3 H W"]:
+    """Frames in [0, 1]; inverse of `encode_frames` up to what the autoencoder loses."""
+    mean, std = _latent_statistics(vae, latents.float())
+    video = vae.decode((latents.float() * std + mean).to(vae.dtype)).sample.float()
+    return rearrange((video + 1) / 2, "b c t H W -> b t c H W").clamp(0, 1)
+
+
+@torch.no_grad()
+def empty_prompt_embedding(text_encoder: UMT5EncoderModel) -> Float[Tensor, "1 s d"]:
+    """What Wan's pipeline feeds for an empty prompt: the end of text, encoded, and zeros up to 512 tokens."""
+    tokens = torch.tensor([[END_OF_TEXT]], device=text_encoder.device)
+    encoded = text_encoder(input_ids=tokens).last_hidden_state.float()
+    padding = encoded.new_zeros(1, TEXT_TOKENS - 1, encoded.shape[-1])
+    return torch.cat([encoded, padding], 1)
+
+
+def load_empty_prompt_embedding(source: str) -> Float[Tensor, "1 s d"]:
+    """Loads the text encoder of a Wan pipeline, once, for the empty prompt."""
+    return empty_prompt_embedding(UMT5EncoderModel.from_pretrained(source, subfolder="text_encoder"))
+
+
+def _latent_statistics(
+    vae: VideoAutoencoder, like: Float[Tensor, "b c f h w"]
+) -> tuple[Float[Tensor, "c 1 1 1"], Float[Tensor, "c 1 1 1"]]:
+    mean, std = (
+        like.new_tensor(vae.config[name]).view(-1, 1, 1, 1) for name in ("latents_mean", "latents_std")
+    )
+    return mean, std
+
+
+def _component(source: str, name: str) -> dict[str, str]:
+    """Arguments of from_pretrained for one part of a pipeline; a folder may hold the part alone."""
+    folder = Path(source)
+    if (folder / name / "config.json").is_file():
+        return {"pretrained_model_name_or_path": str(folder), "subfolder": name}
+    if (folder / "config.json").is_file():
+        return {"pretrained_model_name_or_path": str(folder)}
+    if folder.is_dir():
+        raise ValueError(
+            f"{source}: expected {name}/config.json or config.json in this folder, found neither"
+        )
+    return {"pretrained_model_name_or_path": source, "subfolder": name}
+
+
+def _read_config(location: dict[str, str]) -> dict[str, object]:
+    folder = Path(location["pretrained_model_name_or_path"])
+    subfolder = location.get("subfolder", "")
+    path = folder / subfolder / "config.json"
+    if not folder.is_dir():
+        path = Path(hf_hub_download(str(folder), "config.json", subfolder=subfolder))
+    config = json.loads(path.read_text())
+    assert isinstance(config, dict), path
+    return config

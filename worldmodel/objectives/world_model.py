@@ -1,0 +1,192 @@
+"""One training step: L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL, and the judge's losses."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor, nn
+
+from worldmodel.diffusion.flow import (
+    add_noise,
+    clean_loss,
+    sample_sigma,
+    sigma_per_frame,
+    velocity_loss,
+)
+from worldmodel.mcl.contrast import DIRECTIONAL, MclOutput
+from worldmodel.mcl.features import math_attention
+from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.models.world_model.fdm import FdmOutput
+from worldmodel.models.world_model.gradient_reversal import embodiment_loss
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.objectives.losses import Losses
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch
+
+
+@dataclass(frozen=True)
+class NoisyClip:
+    """A clip as the forward model sees it in training."""
+
+    data: Float[Tensor, "b c f h w"]
+    noise: Float[Tensor, "b c f h w"]
+    sigma: Float[Tensor, "b f"]
+    noisy: Float[Tensor, "b c f h w"]
+    missing: Bool[Tensor, "b f"]  # latent frames whose actions are hidden
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Losses with their weights, and what is only watched."""
+
+    weighted: dict[str, tuple[float, Float[Tensor, ""]]]
+    metrics: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+
+
+def world_model_step(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Losses:
+    """Losses of one batch in the model's regime; all randomness comes from `generator`."""
+    terms = _terms(model, batch, generator)
+    total = torch.stack([weight * value for weight, value in terms.weighted.values()]).sum()
+    parts = {name: value for name, (_, value) in terms.weighted.items()} | terms.metrics
+    return Losses(total, {name: value.detach() for name, value in parts.items()})
+
+
+def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> str:
+    """Which parts of the model the MCL term trains, in words; worth saying once per run."""
+    if model.mcl is None:
+        raise ValueError("this model has no mcl term")
+    groups = {
+        "backbone": [*model.fdm.backbone.parameters(), *_parameters(model.fdm.refiner)],
+        "action interface": list(model.interface.parameters()),
+        "inverse dynamics": _parameters(model.idm),
+        "critic, heads": list(model.mcl.parameters()),
+    }
+    _, loss = _terms(model, batch, generator).weighted["mcl"]
+    return reach_statement(model.mcl.config, gradient_reach(loss, groups))
+
+
+def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
+    return [] if module is None else list(module.parameters())
+
+
+def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:
+    clip = _noisy_clip(model, batch, generator)
+    actions, terms = _drive(model, batch, generator)
+    embedding, text = model.interface(actions, clip.missing), model.text_context()
+
+    def generate(noisy: Tensor) -> FdmOutput:
+        output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text)
+        return output
+
+    needs_math = model.mcl is not None and model.mcl.config.needs_math_attention
+    with math_attention() if needs_math else nullcontext():
+        output = generate(clip.noisy)
+    reconstruction = {"reconstruction": (1.0, _reconstruction(model, output, clip))}
+    if model.mcl is None:
+        return Terms(reconstruction | terms.weighted, terms.metrics)
+    contrast: MclOutput = model.mcl(
+        lambda noisy, _: generate(noisy).clean,
+        clip.noisy,
+        # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
+        action_groups(actions).detach(),
+        # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
+        x_hat=output.clean if output.clean.requires_grad else None,
+        mask=_contrasted(model, clip),
+        rng=generator,
+    )
+    mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
+    watched = {"mcl_accuracy": contrast.accuracy, "mcl_gradient_norm": contrast.gradient_norm}
+    return Terms(reconstruction | terms.weighted | mcl, terms.metrics | watched)
+
+
+def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
+    """The actions of each latent frame side by side; zeros for frame 0, which has none."""
+    groups = rearrange(actions, "b (f r) u -> b f (r u)", r=FRAMES_PER_LATENT)
+    return F.pad(groups, (0, 0, 1, 0))
+
+
+def _noisy_clip(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> NoisyClip:
+    config, data = model.config, model.latents_of(batch)
+    num_samples, num_frames = data.shape[0], data.shape[2]
+    if num_frames <= config.history:
+        raise ValueError(
+            f"clips need more than the {config.history} latent frames of history, got {num_frames}: "
+            f"{batch.sources[0]}, ..."
+        )
+    sigma = sample_sigma(num_samples, shift=config.objective.shift, generator=generator).to(data.device)
+    sigma = sigma_per_frame(sigma, num_frames, num_history=config.history, history_sigma=config.history_noise)
+    noise = torch.randn(data.shape, generator=generator, device=generator.device).to(data)
+    hidden = torch.rand(num_samples, generator=generator, device=generator.device)
+    missing = (hidden < config.objective.action_dropout).to(data.device)[:, None].expand(-1, num_frames)
+    noisy = add_noise(data, noise, sigma)
+    # Gradient features of MCL are derivatives by the noisy latents.
+    noisy.requires_grad_(model.mcl is not None and model.mcl.config.mode not in DIRECTIONAL)
+    return NoisyClip(data, noise, sigma, noisy, missing)
+
+
+def _reconstruction(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Float[Tensor, ""]:
+    history = model.config.history
+    if model.config.prediction == "clean":
+        return clean_loss(output.clean, clip.data, clip.sigma, num_history=history).mean()
+    return velocity_loss(output.velocity, clip.data, clip.noise, num_history=history).mean()
+
+
+def _contrasted(model: WorldModel, clip: NoisyClip) -> Bool[Tensor, "b f"]:
+    """Generated latent frames with known actions: the rows of the contrast."""
+    is_future = torch.arange(clip.sigma.shape[1], device=clip.sigma.device) >= model.config.history
+    return is_future & ~clip.missing
+
+
+def _drive(
+    model: WorldModel, batch: ClipBatch, generator: torch.Generator
+) -> tuple[Float[Tensor, "b n u"], Terms]:
+    """What drives the clip, and the losses of what inferred or judged it."""
+    if model.config.regime == "no_action":
+        return batch.robot_actions[:, :, :0], Terms({})
+    if model.config.regime == "lacg":
+        return _latent_drive(model, batch, generator)
+    robot_actions = batch.robot_actions * batch.action_mask[:, None]
+    if model.idm is None:
+        return robot_actions, Terms({})
+    judged = model.idm.robot_actions(model.idm(_frames_of(batch, "acg with objective.idm_weight > 0")))
+    error = _action_error(judged, batch)
+    return robot_actions, Terms({"idm_action": (model.config.objective.idm_weight, error)})
+
+
+def _latent_drive(
+    model: WorldModel, batch: ClipBatch, generator: torch.Generator
+) -> tuple[Float[Tensor, "b n u"], Terms]:
+    assert model.idm is not None
+    assert model.controller is not None
+    weights, idm = model.config.objective, model.idm
+    features = idm(_frames_of(batch, "lacg"))
+    posterior = idm.latent_actions(features)
+    latent_actions = posterior.sample(generator)
+    terms = {"kl": (weights.beta, posterior.kl())}
+    metrics = {}
+    if model.embodiment_classifier is not None:
+        loss, accuracy = embodiment_loss(model.embodiment_classifier, latent_actions, batch.embodiment)
+        terms["embodiment"], metrics["embodiment_accuracy"] = (weights.adversarial_weight, loss), accuracy
+    # The judge and the controller read the latent space; they must not shape it.
+    judged = idm.robot_actions(features.detach())
+    terms["idm_action"] = (weights.idm_weight, _action_error(judged, batch))
+    current = FRAMES_PER_LATENT * (model.config.history - 1)
+    robot_actions = (batch.robot_actions * batch.action_mask[:, None])[:, current:]
+    controlled = model.controller(robot_actions, features.scene[:, current].detach())
+    target = posterior.mean[:, current:].detach()
+    terms["controller"] = (weights.controller_weight, F.mse_loss(controlled, target))
+    return latent_actions, Terms(terms, metrics)
+
+
+def _frames_of(batch: ClipBatch, need: str) -> UInt8[Tensor, "b t 3 H W"]:
+    if batch.frames is None:
+        raise ValueError(f"{need} needs frames beside the latents, got none: {batch.sources[0]}, ...")
+    return batch.frames
+
+
+def _action_error(judged: Float[Tensor, "b n a"], batch: ClipBatch) -> Float[Tensor, ""]:
+    """Mean squared error over the action dimensions that each embodiment has."""
+    mask = batch.action_mask[:, None].expand_as(judged)
+    return F.mse_loss(judged[mask], batch.robot_actions[mask])

@@ -1,0 +1,98 @@
+"""What a rollout hears of actions, chunk by chunk, in each regime."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.models.world_model.action_interface import ActionEmbedding
+from worldmodel.models.world_model.model import WorldModel
+
+
+class Driver:
+    """The actions of a whole video, cut into windows of one clip; beyond the end the last action is held.
+
+    A latent-action model given robot actions gets them through its controller, from the last known frame of
+    each chunk. Without actions every latent frame gets the null embedding.
+    """
+
+    def __init__(
+        self,
+        model: WorldModel,
+        robot_actions: Float[Tensor, "b n a"] | None = None,
+        latent_actions: Float[Tensor, "b n k"] | None = None,
+        num_frames: int | None = None,
+    ) -> None:
+        _check_choice(model, robot_actions, latent_actions)
+        self.model, self.robot_actions, self.latent_actions = model, robot_actions, latent_actions
+        self.num_frames = _length(latent_actions if robot_actions is None else robot_actions, num_frames)
+        self._past: Tensor | None = None  # latent actions that led to the recent frames
+
+    def embed(
+        self, num_known: int, recent: Float[Tensor, "b t 3 H W"], *, has_jump: bool = False
+    ) -> ActionEmbedding:
+        """Embedding of the clip that starts with the recent frames, the last of which is frame num_known - 1.
+
+        `has_jump` says that its first frame is another one than the actions started from.
+        """
+        num_latents = self.model.contract.latent_grid[0]
+        actions = self._actions(num_known, recent)
+        missing = torch.zeros(len(recent), num_latents, dtype=torch.bool, device=recent.device)
+        missing[:, 1 : 1 + has_jump] = True
+        if self.robot_actions is None and self.latent_actions is None:
+            missing[:] = True
+        return self.model.interface(actions, missing)
+
+    def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"]:
+        length = self.model.contract.num_frames - 1
+        start = num_known - recent.shape[1]
+        regime = self.model.config.regime
+        if self.latent_actions is not None:
+            return _window(self.latent_actions, start, length).to(recent)
+        if regime == "no_action" or self.robot_actions is None:
+            return recent.new_zeros(len(recent), length, self.model.condition_dim)
+        if regime == "acg":
+            return _window(self.robot_actions, start, length).to(recent)
+        past = self.model.infer_latent_actions(recent) if self._past is None else self._past
+        ahead = _window(self.robot_actions, num_known - 1, length - past.shape[1]).to(recent)
+        latent_actions = torch.cat([past, self.model.control(ahead, recent[:, -1])], 1)
+        self._past = latent_actions[:, length - past.shape[1] :]
+        return latent_actions
+
+
+def _window(actions: Float[Tensor, "b n u"], start: int, length: int) -> Float[Tensor, "b length u"]:
+    window = actions[:, start : start + length]
+    held = actions[:, -1:].expand(-1, length - window.shape[1], -1)
+    return torch.cat([window, held], 1)
+
+
+def _length(actions: Float[Tensor, "b n u"] | None, num_frames: int | None) -> int:
+    """Frames of the whole video."""
+    if actions is None:
+        if num_frames is None:
+            raise ValueError("without actions, num_frames must say how long the video shall be")
+        return num_frames
+    length = actions.shape[1] + 1
+    if num_frames not in (None, length):
+        raise ValueError(f"{length - 1} actions make {length} frames, not {num_frames}")
+    return length
+
+
+def _check_choice(
+    model: WorldModel,
+    robot_actions: Float[Tensor, "b n a"] | None,
+    latent_actions: Float[Tensor, "b n k"] | None,
+) -> None:
+    if robot_actions is not None and latent_actions is not None:
+        raise ValueError("a rollout is driven by robot actions or by latent actions, got both")
+    if robot_actions is not None and robot_actions.shape[-1] != model.normalizer.width:
+        raise ValueError(
+            f"expected robot actions padded to {model.normalizer.width} dimensions, "
+            f"got {robot_actions.shape[-1]}"
+        )
+    if latent_actions is not None and model.config.regime != "lacg":
+        raise ValueError(f"latent actions need a model of regime lacg, this one is {model.config.regime}")
+    if latent_actions is not None and latent_actions.shape[-1] != model.config.latent_action_dim:
+        raise ValueError(
+            f"expected latent actions of {model.config.latent_action_dim} dimensions, "
+            f"got {latent_actions.shape[-1]}"
+        )

@@ -1,0 +1,1 @@
+"""Pages, figures and intervals, one of each."""

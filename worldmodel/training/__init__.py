@@ -1,0 +1,1 @@
+"""Training: the loop, the runs that use it, and their commands."""

@@ -1,0 +1,98 @@
+"""Train the desk autoencoder: python training/train_autoencoder.py configs/desk/autoencoder.yaml ...
+
+The linear path starts from a PCA of the training frames (seconds), then both directions are refined.
+The result, with its latent statistics, is the folder OUTPUT/vae that `model.vae` of a world model names.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from worldmodel.config import save_config
+from worldmodel.data.dataset import ClipDataset, collate_clips
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.objectives.losses import Losses
+from worldmodel.training.command_line import run_script
+from worldmodel.training.data import DataConfig, open_clips, open_index
+from worldmodel.training.loop.distributed import start_accelerator
+from worldmodel.training.loop.fit import FitConfig, fit, open_store
+from worldmodel.types import ClipBatch
+
+
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """The desk autoencoder and its training."""
+
+    output: str = "outputs/autoencoder"  # folder of checkpoints and curves; the result is its sub-folder vae
+    latent_channels: int = 16  # channels of a latent
+    latent_scale: int = 4  # pixels per latent and side
+    hidden: int = 64  # channels of the refining convolutions
+    num_blocks: int = 2  # residual blocks per direction
+    num_initial_clips: int = 64  # clips whose patches the PCA sees, and that set the latent statistics
+    foreground_weight: float = 5.0  # weight of pixels that differ from the mean image; others count 1
+    foreground_threshold: float = 0.15  # difference from the mean image, of a range of 2
+    data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
+    fit: FitConfig = field(default_factory=FitConfig)
+
+
+def to_video(batch: ClipBatch) -> Tensor:
+    """Frames as the autoencoder takes them: b 3 t H W in [-1, 1]."""
+    assert batch.frames is not None
+    return batch.frames.movedim(1, 2).float() / 127.5 - 1
+
+
+def initial_video(clips: ClipDataset, count: int) -> Tensor:
+    """Clips spread evenly over the training data."""
+    chosen = torch.linspace(0, len(clips) - 1, min(count, len(clips))).long().tolist()
+    return to_video(collate_clips([clips[number] for number in chosen]))
+
+
+def train(config: AutoencoderConfig, resume: bool) -> bool:
+    """Build from data, fit, save; False when a signal ended it early."""
+    accelerator = start_accelerator(config.fit.machine)
+    open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
+    index = open_index(config.data)
+    clips = open_clips(config.data, index, "train", index.normalizer(), None, with_frames=True)
+    torch.manual_seed(config.fit.seed)
+    model = CausalAutoencoder(
+        height=config.data.clip.height,
+        width=config.data.clip.width,
+        z_dim=config.latent_channels,
+        scale_factor_spatial=config.latent_scale,
+        hidden=config.hidden,
+        num_blocks=config.num_blocks,
+        latents_mean=(0.0,) * config.latent_channels,
+        latents_std=(1.0,) * config.latent_channels,
+    )
+    start = initial_video(clips, config.num_initial_clips)
+    model.initialise_from(start)
+
+    def step(model: CausalAutoencoder, batch: ClipBatch, generator: torch.Generator) -> Losses:
+        video = to_video(batch)
+        rebuilt = model.decode(model.encode(video).latent_dist.mode()).sample
+        is_front = (video - model.mean_image[:, None]).abs().amax(
+            1, keepdim=True
+        ) > config.foreground_threshold
+        weight = 1 + (config.foreground_weight - 1) * is_front
+        loss = (weight * (rebuilt - video).square()).mean()
+        return Losses(loss, {"mse": (rebuilt - video).square().mean().detach() / 4})
+
+    result = fit(step, model, clips, config.fit, Path(config.output), resume=resume, accelerator=accelerator)
+    if result.is_finished and accelerator.is_main_process:
+        model.eval().to("cpu").set_latent_statistics(start)
+        model.save_pretrained(Path(config.output) / "vae")
+        save_config(config, Path(config.output) / "config.yaml")
+    return result.is_finished
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    return run_script(AutoencoderConfig, train, __doc__ or "", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

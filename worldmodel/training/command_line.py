@@ -1,0 +1,50 @@
+"""What all training scripts share: CONFIG.yaml key=value ... --show --help --resume, log lines, exit codes.
+
+Exit codes: 0 finished; 143 saved and stopped by a signal; 2 wrong config or data; 1 other failures.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from worldmodel.config import config_to_yaml, describe_config, load_config
+from worldmodel.training.loop.fit import NonFiniteLossError
+from worldmodel.training.loop.signals import EXIT_STOPPED
+
+C = TypeVar("C")
+
+
+def run_script(
+    schema: type[C], train: Callable[[C, bool], bool], description: str, argv: Sequence[str] | None = None
+) -> int:
+    """Parse, load the config and call `train(config, resume)`, which says whether the run is finished."""
+    arguments = _parser(schema, description).parse_intermixed_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        config = load_config(schema, arguments.config, arguments.overrides)
+        if arguments.show:
+            print(config_to_yaml(config), end="")
+            return 0
+        return 0 if train(config, arguments.resume) else EXIT_STOPPED
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (OSError, NonFiniteLossError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser(schema: type, description: str) -> argparse.ArgumentParser:
+    fields = "\n".join(describe_config(schema))
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=f"fields, as in CONFIG or as key=value:\n{fields}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", help="what differs from the defaults")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
+    parser.add_argument("--show", action="store_true", help="print the resolved config and stop")
+    parser.add_argument("--resume", action="store_true", help="continue the newest whole checkpoint, if any")
+    return parser

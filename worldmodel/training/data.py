@@ -1,0 +1,131 @@
+"""From paths in a config to clips: open datasets, divide episodes, build or find the cached latents."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.robotwin.recording import ActionSpace
+from worldmodel.data.clips import ClipConfig, find_camera, frames_per_step
+from worldmodel.data.dataset import ClipDataset, check_action_names
+from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
+from worldmodel.data.latents import LatentCache, LatentTable, module_identity
+from worldmodel.data.normalize import ActionNormalizer, share_scales
+from worldmodel.data.splits import Split, SplitConfig
+from worldmodel.data.synthetic import synthetic_source
+from worldmodel.models.world_model.config import FPS_TOLERANCE, FrameContract
+from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
+from worldmodel.types import EpisodeSource
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where episodes come from, how clips are cut, and where their latents are kept."""
+
+    paths: tuple[str, ...] = ()  # datasets: folders, files or archives of any supported format
+    synthetic_episodes: int = 0  # episodes of moving shapes instead of paths, for tests
+    synthetic_embodiments: int = 1  # embodiments that take turns in them
+    latents: str = ""  # folder of the latent cache; empty: encode frames in every step
+    latents_dtype: str = "float16"  # number type of cached latents: float16, bfloat16 or float32
+    action_space: ActionSpace = "joint"  # of RoboTwin files: joint commands or end-effector poses
+    action_scale: Literal["own", "shared"] = (
+        "own"  # each embodiment's own range goes to [-1, 1], or one range for all with the same action names
+    )
+    on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and left out (skip)
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    splits: SplitConfig = field(default_factory=SplitConfig)
+
+    def __post_init__(self) -> None:
+        if bool(self.paths) == bool(self.synthetic_episodes):
+            raise ValueError("data needs either paths or synthetic_episodes")
+        if self.latents_dtype not in ("float16", "bfloat16", "float32"):
+            raise ValueError(f"latents_dtype is float16, bfloat16 or float32, got {self.latents_dtype!r}")
+
+
+def open_index(config: DataConfig) -> EpisodeIndex:
+    """Every episode looked at once."""
+    index = index_episodes(_open_sources(config), config.clip, config.splits, config.on_bad)
+    return replace(index, stats=share_scales(index.stats)) if config.action_scale == "shared" else index
+
+
+def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNormalizer) -> ActionNormalizer:
+    """The table of a trained model with the embodiments of new data added."""
+    check_action_names(index, [r for r in index.records if r.embodiment in known.stats], known)
+    stats = share_scales(index.stats, known.stats) if config.action_scale == "shared" else index.stats
+    return known.with_embodiments(stats)
+
+
+def _open_sources(config: DataConfig) -> list[EpisodeSource]:
+    if config.paths:
+        return [
+            open_dataset(path, camera=config.clip.camera, action_space=config.action_space)
+            for path in config.paths
+        ]
+    names = tuple(f"robot{i}" for i in range(config.synthetic_embodiments))
+    size = (config.clip.height, config.clip.width)
+    num_frames = 2 * config.clip.num_frames
+    return [synthetic_source(config.synthetic_episodes, num_frames, size, embodiments=names)]
+
+
+def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
+    """What the clips of this index are, for the model to remember and to insist on."""
+    config, first = index.config, {record.source: record for record in reversed(index.records)}
+    rates = {}
+    for record in first.values():
+        episode = index.open(record)
+        rates[record.file] = episode.fps / frames_per_step(episode.fps, config)
+    low, high = min(rates.values()), max(rates.values())
+    if high - low > FPS_TOLERANCE * high:
+        raise ValueError(f"clips of different frame rates cannot be mixed: {rates}; set clip.fps")
+    episode = index.open(index.records[0])
+    reader = find_camera(episode, config.camera)
+    return FrameContract(
+        num_frames=config.num_frames,
+        height=config.height,
+        width=config.width,
+        fps=high,
+        camera=next(name for name, candidate in episode.frames.items() if candidate is reader),
+        latent_channels=vae.config["z_dim"],
+        latent_scale=vae.config["scale_factor_spatial"],
+    )
+
+
+def cache_latents(
+    config: DataConfig,
+    index: EpisodeIndex,
+    vae: VideoAutoencoder,
+    *,
+    part: slice = slice(None),
+    with_progress: bool = False,
+) -> LatentTable:
+    """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
+    cache = LatentCache(config.latents, module_identity(vae, dict(vae.config)), config.latents_dtype)  # type: ignore[arg-type]
+    records = index.records[part]
+    with tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar:
+        return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=bar.update)
+
+
+def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:
+    """The autoencoder, moved."""
+    nn.Module.to(vae, device)  # type: ignore[type-var]  # diffusers wraps `to` without a useful signature
+    return vae
+
+
+def _encode(vae: VideoAutoencoder, video: torch.Tensor) -> torch.Tensor:
+    return encode_video(vae, video.to(vae.device))
+
+
+def open_clips(
+    config: DataConfig,
+    index: EpisodeIndex,
+    split: Split,
+    normalizer: ActionNormalizer,
+    latents: LatentTable | None,
+    with_frames: bool,
+) -> ClipDataset:
+    """The clips of one split, with frames where they are needed or where there are no latents."""
+    return ClipDataset(index, split, normalizer, latents, with_frames or latents is None, config.on_bad)

@@ -1,0 +1,88 @@
+"""Fill the latent cache of a training config, with several processes:
+
+python training/encode_latents.py CONFIG.yaml --processes 8 key=value ...
+
+It takes the config of train_world_model.py and reads its `data` and `model.vae`. Episodes that are in the
+cache already are only checked, so it can be stopped and started again; training encodes what is missing.
+"""
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tqdm import tqdm
+
+from worldmodel.config import load_config
+from worldmodel.data.index import EpisodeIndex
+from worldmodel.models.world_model.wan import VideoAutoencoder, load_vae
+from worldmodel.training.data import cache_latents, on_device, open_index
+from worldmodel.training.runs.world_model import TrainConfig
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Encode in parallel; one line says what was done."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="encoders at a time; on GPUs they take turns"
+    )
+    arguments = parser.parse_intermixed_args(argv)
+    try:
+        config = load_config(TrainConfig, arguments.config, arguments.overrides)
+        if not config.data.latents or not config.model.vae:
+            raise ValueError("data.latents (the cache folder) and model.vae must be set")
+        built = encode_all(config, arguments.processes)
+        print(f"{config.data.latents}: {built} episodes encoded now")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def encode_all(config: TrainConfig, num_processes: int) -> int:
+    """Encode with this many processes; how many episodes were not in the cache yet."""
+    num_episodes = len(open_index(config.data).records)
+    if num_processes == 1:
+        vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
+        return cache_latents(config.data, open_index(config.data), vae, with_progress=True).built
+    context = multiprocessing.get_context("spawn")
+    devices = context.SimpleQueue()
+    num_gpus = torch.cuda.device_count()
+    for rank in range(num_processes):
+        devices.put(f"cuda:{rank % num_gpus}" if num_gpus else "cpu")
+    with context.Pool(num_processes, _open_worker, (config, devices)) as pool:
+        encoded = pool.imap_unordered(_encode_episode, range(num_episodes))
+        return sum(tqdm(encoded, total=num_episodes, desc="episodes"))
+
+
+@dataclass(frozen=True)
+class _Worker:
+    config: TrainConfig
+    index: EpisodeIndex
+    vae: VideoAutoencoder
+
+
+_worker: (
+    _Worker  # of this process, set once: loading an autoencoder per episode would take longer than encoding
+)
+
+
+def _open_worker(config: TrainConfig, devices: "multiprocessing.SimpleQueue[str]") -> None:
+    global _worker
+    torch.set_num_threads(1)
+    _worker = _Worker(config, open_index(config.data), on_device(load_vae(config.model.vae), devices.get()))
+
+
+def _encode_episode(number: int) -> int:
+    part = slice(number, number + 1)
+    return cache_latents(_worker.config.data, _worker.index, _worker.vae, part=part).built
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Train one cell of the identifiability study, or a list of cells in turn; both resume where they stopped.
+
+python training/train_identifiability.py configs/simulation/ivae.yaml data.latent_dim=10 out=outputs/d10
+python training/train_identifiability.py --study configs/simulation/study.txt --out outputs/simulation
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from worldmodel.config import config_to_yaml, describe_config, load_config
+from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.mcl.contrast import MclConfig
+from worldmodel.models.identifiability.md_vae import VaeConfig
+from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore, write_atomically
+from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
+
+
+@dataclass(frozen=True)
+class CellConfig:
+    """One model on one data process, over many seeds."""
+
+    name: str = "md_vae_concat"  # of the model, in tables
+    data: SimulationConfig = field(default_factory=SimulationConfig)
+    model: VaeConfig = field(default_factory=VaeConfig)
+    mcl: MclConfig = field(default_factory=MclConfig)
+    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    first_seed: int = 0  # seeds first_seed, first_seed + 1, ...
+    num_seeds: int = 30  # how many
+    report_epochs: tuple[int, ...] = (50, 100, 150, 200)  # all seeds are scored after these and the last
+    save_every: int = 10  # epochs between checkpoints
+    num_threads: int = 2  # the seeds are split among this many threads
+    out: str = "outputs/simulation/cell"  # folder of result and checkpoints
+
+    @property
+    def cell(self) -> str:
+        """Name of the cell: data, then model."""
+        return f"{self.data.mixing}_d{self.data.latent_dim}_u{self.data.num_conditions}_{self.name}"
+
+
+def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
+    """Train all seeds of a cell, or go on from its last checkpoint; result.json keeps the result."""
+    out = Path(config.out)
+    identity = asdict(config) | {
+        "out": "",
+        "num_threads": 0,
+        "save_every": 0,
+    }  # these do not change the numbers
+    if (out / "result.json").exists():
+        return _finished(out / "result.json", identity)
+    store = CheckpointStore(out / "checkpoints", num_kept=1)
+    store.prepare()
+    write_atomically(out / "config.yaml", config_to_yaml(config))
+    seeds = range(config.first_seed, config.first_seed + config.num_seeds)
+    parts = split_seeds(seeds, config.num_threads)
+    torch.set_num_threads(1)  # one thread per part: parts share nothing and never wait for each other
+    with ThreadPoolExecutor(len(parts)) as pool:
+        settings = (config.data, config.model, config.mcl, config.optimisation)
+        stacks = list(pool.map(lambda part: SeedStack(*settings, part), parts))
+        if config.optimisation.mcl_weight:
+            print(stacks[0].mcl_statement(), flush=True)
+        progress = _restore(store, stacks, identity)
+        last = config.optimisation.epochs
+        bar = tqdm(
+            range(progress["epoch"] + 1, last + 1),
+            config.cell,
+            last,
+            initial=progress["epoch"],
+            disable=quiet,
+        )
+        for epoch in bar:
+            start = time.process_time()
+            losses = list(pool.map(lambda stack, epoch=epoch: stack.train_epoch(epoch), stacks))
+            progress["cpu_seconds"] += time.process_time() - start
+            progress["epoch"] = epoch
+            progress["losses"].append({name: _mean(losses, name) for name in losses[0]})
+            bar.set_postfix({name: f"{value:.3g}" for name, value in progress["losses"][-1].items()})
+            if epoch in config.report_epochs or epoch == last:
+                progress["scores"][str(epoch)] = _joined(list(pool.map(SeedStack.evaluate, stacks)))
+            if epoch % config.save_every == 0 or epoch == last:
+                _save(store, stacks, progress | {"identity": _plain(identity)})
+    result = {"cell": config.cell, "seeds": list(seeds), "identity": _plain(identity)} | progress
+    write_atomically(out / "result.json", json.dumps(rounded(result), indent=None) + "\n")
+    return result
+
+
+def _finished(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text())
+    _check_identity(str(path), result["identity"], identity)
+    return result
+
+
+def _restore(store: CheckpointStore, stacks: list[SeedStack], identity: dict[str, Any]) -> dict[str, Any]:
+    checkpoint = store.last_good()
+    if checkpoint is None:
+        return {"epoch": 0, "cpu_seconds": 0.0, "losses": [], "scores": {}}
+    _check_identity(str(checkpoint.path), checkpoint.state["identity"], identity)
+    restore_stacks(checkpoint, stacks)
+    return {name: checkpoint.state[name] for name in ("epoch", "cpu_seconds", "losses", "scores")}
+
+
+def _check_identity(where: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    if found != _plain(expected):
+        changed = sorted(key for key in expected if found.get(key) != _plain(expected)[key])
+        raise ValueError(
+            f"{where} belongs to another config: {', '.join(changed)} changed; choose another out folder"
+        )
+
+
+def restore_stacks(checkpoint: Checkpoint, stacks: Sequence[SeedStack]) -> None:
+    """Give each stack its seeds of a cell's checkpoint, however the seeds were split when it was written."""
+    weights, slots = checkpoint.tensors("weights"), checkpoint.tensors("optimizer")
+    start = 0
+    for stack in stacks:
+        part = slice(start, start + len(stack.seeds))
+        stack.restore(_cut(weights, part), _cut(slots, part))
+        start = part.stop
+
+
+def _save(store: CheckpointStore, stacks: list[SeedStack], progress: dict[str, Any]) -> None:
+    parts = [stack.tensors() for stack in stacks]
+    files = {kind: _stacked([part[kind] for part in parts]) for kind in parts[0]}
+    store.save(progress["epoch"], files, progress)
+
+
+def _stacked(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    # All tensors have the seeds in front, but for the step counts of the optimiser, which all seeds share.
+    return {
+        name: torch.cat([part[name] for part in parts]) if first.ndim else first
+        for name, first in parts[0].items()
+    }
+
+
+def _cut(tensors: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
+    return {name: tensor[part].clone() if tensor.ndim else tensor.clone() for name, tensor in tensors.items()}
+
+
+def _joined(scores: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    return {name: [value for part in scores for value in part[name]] for name in scores[0]}
+
+
+def _mean(losses: list[dict[str, list[float]]], name: str) -> float:
+    values = [value for part in losses for value in part[name]]
+    return sum(values) / len(values)
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(entry) for key, entry in value.items()}
+    return [rounded(entry) for entry in value] if isinstance(value, list) else value
+
+
+def run_study(study: Path, out: Path, overrides: list[str]) -> None:
+    """Every line of the study file is the arguments of one cell; finished cells are skipped."""
+    lines = [line for line in study.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    for number, line in enumerate(lines, 1):
+        path, *settings = shlex.split(line)
+        named = load_config(CellConfig, path, settings)
+        config = load_config(CellConfig, path, [*settings, f"out={out / named.cell}", *overrides])
+        print(f"[{number}/{len(lines)}] {config.cell}", flush=True)
+        result = train_cell(config)
+        scores = result["scores"][max(result["scores"], key=int)]
+        print(f"  median MCC {statistics.median(scores['mcc']):.3f}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="fields:\n" + "\n".join(describe_config(CellConfig)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", nargs="?", help="YAML of one cell")
+    parser.add_argument("overrides", nargs="*", help="key=value")
+    parser.add_argument("--study", type=Path, help="file with the arguments of one cell per line")
+    parser.add_argument(
+        "--out", type=Path, default=Path("outputs/simulation"), help="folder of the study's cells"
+    )
+    parser.add_argument("--show", action="store_true", help="print the resolved config and stop")
+    arguments = parser.parse_intermixed_args(argv)
+    positional = [entry for entry in (arguments.config, *arguments.overrides) if entry is not None]
+    if arguments.study:
+        run_study(arguments.study, arguments.out, positional)
+        return 0
+    is_file = bool(positional) and "=" not in positional[0]
+    config = load_config(CellConfig, positional[0] if is_file else None, positional[is_file:])
+    if arguments.show:
+        print(config_to_yaml(config))
+        return 0
+    train_cell(config)
+    return 0

@@ -1,0 +1,346 @@
+"""The one training loop: `fit` runs any `step_fn(model, batch, generator) -> Losses` on one process or many.
+
+Everything random is a function of (seed, step, slot), and the learning rate one of the step, so a run that
+resumes from a checkpoint equals the uninterrupted run to the last bit on the same machine.
+"""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from worldmodel.data.batches import load_batches
+from worldmodel.training.loop.checkpoints import CheckpointStore
+from worldmodel.training.loop.distributed import (
+    MachineConfig,
+    agreed,
+    clip_gradients,
+    describe_launch,
+    gradient_sync,
+    move,
+    spread,
+    start_accelerator,
+    whole_weights,
+)
+from worldmodel.training.loop.optim import OptimConfig, describe_groups, lr_factor, set_lr
+from worldmodel.training.loop.order import micro_batches, process_slots, seed_micro_batch
+from worldmodel.training.loop.signals import StopRequest, stop_on_signals
+from worldmodel.training.loop.state import RunState
+from worldmodel.training.loop.step import StepFn, Stepper, switch_on
+from worldmodel.training.loop.tracking import Tracker, TrackerName, check_trackers
+
+log = logging.getLogger(__name__)
+
+
+class LoadFn(Protocol):
+    """Turns lists of indices into batches; `worldmodel.data.batches.load_batches` for clips."""
+
+    def __call__(
+        self, dataset: Any, batches: Iterable[list[int]], num_workers: int, pin_memory: bool
+    ) -> Iterator[Any]: ...
+
+
+class ValidateFn(Protocol):
+    """Measures the model at a step; called on every process, which must return the same numbers."""
+
+    def __call__(
+        self, model: Any, step: int, accelerator: Accelerator, tracker: Tracker | None
+    ) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How long, how much at once, how often to look, what to keep."""
+
+    steps: int = 1000  # optimiser steps of the whole run
+    global_batch: int = 16  # examples per optimiser step, over all processes
+    micro_batch: int = 16  # examples per forward pass of one process; the rest is accumulated
+    seed: int = 0  # of data order, noise and dropout
+    num_workers: int = 0  # data-loading processes beside each training process
+    gradient_checkpointing: bool = (
+        False  # recompute block activations in the backward pass: less memory, more time
+    )
+    compile: bool = False  # torch.compile the repeated blocks, or the whole model when it has none
+    log_every: int = 10  # steps between log records
+    validate_every: int = 0  # steps between validations; 0 = only at the end
+    checkpoint_every: int = 500  # steps between checkpoints; one is always written at the end
+    keep_checkpoints: int = 3  # newest checkpoints kept, beside the best one
+    best_metric: str = "loss"  # validation number whose lowest value marks the best checkpoint
+    max_nonfinite: int = 5  # stop after this many steps in a row without a finite loss and gradient
+    trackers: tuple[TrackerName, ...] = ("tensorboard",)  # where curves go beside log.jsonl
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    machine: MachineConfig = field(default_factory=MachineConfig)
+
+    def __post_init__(self) -> None:
+        if self.micro_batch < 1 or self.global_batch % self.micro_batch:
+            raise ValueError(
+                "global_batch must be a multiple of micro_batch, "
+                f"got {self.global_batch} and {self.micro_batch}"
+            )
+        for name in ("steps", "log_every", "checkpoint_every", "keep_checkpoints", "max_nonfinite"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Where a run stands when `fit` returns."""
+
+    step: int  # optimiser steps done
+    is_finished: bool  # False when a signal ended it early, after saving
+    num_skipped: int  # steps without a finite loss and gradient, whole run
+    metrics: dict[str, float]  # of the last validation in this process's life
+    cpu_seconds: float = 0.0  # CPU time of the main process, all resumptions together
+
+
+class NonFiniteLossError(RuntimeError):
+    """Too many steps in a row had no finite loss; the message names the data."""
+
+
+@dataclass
+class _Run:
+    """What one process holds during a run."""
+
+    config: FitConfig
+    accelerator: Accelerator
+    model: nn.Module  # as given by the caller, in place
+    stepper: nn.Module  # a Stepper, bare or wrapped for several processes
+    state: RunState
+    store: CheckpointStore
+    slots: range  # micro-batches of a step that this process does
+    tracker: Tracker | None = None  # main process only
+
+
+def fit(
+    step_fn: StepFn,
+    model: nn.Module,
+    dataset: Sized,
+    config: FitConfig,
+    folder: Path,
+    *,
+    load: LoadFn = load_batches,
+    validate: ValidateFn | None = None,
+    resume: bool = False,
+    accelerator: Accelerator | None = None,
+    identity: Mapping[str, Any] | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> FitResult:
+    """Train `model` in place; checkpoints, log.jsonl and curves go to `folder`.
+
+    With `resume` the newest whole checkpoint of the folder is continued; without one it starts at step 0.
+    `identity`, JSON values that the weights depend on, must then be those of the checkpoint.
+    `on_start` is called on the main process when nothing is left that could refuse the run.
+    """
+    check_trackers(config.trackers)
+    accelerator = accelerator or start_accelerator(config.machine)
+    run = _start(step_fn, model, config, folder, accelerator, resume, identity)
+    num_slots = config.global_batch // config.micro_batch
+    indices = micro_batches(
+        len(dataset), config.micro_batch, num_slots, run.slots, config.seed, run.state.step
+    )
+    pin_memory = accelerator.device.type == "cuda"
+    batches = load(dataset, indices, num_workers=config.num_workers, pin_memory=pin_memory)
+    with contextlib.ExitStack() as stack:
+        stack.callback(getattr(batches, "close", lambda: None))  # lets data-loading processes end in order
+        if accelerator.is_main_process:
+            run.tracker = Tracker(folder, config.trackers, run.state.step, asdict(config))
+            stack.callback(run.tracker.close)
+            on_start()
+        return _train(run, batches, validate, stack.enter_context(stop_on_signals()))
+
+
+def _start(
+    step_fn: StepFn,
+    model: nn.Module,
+    config: FitConfig,
+    folder: Path,
+    accelerator: Accelerator,
+    resume: bool,
+    identity: Mapping[str, Any] | None,
+) -> _Run:
+    num_slots = config.global_batch // config.micro_batch
+    slots = process_slots(num_slots, accelerator.process_index, accelerator.num_processes)
+    switch_on(model, config.gradient_checkpointing, config.compile)
+    model.train()
+    stepper = spread(Stepper(model, step_fn), accelerator, config.machine)
+    state = RunState(model, config.optim, identity)
+    store = open_store(folder, accelerator, resume, config.keep_checkpoints)
+    if resume and (checkpoint := store.last_good()) is not None:
+        state.restore(checkpoint)
+    if accelerator.is_main_process:
+        log.info("%s", describe_launch(accelerator, config.machine))
+        log.info(
+            "a step is %d micro-batch(es) of %d, %d a process", num_slots, config.micro_batch, len(slots)
+        )
+        for line in describe_groups(state.optimizer):
+            log.info("%s", line)
+        log.info("starting at step %d of %d, seed %d", state.step, config.steps, config.seed)
+    return _Run(config, accelerator, model, stepper, state, store, slots)
+
+
+def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: int) -> CheckpointStore:
+    """The checkpoints of a run's folder; one that already holds a run is only continued, never overwritten.
+
+    `fit` does it too, but a script should ask before it spends time or writes anything.
+    """
+    store = CheckpointStore(folder / "checkpoints", num_kept)
+    problem = None
+    if accelerator.is_main_process:
+        try:
+            store.prepare()
+            if not resume and store.last_good() is not None:
+                problem = (
+                    f"{store.folder} already holds a run: pass --resume to continue it, or use another folder"
+                )
+        except ValueError as error:
+            problem = str(error)
+    if problem := agreed(problem, accelerator):
+        raise ValueError(problem)
+    return store
+
+
+def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop: StopRequest) -> FitResult:
+    config, state = run.config, run.state
+    metrics: dict[str, float] = {}
+    is_stopped = False
+    progress = tqdm(
+        total=config.steps, initial=state.step, desc="train", disable=not run.accelerator.is_main_process
+    )
+    while state.step < config.steps and not is_stopped:
+        values, is_stopped = _train_step(run, batches, stop)
+        progress.update()
+        progress.set_postfix(loss=f"{values['loss']:.4g}", refresh=False)
+        is_last = state.step == config.steps
+        if run.tracker is not None and (is_last or state.step % config.log_every == 0):
+            run.tracker.scalars(state.step, values)
+        is_best = False
+        if validate is not None and not is_stopped and _is_due(state.step, config.validate_every, is_last):
+            metrics = _validate(run, validate)
+            is_best = _improves(state, metrics.get(config.best_metric))
+        if is_best or is_stopped or _is_due(state.step, config.checkpoint_every, is_last):
+            _save(run, is_best, is_needed=is_last or is_stopped)
+    progress.close()
+    is_finished = state.step == config.steps
+    return FitResult(state.step, is_finished, state.num_skipped, metrics, state.cpu_seconds)
+
+
+def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[dict[str, float], bool]:
+    """One optimiser step over this process's micro-batches: (values for the log, whether to stop)."""
+    config, state, accelerator = run.config, run.state, run.accelerator
+    factor = lr_factor(state.step, config.steps, config.optim)
+    set_lr(state.optimizer, factor, config.optim)
+    started = time.perf_counter()
+    sources: list[str] = []
+    all_losses: list[dict[str, Tensor]] = []
+    for slot in run.slots:
+        batch = next(batches)
+        sources += getattr(batch, "sources", ())
+        generator = seed_micro_batch(config.seed, state.step, slot, accelerator.device)
+        with gradient_sync(run.stepper, is_last=slot == run.slots[-1]):
+            with accelerator.autocast():
+                losses = run.stepper(move(batch, accelerator.device), generator)
+            accelerator.backward(losses.total / len(run.slots))
+        all_losses.append({"loss": losses.total.detach(), **losses.parts})
+    norm = clip_gradients(list(state.parameters.values()), config.optim.max_grad_norm)
+    values, is_stopped = _mean_over_processes(all_losses, stop.is_received, accelerator)
+    values["grad_norm"] = norm.item()
+    is_finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
+    if is_finite:
+        state.optimizer.step()
+        if state.ema is not None:
+            state.ema.update()
+    state.optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    _count_nonfinite(run, is_finite, sources)
+    values |= {
+        "lr_factor": factor,
+        "num_skipped": state.num_skipped,
+        "seconds": time.perf_counter() - started,
+    }
+    return values, is_stopped
+
+
+def _mean_over_processes(
+    all_losses: Sequence[Mapping[str, Tensor]], is_stop_asked: bool, accelerator: Accelerator
+) -> tuple[dict[str, float], bool]:
+    """Mean of every loss over all micro-batches of the step, and whether any process was asked to stop."""
+    names = list(all_losses[0])
+    stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in all_losses]).mean(
+        0
+    )
+    asked = stacked.new_tensor([float(is_stop_asked)])
+    reduced = accelerator.reduce(torch.cat([asked, stacked]), reduction="mean").tolist()
+    return dict(zip(names, reduced[1:], strict=True)), reduced[0] > 0
+
+
+def _count_nonfinite(run: _Run, is_finite: bool, sources: list[str]) -> None:
+    state = run.state
+    if is_finite:
+        state.num_nonfinite = 0
+        return
+    state.num_skipped += 1
+    state.num_nonfinite += 1
+    if run.accelerator.num_processes > 1:
+        sources = gather_object(sources)
+    message = (
+        f"step {state.step}: loss or gradient is not finite, step skipped ({state.num_nonfinite} in a row)"
+    )
+    if run.accelerator.is_main_process:
+        log.warning("%s", message)
+    if state.num_nonfinite >= run.config.max_nonfinite:
+        raise NonFiniteLossError(
+            f"{message}; the last batch came from: {', '.join(sources) or 'unnamed data'}"
+        )
+
+
+def _validate(run: _Run, validate: ValidateFn) -> dict[str, float]:
+    """Measure the averaged weights (the present ones without an average); training goes on undisturbed."""
+    averaged = run.state.ema.applied() if run.state.ema is not None else contextlib.nullcontext()
+    run.model.eval()
+    seed_micro_batch(run.config.seed, 0, 0, run.accelerator.device)
+    with torch.no_grad(), averaged, whole_weights(run.stepper):
+        metrics = validate(run.model, run.state.step, run.accelerator, run.tracker)
+    run.model.train()
+    if run.tracker is not None:
+        run.tracker.scalars(run.state.step, metrics, kind="validation")
+        log.info("step %d: %s", run.state.step, ", ".join(f"{k} {v:.5g}" for k, v in metrics.items()))
+    return metrics
+
+
+def _improves(state: RunState, value: float | None) -> bool:
+    if value is None or not math.isfinite(value) or (state.best is not None and value >= state.best):
+        return False
+    state.best = value
+    return True
+
+
+def _save(run: _Run, is_best: bool, is_needed: bool) -> None:
+    """Write a checkpoint; a failure is reported and survived, except for the one that ends the run."""
+    files = run.state.files()
+    problem = None
+    if run.accelerator.is_main_process:
+        try:
+            run.store.save(run.state.step, files, run.state.counters())
+            if is_best:
+                run.store.mark_best(run.state.step)
+        except OSError as error:
+            last = run.store.last_good()
+            kept = f"{last.path.name} is kept" if last else "there is no earlier one"
+            problem = f"checkpoint of step {run.state.step} could not be written ({error}); {kept}"
+            log.error("%s", problem)
+    if (problem := agreed(problem, run.accelerator)) and is_needed:
+        raise OSError(problem)
+
+
+def _is_due(step: int, every: int, is_last: bool) -> bool:
+    return is_last or (every > 0 and step % every == 0)

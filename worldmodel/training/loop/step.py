@@ -1,0 +1,38 @@
+"""The model as the loop runs it: the step function inside one `forward`, memory and speed switches on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from worldmodel.models.gradient_checkpointing import checkpoint_blocks
+from worldmodel.objectives.losses import Losses
+
+StepFn = Callable[[Any, Any, torch.Generator], Losses]
+
+
+class Stepper(nn.Module):
+    """Calls `step_fn` inside `forward`, where ddp and fsdp2 hook in, whatever the step calls on the model."""
+
+    def __init__(self, model: nn.Module, step_fn: StepFn) -> None:
+        super().__init__()
+        self.model = model
+        self._step_fn = step_fn
+
+    def forward(self, batch: Any, generator: torch.Generator) -> Losses:
+        """Losses of one micro-batch."""
+        return self._step_fn(self.model, batch, generator)
+
+
+def switch_on(model: nn.Module, gradient_checkpointing: bool, compile_blocks: bool) -> None:
+    """Gradient checkpointing and regional torch.compile, in every trained part of the model that has them."""
+    if gradient_checkpointing and not checkpoint_blocks(model):
+        raise ValueError(f"gradient_checkpointing is set, but no part of {type(model).__name__} has it")
+    if compile_blocks:
+        parts: list[Any] = [part for part in model.modules() if getattr(part, "_repeated_blocks", None)]
+        able = [part for part in parts if any(p.requires_grad for p in part.parameters())]
+        for part in able:
+            part.compile_repeated_blocks()
+        if not able:
+            model.compile()

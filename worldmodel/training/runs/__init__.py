@@ -1,0 +1,1 @@
+"""What a config makes of a run: data, model, validation."""

@@ -1,0 +1,192 @@
+"""Everything of a world-model run that a config decides: data, model and validation."""
+
+import logging
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator, PartialState
+
+from worldmodel.data.dataset import ClipDataset, collate_clips
+from worldmodel.data.index import EpisodeIndex
+from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.config import WorldModelConfig
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.world_model.parts import (
+    build_embodiment_classifier,
+    build_idm,
+    build_mcl,
+    build_refiner,
+)
+from worldmodel.models.world_model.wan import load_vae
+from worldmodel.objectives.world_model import mcl_reach
+from worldmodel.training.data import (
+    DataConfig,
+    cache_latents,
+    extended_normalizer,
+    frame_contract,
+    on_device,
+    open_clips,
+    open_index,
+)
+from worldmodel.training.loop.checkpoints import Checkpoint
+from worldmodel.training.loop.fit import FitConfig
+from worldmodel.training.runs.validation import Validation, ValidationConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run of a world model."""
+
+    output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
+    start_from: str = ""  # world model to fine-tune; of `model`: objective, mcl, a first refiner or IDM
+    model: WorldModelConfig = field(default_factory=WorldModelConfig)
+    data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+
+    def __post_init__(self) -> None:
+        if not self.start_from and not self.model.vae:
+            raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
+        mode = None if self.model.mcl is None else self.model.mcl.mode
+        if self.fit.compile and mode in ("exact", "hessian_diag"):
+            raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
+        if self.fit.machine.parallel == "fsdp2" and mode not in (None, "finite_difference"):
+            raise ValueError(
+                f"mcl.mode={mode} differentiates inside the forward pass, which sharded weights do not "
+                "allow: use machine.parallel=ddp, or mcl.mode=finite_difference"
+            )
+        if self.fit.gradient_checkpointing and mode == "jvp":
+            raise ValueError(
+                "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
+            )
+
+
+@dataclass(frozen=True)
+class WorldModelRun:
+    """A model with its data, ready for `fit`."""
+
+    model: WorldModel
+    train_clips: ClipDataset
+    validation: Validation | None
+
+
+def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
+    """Open the data, build or load the model, encode what the latent cache lacks."""
+    index = open_index(config.data)
+    log.info("%s", index.summary())
+    model = build_model(config, index)
+    assert model.vae is not None, "a world model in training has an autoencoder"
+    latents = None
+    if config.data.latents:
+        is_first = PartialState().is_local_main_process
+        latents = cache_latents(config.data, index, on_device(model.vae, device), with_progress=is_first)
+    needs_frames = model.idm is not None
+    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames)
+    return WorldModelRun(model, clips, _validation(config, index, model))
+
+
+def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
+    """The same weights for the same config: random parts are drawn from the seed."""
+    torch.manual_seed(config.fit.seed)
+    if config.start_from:
+        model = _continued(config, index)
+    else:
+        vae = load_vae(config.model.vae)
+        model = WorldModel.build(config.model, frame_contract(index, vae), index.normalizer(), vae=vae)
+    if model.mcl is not None and model.mcl.config.needs_math_attention:
+        # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
+        model.fdm.backbone.set_attention_backend("_native_math")
+    return model
+
+
+def say_contrast(run: WorldModelRun, accelerator: Accelerator) -> None:
+    """What the contrast will train, read off the gradients of two clips; nothing without one."""
+    if run.model.mcl is None or not accelerator.is_main_process:
+        return
+    clips = [run.train_clips[number] for number in range(min(2, len(run.train_clips)))]
+    batch = collate_clips(clips).to(accelerator.device)
+    # In evaluation mode: no dropout draws from the global generator, so losses do not depend on the look.
+    model = run.model.to(accelerator.device).eval()
+    with accelerator.autocast():
+        log.info("%s", mcl_reach(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
+
+
+def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
+    """What a resumed run must find unchanged: start, clips, frame contract, each embodiment's actions."""
+    return {
+        "start_from": _weights_of(config.start_from) if config.start_from else "",
+        "clip": asdict(config.data.clip),
+        "frames": asdict(model.contract),
+        "action_width": model.normalizer.width,
+        "embodiments": list(model.normalizer.embodiments),
+        "actions": {name: asdict(entry) for name, entry in model.normalizer.stats.items()},
+    }
+
+
+def _weights_of(source: str) -> str:
+    return checkpoint.fingerprint(checkpoint.locate(source), (".safetensors",))
+
+
+def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
+    """A trained model with this config's objective and MCL, and with the new data's embodiments added."""
+    model = WorldModel.from_pretrained(config.start_from)
+    if config.model.regime != model.config.regime:
+        raise ValueError(
+            f"start_from={config.start_from} is a model of regime {model.config.regime!r}, model.regime is "
+            f"{config.model.regime!r}. Set model.regime={model.config.regime} to fine-tune it; for a new "
+            f"{config.model.regime} model on its backbone set model.pretrained={config.start_from} instead"
+        )
+    assert model.vae is not None, "from_pretrained loads the autoencoder"
+    found = frame_contract(index, model.vae)
+    model.contract.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)
+    has_new_contrast = config.model.mcl != model.config.mcl
+    num_known = len(model.normalizer.embodiments)
+    model.normalizer = extended_normalizer(config.data, index, model.normalizer)
+    model.config = replace(model.config, objective=config.model.objective, mcl=config.model.mcl)
+    _fit_judge(model, config.model)
+    if config.model.refiner_width and model.fdm.refiner is None:
+        model.config = replace(model.config, refiner_width=config.model.refiner_width)
+        model.fdm.refiner = build_refiner(model.config, model.contract)
+    classifier = build_embodiment_classifier(model.config, model.normalizer)
+    is_outgrown = len(model.normalizer.embodiments) != num_known
+    if is_outgrown or classifier is None or model.embodiment_classifier is None:
+        model.embodiment_classifier = classifier
+    # The contrast last: with and without it, everything else is drawn from the seed alike.
+    if has_new_contrast:
+        model.mcl = build_mcl(model.config, model.contract, model.normalizer)
+    return model
+
+
+def _fit_judge(model: WorldModel, wanted: WorldModelConfig) -> None:
+    """An acg model has an IDM exactly if its objective trains one; what is saved must fit its config."""
+    if model.config.regime != "acg":
+        return
+    if not wanted.objective.idm_weight:
+        model.idm = None
+    elif model.idm is None:
+        model.config = replace(model.config, idm=wanted.idm)
+        model.idm = build_idm(model.config, model.normalizer, None)
+
+
+def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:
+    if not config.validation.num_clips:
+        return None
+    clips = open_clips(config.data, index, "val", model.normalizer, None, with_frames=True)
+    folder = Path(config.output) / "rollouts"
+    return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
+
+
+def export_model(config: TrainConfig, trained: Checkpoint, folder: Path) -> None:
+    """Write a training checkpoint, averaged weights where there are any, as a world model folder.
+
+    It is built afresh: the one in training may be sharded over processes.
+    """
+    model = build_model(config, open_index(config.data))
+    tensors = {**trained.tensors("weights"), **trained.tensors("ema")}
+    unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
+    assert not unexpected, unexpected
+    model.eval().save_pretrained(folder)

@@ -1,0 +1,61 @@
+"""Train a world model:
+
+accelerate launch training/train_world_model.py CONFIG.yaml key=value ...      (or python, or torchrun)
+
+Writes OUTPUT/checkpoints, log.jsonl, tensorboard/, rollouts/*.mp4 and, when finished, metrics.json and the
+world model folders OUTPUT/model (last step) and OUTPUT/best (lowest validation number), which
+`WorldModel.from_pretrained` loads.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from worldmodel.config import save_config
+from worldmodel.objectives.world_model import world_model_step
+from worldmodel.training.command_line import run_script
+from worldmodel.training.loop.checkpoints import export_finished
+from worldmodel.training.loop.distributed import start_accelerator
+from worldmodel.training.loop.fit import fit, open_store
+from worldmodel.training.runs.world_model import (
+    TrainConfig,
+    build_run,
+    data_identity,
+    export_model,
+    say_contrast,
+)
+
+
+def train(config: TrainConfig, resume: bool) -> bool:
+    """Build, fit, export; False when a signal ended it early."""
+    accelerator = start_accelerator(config.fit.machine)
+    output = Path(config.output)
+    store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
+    run = build_run(config, accelerator.device)
+    say_contrast(run, accelerator)
+    result = fit(
+        world_model_step,
+        run.model,
+        run.train_clips,
+        config.fit,
+        output,
+        validate=run.validation,
+        resume=resume,
+        accelerator=accelerator,
+        identity=data_identity(config, run.model),
+        on_start=partial(save_config, config, output / "config.yaml"),
+    )
+    if result.is_finished and accelerator.is_main_process:
+        export_finished(store, result.metrics, partial(export_model, config))
+    accelerator.end_training()
+    return result.is_finished
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    return run_script(TrainConfig, train, __doc__ or "", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
