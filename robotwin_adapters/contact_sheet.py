@@ -1,6 +1,5 @@
 """Pictures of a dataset: a sheet of evenly spaced frames, and a video with the action traces below."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from worldmodel.data.video import write_video
+from worldmodel.files import atomic_file
 from worldmodel.types import Episode, FrameReader
 
 PAPER, INK, FAINT, GRID = (250, 250, 248), (35, 38, 42), (125, 130, 136), (222, 224, 226)
@@ -39,14 +39,8 @@ def contact_sheet(episodes: Iterable[Episode], *, camera: str | None = None, col
 
 def save_png(image: Image.Image, path: str | Path) -> None:
     """Write the whole picture or nothing."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with atomic_file(path) as temporary:
         image.save(temporary, format="PNG", optimize=True)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_action_video(path: str | Path, episodes: Sequence[Episode], *, camera: str | None = None) -> int:

@@ -1,7 +1,5 @@
 """Any dataset -> RoboTwin 2.0 HDF5 (format A) or LeRobot v3.0."""
 
-import os
-import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +9,7 @@ from robotwin_adapters.robotwin.write import (
     write_robotwin_episode,
     write_robotwin_index,
 )
+from worldmodel.files import new_folder
 from worldmodel.types import EpisodeSource
 
 TargetFormat = Literal["lerobot", "robotwin"]
@@ -20,17 +19,8 @@ def convert_dataset(source: EpisodeSource, out: str | Path, to: TargetFormat) ->
     """Write all episodes as a new dataset at `out`, which appears when complete; returns their number."""
     if to == "lerobot":
         return write_lerobot(source, out)
-    out = Path(out)
-    if out.exists():
-        raise ValueError(f"{out}: exists already; a dataset is written to a new folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(building, ignore_errors=True)
-    try:
+    with new_folder(out) as building:
         _write_robotwin(source, building)
-        os.replace(building, out)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return len(source)
 
 

@@ -9,12 +9,22 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
-ALLOWED = {
-    "worldmodel": {"worldmodel", "robotwin_adapters"},
-    "robotwin_adapters": {"robotwin_adapters", "worldmodel"},
-    "training": {"robotwin_adapters", "worldmodel"},
-    "eval": {"robotwin_adapters", "worldmodel"},
-}
+# The installed packages from the ground up, then the scripts. A module imports its own layer or lower ones.
+LAYERS = (
+    ("worldmodel.types", "worldmodel.config", "worldmodel.files"),
+    ("worldmodel.diffusion", "worldmodel.mcl", "worldmodel.report"),
+    ("worldmodel.data",),
+    ("robotwin_adapters",),
+    ("worldmodel.models",),
+    ("worldmodel.objectives",),
+    ("worldmodel.pipelines",),
+    ("worldmodel.diagnostics",),
+    ("worldmodel.training",),
+    ("worldmodel.evaluation",),
+    ("worldmodel.estimate",),
+    ("worldmodel.cli", "worldmodel"),
+    ("training", "eval", "studies", "bench"),
+)
 BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {
     *PACKAGES,
@@ -41,23 +51,105 @@ def python_files(*packages: str) -> Iterator[Path]:
 
 
 def imported_roots(path: Path) -> Iterator[tuple[str, int]]:
+    for name, line in imported_names(path):
+        yield name.split(".")[0], line
+
+
+def imported_names(path: Path) -> Iterator[tuple[str, int]]:
+    """Dotted names: the module, and where `from package import module` is written, the module in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module.split(".")[0], node.lineno
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield (full if is_module(full) else node.module), node.lineno
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_point_downwards(package: str) -> None:
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> int:
+    """Number of the layer whose longest prefix fits."""
+    fits = [
+        (len(prefix), number)
+        for number, layer in enumerate(LAYERS)
+        for prefix in layer
+        if module == prefix or module.startswith(prefix + ".")
+    ]
+    return max(fits)[1]
+
+
+def test_imports_point_downwards() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line} imports {root}"
-        for path in python_files(package)
-        if path != ROOT / "worldmodel" / "cli.py"
-        for root, line in imported_roots(path)
-        if root in PACKAGES and root not in ALLOWED[package]
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in python_files(*PACKAGES)
+        for name, line in imported_names(path)
+        if name.split(".")[0] in {*PACKAGES, "studies", "bench"}
+        and layer_of(name) > layer_of(module_name(path))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_leaf_packages_import_only_the_ground() -> None:
+    allowed = {*LAYERS[0]}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for leaf in ("diffusion", "mcl", "report")
+        for path in python_files(f"worldmodel/{leaf}")
+        for name, line in imported_names(path)
+        if name.startswith("worldmodel.")
+        and not name.startswith(f"worldmodel.{leaf}")
+        and name not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_top_of_the_library_knows_robot_formats() -> None:
+    top = ("training", "evaluation", "estimate", "cli")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in python_files("worldmodel")
+        for name, line in imported_names(path)
+        if name.startswith("robotwin_adapters") and module_name(path).split(".")[1] not in top
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {
+        module_name(path): {name for name, _ in imported_names(path) if is_module(name)}
+        for path in python_files("worldmodel", "robotwin_adapters")
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join((*trail[trail.index(module) :], module))
+        if module in done:
+            return
+        for name in graph.get(module, ()):
+            visit(name, (*trail, module))
+        done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_no_room_is_crowded() -> None:
+    crowded = {
+        str(folder.relative_to(ROOT)): count
+        for package in PACKAGES
+        for folder in (ROOT / package, *(ROOT / package).rglob("*/"))
+        if (count := len(list(folder.glob("*.py")))) > 21  # 20 modules and __init__.py
+    }
+    assert not crowded, crowded
 
 
 def test_eval_is_never_imported_as_a_name() -> None:

@@ -36,6 +36,7 @@ from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.evaluation.rollouts.page import estimate_of
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
+from worldmodel.files import write_json
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.model import WorldModel
@@ -43,7 +44,6 @@ from worldmodel.models.world_model.wan import WanConfig, build_wan
 from worldmodel.pipelines.action_conditions import Driver
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.report.estimates import mean_estimate
-from worldmodel.training.loop.checkpoints import write_atomically
 from worldmodel.types import num_latent_frames
 
 ACTION_DIM = 14
@@ -267,7 +267,7 @@ def main() -> None:
     }
     print(show(result))
     if config.out:
-        write_atomically(Path(config.out), json.dumps(result, indent=2) + "\n")
+        write_json(Path(config.out), result)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.files import write_text
 
 COMMAND_FILE = "command.json"
 EXIT_NOT_STARTED = 127  # as shells say it
@@ -30,7 +30,7 @@ def is_same_command(folder: Path, arguments: Sequence[str]) -> bool:
 def record_command(folder: Path, arguments: Sequence[str]) -> None:
     """Say what the folder is of, before the work begins."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / COMMAND_FILE, json.dumps(list(arguments), indent=1) + "\n")
+    write_text(folder / COMMAND_FILE, json.dumps(list(arguments), indent=1) + "\n")
 
 
 def run_logged(command: Sequence[str], log: Path) -> int:

@@ -1,8 +1,6 @@
 """Episodes -> a LeRobot v3.0 folder: parquet and H.264 files of many episodes each, and statistics."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from robotwin_adapters.lerobot.dataset import LED_BY_ROW
 from robotwin_adapters.lerobot.meta import EXTRA_KEY, INFO, V3_DATA, V3_VIDEO
 from robotwin_adapters.lerobot.rows import ACTION, STATE
 from worldmodel.data.video import write_video
+from worldmodel.files import new_folder
 from worldmodel.types import Episode, EpisodeSource
 
 CHUNK_SIZE = 1000  # files in one chunk folder
@@ -40,24 +39,15 @@ class _Contents:
 
 def write_lerobot(source: EpisodeSource, out: str | Path, *, episodes_per_file: int = 50) -> int:
     """Write all episodes as a new dataset at `out`, which appears when complete; returns their number."""
-    out = Path(out)
-    if out.exists():
-        raise ValueError(f"{out}: exists already; a dataset is written to a new folder")
     if len(source) == 0 or episodes_per_file < 1:
         raise ValueError(f"{source.name}: at least one episode, and one episode per file, are needed")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(building, ignore_errors=True)
-    try:
+    with new_folder(out) as building:
         first = source[0]
         contents = _Contents(first, max(1, round(first.fps)), _features(first))
         for file_number, start in enumerate(range(0, len(source), episodes_per_file)):
             positions = range(start, min(start + episodes_per_file, len(source)))
             _write_file(building, source, positions, file_number, contents)
         _write_meta(building, contents)
-        os.replace(building, out)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return len(source)
 
 

@@ -1,8 +1,7 @@
 """Writes RoboTwin 2.0 legacy episodes (format A), so that every tool that reads RoboTwin reads ours."""
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from robotwin_adapters.robotwin.checksum import (
     numbers_digest,
 )
 from robotwin_adapters.robotwin.jpeg import encode_swapped
+from worldmodel.files import atomic_file, write_text
 from worldmodel.types import Episode
 
 MAX_FRAMES = 15_000  # an HDF5 attribute, here the CRCs of one camera, ends at 64 KiB
@@ -73,7 +73,8 @@ class RobotwinEpisode:
 def write_robotwin_episode(folder: Path, index: int, episode: RobotwinEpisode) -> Path:
     """Write `folder/data/episode<index>.hdf5` in one step: it is there whole or not at all."""
     path = folder / "data" / f"episode{index}.hdf5"
-    _write_atomically(path, lambda temporary: _write_hdf5(temporary, episode))
+    with atomic_file(path) as temporary:
+        _write_hdf5(temporary, episode)
     return path
 
 
@@ -94,10 +95,10 @@ def write_robotwin_index(
             f"{len(seeds)}, {len(scene_info)} and {len(instructions)}"
         )
     for index, texts in enumerate(instructions):
-        _write_text(folder / "instructions" / f"episode{index}.json", json.dumps(texts, indent=2))
+        write_text(folder / "instructions" / f"episode{index}.json", json.dumps(texts, indent=2))
     scenes = {f"episode_{index}": info for index, info in enumerate(scene_info)}
-    _write_text(folder / "scene_info.json", json.dumps(scenes, indent=2))
-    _write_text(folder / "seed.txt", "".join(f"{seed} " for seed in seeds))
+    write_text(folder / "scene_info.json", json.dumps(scenes, indent=2))
+    write_text(folder / "seed.txt", "".join(f"{seed} " for seed in seeds))
 
 
 def robotwin_episode_from(episode: Episode) -> RobotwinEpisode:
@@ -158,19 +159,3 @@ def _write_camera(group: h5py.Group, camera: CameraRecord) -> None:
     for key in MATRIX_SHAPES:
         if (matrix := getattr(camera, key)) is not None:
             group[key] = matrix.astype(np.float32)
-
-
-def _write_text(path: Path, text: str) -> None:
-    _write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ blue, so that the channels of one picture are the brightness maps of the three s
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import mujoco
@@ -19,6 +18,7 @@ from robotwin_adapters.tabletop.cameras import Camera
 from robotwin_adapters.tabletop.look import FLOOR, WALL, Colour, Look
 from robotwin_adapters.tabletop.render import Renderer
 from worldmodel.data.factors.rooms import FACTOR_SIZES, SHAPES, SURFACES
+from worldmodel.files import atomic_file
 
 SIZE = 64  # pixels a side
 FINER = 2  # pictures are cast at this multiple of the size, with 2 x 2 samples in each of those pixels
@@ -80,13 +80,8 @@ def render_rooms(path: Path, *, quiet: bool = False) -> None:
     """Cast all geometries and write them; the file appears whole or not at all."""
     jobs = [(scale, shape, angle) for scale in SCALES for shape in SHAPES for angle in ANGLES]
     maps = np.stack([brightness(*job) for job in tqdm(jobs, "rooms", disable=quiet)])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}_{path.name}")
-    try:
+    with atomic_file(path) as temporary:
         save_file({"maps": maps}, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -154,9 +154,11 @@ def test_written_datasets_open_again(tmp_path: Path) -> None:
     assert describe_format(open_dataset(tmp_path / "set")) == "LeRobot v3.0"
 
 
-def test_both_real_sets_are_one_tree() -> None:
+def test_real_sets_of_two_formats_are_one_tree(tmp_path: Path) -> None:
     if not ROBOTS.is_dir():
         pytest.skip("no shared robot data here")
-    source = open_dataset(ROBOTS, verify=False)
+    for name in ("droid_franka_real", "lerobot_v20_gr1_sim"):
+        (tmp_path / name).symlink_to((ROBOTS / name).resolve())
+    source = open_dataset(tmp_path, verify=False)
     assert len(source) == 29
     assert {source[0].embodiment, source[28].embodiment} == {"droid_new_setup", "GR1ArmsOnly"}

@@ -17,7 +17,6 @@ checksum that `build` verifies.
 import fcntl
 import hashlib
 import json
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,11 +29,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, find_camera
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
+from worldmodel.files import write_tensors
 from worldmodel.types import Episode, num_latent_frames
 
 EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
@@ -219,13 +218,9 @@ def _file_hash(file: Path, size: int, mtime_ns: int) -> bytes:
 
 
 def _write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
-    for abandoned in path.parent.glob(f".{path.stem}.*.tmp"):  # we hold the lock: whoever wrote these is dead
+    for abandoned in path.parent.glob(f".{path.name}.*.writing"):  # we hold the lock: who wrote these is dead
         abandoned.unlink()
-    temporary = path.parent / f".{path.stem}.{os.getpid()}.tmp"
-    save_file(tensors, temporary, metadata={"checksum": _checksum(tensors)})
-    with temporary.open("rb") as stream:
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    write_tensors(path, tensors, metadata={"checksum": _checksum(tensors)})
 
 
 def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

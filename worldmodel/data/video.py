@@ -8,7 +8,6 @@ Videos we write end in a box with the SHA-256 of all before it: players skip it,
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +18,8 @@ from typing import Any
 import av
 import numpy as np
 from jaxtyping import Int64, UInt8
+
+from worldmodel.files import atomic_file
 
 try:
     import decord
@@ -110,23 +111,15 @@ def write_video(
 ) -> int:
     """H.264 yuv420p with a key frame every `keyframe_interval` frames, whole or not at all."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".mp4", dir=path.parent)
-    os.close(handle)
-    try:
-        count = _encode(
-            temporary, path, iter(frames), Fraction(fps).limit_denominator(1001), keyframe_interval
-        )
-        _seal(Path(temporary))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with atomic_file(path) as temporary:
+        rate = Fraction(fps).limit_denominator(1001)
+        count = _encode(temporary, path, iter(frames), rate, keyframe_interval)
+        _seal(temporary)
     return count
 
 
 def _encode(
-    target: str, name: Path, frames: Iterator[UInt8[np.ndarray, "H W 3"]], rate: Fraction, interval: int
+    target: Path, name: Path, frames: Iterator[UInt8[np.ndarray, "H W 3"]], rate: Fraction, interval: int
 ) -> int:
     first = next(frames, None)
     if first is None:
@@ -134,7 +127,7 @@ def _encode(
     height, width = first.shape[:2]
     if height % 2 or width % 2:
         raise ValueError(f"{name}: H.264 yuv420p needs an even height and width, got {height}x{width}")
-    with av.open(target, "w", options={"movflags": "faststart"}) as container:
+    with av.open(str(target), "w", format="mp4", options={"movflags": "faststart"}) as container:
         # No scene cuts, no B-frames: key frames exactly every `interval`, so a seek decodes at most that.
         options = {"crf": "18", "preset": "veryfast", "bf": "0", "sc_threshold": "0"}
         stream: Any = container.add_stream("libx264", rate=rate, options=options)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
 from worldmodel.config import describe_config, load_config
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.folder import locate, read_description
 from worldmodel.types import EpisodeSource
 
 C = TypeVar("C")
@@ -15,7 +15,7 @@ C = TypeVar("C")
 
 def open_for_model(model: str, path: str) -> EpisodeSource:
     """The dataset with actions of the kind that the model was trained on."""
-    known = checkpoint.read_description(checkpoint.locate(model))
+    known = read_description(locate(model))
     return open_dataset(path, action_space=action_space_for(known.normalizer))
 
 

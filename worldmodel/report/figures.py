@@ -13,6 +13,7 @@ from torch import Tensor
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from worldmodel.files import atomic_file
 from worldmodel.report.estimates import Estimate
 
 PANEL_WIDTH = 192  # pixels; smaller frames are enlarged by whole factors, so that pixels stay pixels
@@ -144,8 +145,6 @@ def _enlarged(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 h w"]:
 
 def save_figure(figure: plt.Figure, path: Path) -> None:
     """Write a PNG, whole or not at all, and free the figure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, dpi=110, bbox_inches="tight", format="png")
     plt.close(figure)
-    temporary.replace(path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.files import write_text
 
 STYLE = """
 :root { color-scheme: light; --ink: #1c2430; --soft: #5d6b7c; --line: #dde3ea; --paper: #ffffff;
@@ -107,8 +107,8 @@ class Page:
 def write_page(page: Page, folder: Path, name: str = "report") -> Path:
     """NAME.html with everything inside, NAME.md with links to the files; gives the HTML's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{name}.md", to_markdown(page, folder))
-    write_atomically(folder / f"{name}.html", to_html(page))
+    write_text(folder / f"{name}.md", to_markdown(page, folder))
+    write_text(folder / f"{name}.html", to_html(page))
     return folder / f"{name}.html"
 
 

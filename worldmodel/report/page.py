@@ -3,12 +3,13 @@
 import base64
 import html
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
+
+from worldmodel.files import atomic_file
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,5 @@ def _png(figure: Figure) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    new = path.with_name(f".{path.name}.writing")
-    new.write_bytes(content)
-    os.replace(new, path)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content)

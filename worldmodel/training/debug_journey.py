@@ -20,13 +20,13 @@ from robotwin_adapters.tabletop.record import RecordingConfig
 from worldmodel.config import load_config
 from worldmodel.data.clips import cut_clip
 from worldmodel.data.video import write_video
+from worldmodel.files import write_json
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.training.autoencoder import AutoencoderConfig
 from worldmodel.training.autoencoder import train as train_autoencoder
 from worldmodel.training.data import DataConfig, open_index
 from worldmodel.training.encode_latents import main as encode_latents
-from worldmodel.training.loop.checkpoints import write_atomically
 from worldmodel.training.runs.validation import psnr, side_by_side
 from worldmodel.training.runs.world_model import TrainConfig
 from worldmodel.training.world_model import train as train_world_model
@@ -71,7 +71,7 @@ def travel(output: Path, name: str, overrides: Sequence[str]) -> dict[str, float
         assert train_world_model(config, resume)
     metrics = json.loads((folder / "metrics.json").read_text())
     metrics["long_rollout_psnr"] = roll_out(config.data, folder)
-    write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    write_json(folder / "metrics.json", metrics)
     return metrics
 
 

@@ -4,13 +4,11 @@ python training/encode_prompt.py Wan-AI/Wan2.1-T2V-1.3B-Diffusers outputs/wan/em
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors.torch import save_file
-
+from worldmodel.files import write_tensors
 from worldmodel.models.world_model.model import PROMPT_KEY
 from worldmodel.models.world_model.wan import load_empty_prompt_embedding
 
@@ -24,10 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="safetensors file to write")
     arguments = parser.parse_args(argv)
     embedding = load_empty_prompt_embedding(arguments.pipeline)
-    arguments.file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = arguments.file.with_name(f".{arguments.file.name}.writing")
-    save_file({PROMPT_KEY: embedding.contiguous()}, temporary)
-    os.replace(temporary, arguments.file)
+    write_tensors(arguments.file, {PROMPT_KEY: embedding})
     print(f"{arguments.file}: {tuple(embedding.shape)}")
     return 0
 

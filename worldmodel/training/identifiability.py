@@ -21,9 +21,10 @@ from tqdm import tqdm
 
 from worldmodel.config import config_to_yaml, describe_config, load_config
 from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.files import write_text
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
-from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore, write_atomically
+from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
 
@@ -61,7 +62,7 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
         return _finished(out / "result.json", identity)
     store = CheckpointStore(out / "checkpoints", num_kept=1)
     store.prepare()
-    write_atomically(out / "config.yaml", config_to_yaml(config))
+    write_text(out / "config.yaml", config_to_yaml(config))
     seeds = range(config.first_seed, config.first_seed + config.num_seeds)
     parts = split_seeds(seeds, config.num_threads)
     torch.set_num_threads(1)  # one thread per part: parts share nothing and never wait for each other
@@ -91,7 +92,7 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
             if epoch % config.save_every == 0 or epoch == last:
                 _save(store, stacks, progress | {"identity": _plain(identity)})
     result = {"cell": config.cell, "seeds": list(seeds), "identity": _plain(identity)} | progress
-    write_atomically(out / "result.json", json.dumps(rounded(result), indent=None) + "\n")
+    write_text(out / "result.json", json.dumps(rounded(result), indent=None) + "\n")
     return result
 
 

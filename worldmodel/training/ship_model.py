@@ -17,9 +17,9 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from worldmodel.config import save_config
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.files import replaced_folder, write_json, write_tensors
+from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE, read_description
 from worldmodel.models.world_model.model_card import model_card
-from worldmodel.training.loop.checkpoints import write_atomically
 from worldmodel.training.runs.model_history import draw_curves, read_stages, training_section, with_texts
 
 
@@ -41,21 +41,21 @@ def ship(
         renamed: folder names in absolute paths, and what is published instead.
     """
     source = run / name
-    for needed in (source / checkpoint.CONTRACT_FILE, run / "config.yaml", run / "log.jsonl"):
+    for needed in (source / CONTRACT_FILE, run / "config.yaml", run / "log.jsonl"):
         if not needed.is_file():
             raise ValueError(f"{run} is not a finished run: {needed} is missing")
     published = published_paths(run, renamed or {})
     stages = read_stages(run, published)
-    known = with_texts(checkpoint.read_description(source), published)
-    with checkpoint.replaced_folder(target) as new:
+    known = with_texts(read_description(source), published)
+    with replaced_folder(target, CONTRACT_FILE) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
         for path in new.rglob("*.safetensors"):
             tensors = {key: value.half() for key, value in load_file(path).items()}
-            checkpoint.write_tensors(path, tensors)
+            write_tensors(path, tensors)
         for path in new.rglob("*.json"):
             values = with_texts(json.loads(path.read_text()), published)
-            write_atomically(path, json.dumps(values, indent=2) + "\n")
-        save_config(known.config, new / checkpoint.CONFIG_FILE)
+            write_json(path, values)
+        save_config(known.config, new / CONFIG_FILE)
         save_config(stages[-1].config, new / "training.yaml")
         card = model_card(known.config, known.contract, known.normalizer)
         (new / "README.md").write_text(f"{card}\n{training_section(stages, config)}")

@@ -12,12 +12,12 @@ from diffusers.models.autoencoders.vq_model import VQModel
 from studies.disentanglement.tables import ScoredModel
 from worldmodel.evaluation.concepts.scores import EvaluationConfig, picture_indices
 from worldmodel.evaluation.metrics.video import psnr
+from worldmodel.files import write_text
 from worldmodel.models.concepts.first_stage import DecoderConditionConfig, FirstStage
 from worldmodel.models.world_model.folder import CONTRACT_FILE
 from worldmodel.report.estimates import mean_estimate
 from worldmodel.report.html_page import Section, Table
 from worldmodel.training.factors import open_factor_data
-from worldmodel.training.loop.checkpoints import write_atomically
 
 SCORES_FILE = "scores_first_stage.json"
 
@@ -46,7 +46,7 @@ def score_first_stage(model: Path, config: EvaluationConfig, out: Path) -> dict[
         "codes_used": len(used),
         "num_codes": vq.quantize.n_e,
     }
-    write_atomically(out, json.dumps(result, indent=1) + "\n")
+    write_text(out, json.dumps(result, indent=1) + "\n")
     return result
 
 

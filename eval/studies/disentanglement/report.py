@@ -22,8 +22,8 @@ from worldmodel.evaluation.concepts.pictures import (
     factor_swaps,
     traversals,
 )
+from worldmodel.files import write_text
 from worldmodel.report.html_page import Figures, Page, Section, Text, Verdict, write_page
-from worldmodel.training.loop.checkpoints import write_atomically
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def write_report(
     seed: int = 0,
 ) -> Path:
     """RUNS/report.html and report.md with figures beside them, and their numbers in scores.json."""
-    write_atomically(origin.runs / "scores.json", json.dumps(seed_scores(models), indent=1) + "\n")
+    write_text(origin.runs / "scores.json", json.dumps(seed_scores(models), indent=1) + "\n")
     figures = origin.runs / "figures"
     draw_dynamics(figures / "dynamics.png", read_curves(origin.runs, origin.study), ("factor_vae", "mig"))
     caption = "scores of a few thousand pictures; a line per seed, a colour per family, MCL after its stage 1"

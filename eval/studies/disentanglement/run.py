@@ -24,8 +24,8 @@ from studies.disentanglement.tables import read_models
 from studies.disentanglement.work import Failure, StoppedError, check_unchanged, read_failures, run_rows
 from worldmodel.config import load_config
 from worldmodel.evaluation.concepts.scores import EvaluationConfig
+from worldmodel.files import write_text
 from worldmodel.training.factors import open_factor_data
-from worldmodel.training.loop.checkpoints import write_atomically
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
@@ -42,7 +42,7 @@ def run_study(study: Study, runs: Path, seeds: range, overrides: list[str]) -> l
         print(f"{row.name}, seed {seed}: {failure.text if failure else 'done'}", flush=True)
         failures += [failure] if failure else []
         records = [failure.to_dict() for failure in (*others, *failures)]
-        write_atomically(runs / "failures.json", json.dumps(records, indent=1) + "\n")
+        write_text(runs / "failures.json", json.dumps(records, indent=1) + "\n")
     return failures
 
 

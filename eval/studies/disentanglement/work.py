@@ -15,8 +15,7 @@ from studies.disentanglement.first_stage import SCORES_FILE, is_first_stage, sco
 from studies.disentanglement.rows import POINTS, Row, Study
 from worldmodel.config import load_config
 from worldmodel.evaluation.concepts.scores import EvaluationConfig, score_folder
-from worldmodel.models.world_model.folder import fingerprint
-from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.files import fingerprint, write_text
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
 SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends
@@ -103,7 +102,7 @@ def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
     if not row.command or (is_same_command(folder, recorded) and (folder / "model").exists()):
         return
     record_command(folder, recorded)
-    write_atomically(folder / COMMIT_FILE, current_commit() + "\n")
+    write_text(folder / COMMIT_FILE, current_commit() + "\n")
     words = [word.replace("{runs}", str(runs)).replace("{seed}", str(seed)) for word in recorded]
     command = [sys.executable, *words, f"output={folder}", f"fit.seed={seed}", "--resume"]
     print(f"{shlex.join(command)} >> {log}", flush=True)
@@ -146,7 +145,7 @@ def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str
         if point == "best" and _weights(model) == _weights(folder / POINTS["last"]):  # often the same
             last = json.loads((folder / f"scores_{row.name}_last.json").read_text())
             same = last | {"model": str(model), "evaluation": last["evaluation"] | {"out": str(out)}}
-            write_atomically(out, json.dumps(same, indent=1) + "\n")
+            write_text(out, json.dumps(same, indent=1) + "\n")
             continue
         scores = score_folder(model, config)["scores"]
         print(row.name, point, seed, {name: round(entry["value"], 3) for name, entry in scores.items()})

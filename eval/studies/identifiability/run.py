@@ -18,8 +18,9 @@ from studies.identifiability.controls import learned_diversity, oracles, rotatio
 from studies.identifiability.report import write_report
 from worldmodel.config import load_config
 from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.files import write_text
 from worldmodel.training.identifiability import CellConfig, restore_stacks, rounded
-from worldmodel.training.loop.checkpoints import CheckpointStore, write_atomically
+from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.runs.seed_stack import SeedStack
 
 RESULTS = Path("docs/results/simulation")
@@ -99,7 +100,7 @@ def summary(diversity: Any) -> dict[str, Any]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(finite(rounded(content)), allow_nan=False) + "\n")
+    write_text(path, json.dumps(finite(rounded(content)), allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:

@@ -8,7 +8,6 @@ python eval/mechanistic_independence.py report  tables.md and figures
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from worldmodel.diagnostics import compositional_contrast, irreducible_component
 from worldmodel.diagnostics.mechanisms.jacobians import jacobian_blocks
 from worldmodel.diagnostics.mechanisms.mechanistic import type_m
 from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
+from worldmodel.files import write_json
 
 RESULTS = Path("docs/results/mechanistic_independence")
 OVERLAPS = (0.0, 0.05, 0.2, 0.5)
@@ -102,7 +102,7 @@ def run_cells(cells: list[CellConfig], results: Path, part: str) -> None:
         path = results / "cells" / f"{config.name}.json"
         if not path.exists():
             result = train_cell(config)
-            write_json(path, result)
+            write_rounded(path, result)
             last = np.mean(result["trace"][-1][score_name(config.objective)])
             print(f"{config.name}: recovery {last:.3f}, {result['cpu_seconds']} s", flush=True)
 
@@ -144,14 +144,11 @@ def measures(jacobian: torch.Tensor) -> dict[str, float]:
 def write_gaps(results: Path) -> None:
     cells = [CellConfig(overlap=overlap) for overlap in OVERLAPS]
     cells += [CellConfig(overlap=overlap, interaction="mixed") for overlap in OVERLAPS[1:]]
-    write_json(results / "gaps.json", [true_gaps(cell) for cell in cells])
+    write_rounded(results / "gaps.json", [true_gaps(cell) for cell in cells])
 
 
-def write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.writing")
-    new.write_text(json.dumps(_rounded(content), indent=1) + "\n")
-    os.replace(new, path)
+def write_rounded(path: Path, content: Any) -> None:
+    write_json(path, _rounded(content), indent=1)
 
 
 def _rounded(content: Any) -> Any:

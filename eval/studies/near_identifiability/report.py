@@ -1,7 +1,6 @@
 """Tables and figures of the near-identifiability study, from the JSON files of its cells."""
 
 import json
-import os
 from pathlib import Path
 
 import matplotlib as mpl
@@ -9,6 +8,8 @@ import numpy as np
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+from worldmodel.files import atomic_file, write_text
 
 ORDER = ("uniform", "laplace", "normal", "dsprites")  # of the cells in tables and figures
 FIGURES = {
@@ -33,7 +34,7 @@ def write_report(folder: Path) -> None:
     cells = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     cells.sort(key=lambda cell: (ORDER.index(cell["cell"].split()[0]), cell["cell"]))
     text = "\n\n".join(_table(cells, kind, title) for kind, (title, _) in FIGURES.items())
-    _replace(folder / "tables.md", text + "\n\n" + _health(cells) + "\n")
+    write_text(folder / "tables.md", text + "\n\n" + _health(cells) + "\n")
     for kind, (title, names) in FIGURES.items():
         _figure(cells, kind, title, names, folder / f"{kind}.png")
 
@@ -100,17 +101,10 @@ def _figure(cells: list[dict], kind: str, title: str, names: tuple[str, ...], pa
     axes[0].invert_yaxis()
     figure.suptitle(f"Agreement {title}: every point a pair or a run, the bar their mean", fontsize=10)
     figure.tight_layout()
-    partial = path.with_suffix(".partial.png")
-    figure.savefig(partial, dpi=110)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
     plt.close(figure)
-    os.replace(partial, path)
 
 
 def _values(cell: dict, kind: str, name: str) -> np.ndarray:
     return np.array([agreement[name]["value"] for agreement in cell[kind]])
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    os.replace(partial, path)

@@ -9,8 +9,6 @@ when it is done; cells that are there already are skipped. Tables and figures ar
 
 import argparse
 import itertools
-import json
-import os
 import time
 import warnings
 from collections.abc import Sequence
@@ -31,6 +29,7 @@ from studies.near_identifiability.cells import (
 from studies.near_identifiability.report import write_report
 from worldmodel.config import describe_config, load_config
 from worldmodel.diagnostics import IcaAligner, NearIdentifiability, bi_lipschitz
+from worldmodel.files import write_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,9 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if path.exists():
             continue
         result = measure(cell, config)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(result, indent=1))
-        os.replace(partial, path)
+        write_json(path, result, indent=1)
         print(f"{cell.name}: {result['total_cpu_s']:.0f} s CPU")
     write_report(arguments.out)
     return 0

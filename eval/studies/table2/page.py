@@ -16,9 +16,9 @@ from worldmodel.evaluation.rollouts.page import (
     row_title,
 )
 from worldmodel.evaluation.rollouts.results import STATIC
+from worldmodel.files import write_text
 from worldmodel.report.figures import PointPanel, draw_points
 from worldmodel.report.html_page import Block, Figures, Page, Section, Table, Text, Verdict, write_page
-from worldmodel.training.loop.checkpoints import write_atomically
 
 # Table 2 of the paper: RoboTwin, Wan 1.4B, other cameras and scenes; SSIM, PSNR, MSE, SSIM of the last frame.
 PAPER_TABLE_2 = {
@@ -44,7 +44,7 @@ POSITIONS = {
 def write_table(results: Mapping[str, Any], output: Path) -> Path:
     """table2.json, table2.png, table2.md and table2.html."""
     output.mkdir(parents=True, exist_ok=True)
-    write_atomically(output / "table2.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_text(output / "table2.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     figure = output / "table2.png"
     draw_points(figure, _panels(results))
     seeds = max(len(row["seeds"]) for task in results["tasks"].values() for row in task["rows"].values())

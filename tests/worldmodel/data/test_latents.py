@@ -259,7 +259,7 @@ else:
         if len(renames) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         replace(source, target)
-    latents.os.replace = killed
+    os.replace = killed
 table = latents.LatentCache(root + "/cache", "vae").build(index, encode)
 print(json.dumps([table.built, table.repaired, sorted(table.paths.values())]))
 """
@@ -290,8 +290,8 @@ def test_a_killed_builder_leaves_no_half_shard(tmp_path) -> None:
     victim.communicate(timeout=120)
     assert victim.returncode == -9
     assert len(shards(tmp_path)) == 2
-    assert len(list(tmp_path.rglob(".*.tmp"))) == 1
+    assert len(list(tmp_path.rglob(".*.writing"))) == 1
     table = LatentCache(str(tmp_path / "cache"), "vae").build(make_index(8), encode)
     assert (table.built, table.repaired) == (6, 0)
-    assert not list(tmp_path.rglob(".*.tmp"))
+    assert not list(tmp_path.rglob(".*.writing"))
     assert not list(tmp_path.rglob("*.lock"))

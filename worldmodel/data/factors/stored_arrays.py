@@ -6,16 +6,17 @@ it is; an array that its .npz stores as it is (MPI3D) is mapped in place.
 
 import hashlib
 import math
-import os
 import shutil
 import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import h5py
 import numpy as np
+
+from worldmodel.files import atomic_file
 
 IN_MEMORY = 1 << 30  # bytes; larger arrays stay on the disk
 ROWS = 4096  # rows copied at a time
@@ -72,15 +73,10 @@ def read_array(path: Path, key: str, cache: Path) -> np.ndarray:
 
 def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, fill: Any) -> np.ndarray:
     """A new .npy file that `fill(array)` writes into, mapped read-only; it appears whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{os.getpid()}_{target.name}")
-    try:
+    with atomic_file(target) as temporary:
         array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
         fill(array)
         array.flush()
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
     return np.load(target, mmap_mode="r")
 
 
@@ -135,15 +131,12 @@ def _data_start(path: Path, header_offset: int) -> int:
 
 
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{os.getpid()}_{target.name}")
-    try:
-        destination: BinaryIO
-        with archive.open(member) as source, temporary.open("wb") as destination:
-            shutil.copyfileobj(source, destination, 1 << 22)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        atomic_file(target) as temporary,
+        archive.open(member) as source,
+        temporary.open("wb") as destination,
+    ):
+        shutil.copyfileobj(source, destination, 1 << 22)
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:

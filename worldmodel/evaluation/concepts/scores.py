@@ -25,10 +25,10 @@ from worldmodel.evaluation.concepts.factor_alignment import check_pictures
 from worldmodel.evaluation.concepts.models import SampledPictures, open_concept_model, with_independent_codes
 from worldmodel.evaluation.metrics.generation import AlexNetDistance, frechet_distance, inception_features
 from worldmodel.evaluation.metrics.video import mse, psnr, ssim
+from worldmodel.files import write_text
 from worldmodel.models.concepts.protocol import ConceptModel
 from worldmodel.report.estimates import mean_estimate
 from worldmodel.training.factors import FactorDataConfig, open_factor_data
-from worldmodel.training.loop.checkpoints import write_atomically
 
 NOT_COMPUTED = "not computed"  # stands where weights of others would be needed
 
@@ -189,7 +189,7 @@ def score_folder(folder: Path, config: EvaluationConfig) -> dict[str, Any]:
     result |= evaluate(model, open_factor_data(config.data), config)
     if config.out:
         Path(config.out).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(config.out), json.dumps(result, indent=1) + "\n")
+        write_text(Path(config.out), json.dumps(result, indent=1) + "\n")
     return result
 
 

@@ -14,8 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from worldmodel.evaluation.locator.truth import POINTS
-from worldmodel.models.world_model import folder as checkpoint
-from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.files import read_into, write_json, write_tensors
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "locator.safetensors", "locator.json"
 CELL = 2  # pixels of the network's picture per cell of the heat map
@@ -94,9 +93,9 @@ class Locator(nn.Module):
     def save_pretrained(self, folder: Path, errors: dict[str, float]) -> None:
         """Weights, and a description with the error on held-out truth."""
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_tensors(folder / WEIGHTS_FILE, self.state_dict())
+        write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         description = {"config": asdict(self.config), "points": list(POINTS), "errors": errors}
-        write_atomically(folder / DESCRIPTION_FILE, json.dumps(description, indent=2) + "\n")
+        write_json(folder / DESCRIPTION_FILE, description)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "Locator":
@@ -105,7 +104,7 @@ class Locator(nn.Module):
         if not path.is_file():
             raise ValueError(f"{folder} is not a locator folder: expected a {DESCRIPTION_FILE} in it")
         locator = cls(LocatorConfig(**json.loads(path.read_text())["config"]))
-        checkpoint.read_into(locator, Path(folder) / WEIGHTS_FILE)
+        read_into(locator, Path(folder) / WEIGHTS_FILE)
         return locator.eval()
 
 

@@ -16,10 +16,10 @@ from worldmodel.evaluation.rollouts.results import (
     row_names,
     summarise,
 )
+from worldmodel.files import write_text
 from worldmodel.report.estimates import NOTHING, Estimate
 from worldmodel.report.figures import draw_curves
 from worldmodel.report.html_page import Figures, Page, Section, Table, Text, write_page
-from worldmodel.training.loop.checkpoints import write_atomically
 
 COLUMNS = {  # metric -> (title, digits)
     "clip_psnr": ("PSNR dB, clips", 2),
@@ -49,7 +49,7 @@ def write_rollout_page(
     results: Mapping[str, Any], records: Sequence[Record], shown: Sequence[int], output: Path, title: str
 ) -> Path:
     """results.json, curves.png, report.md and report.html."""
-    write_atomically(output / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_text(output / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     panels = {
         metric: {row: horizon(records, row, metric) for row in row_names(records)}
         for metric in ("psnr", "moving_psnr", "ssim")

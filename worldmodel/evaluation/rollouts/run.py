@@ -31,7 +31,8 @@ from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
 from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarise
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.files import fingerprint
+from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.report.figures import draw_trajectories, side_by_side
 from worldmodel.types import EpisodeSource
@@ -186,7 +187,7 @@ def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
 
 def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
     """Evaluate what is not done yet, then summarise and write the report."""
-    folder = checkpoint.locate(checkpoint_source)
+    folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
@@ -196,7 +197,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
         **dataclasses.asdict(config),
         "output": "",
         "data": source.name,
-        "model": checkpoint.fingerprint(folder),
+        "model": fingerprint(folder),
     }
     records = RecordLines(output / "clips.jsonl", settings)
     shown = set(torch.linspace(0, len(clips) - 1, min(config.videos, len(clips))).long().tolist())

@@ -8,10 +8,10 @@ from typing import Any
 from worldmodel.evaluation.rollouts.page import percent
 from worldmodel.evaluation.rollouts.results import means_by_name
 from worldmodel.evaluation.sensitivity.verdict import RULE, Following, Record, responses, scale_errors
+from worldmodel.files import write_text
 from worldmodel.report.estimates import Estimate
 from worldmodel.report.figures import draw_bars
 from worldmodel.report.html_page import Figures, Page, Section, Table, Text, Verdict, write_page
-from worldmodel.training.loop.checkpoints import write_atomically
 
 
 def write_sensitivity_page(
@@ -19,7 +19,7 @@ def write_sensitivity_page(
 ) -> dict[str, Any]:
     """sensitivity.json, report.md and report.html; gives what is in the JSON."""
     results = _results(following, records, settings)
-    write_atomically(output / "sensitivity.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_text(output / "sensitivity.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     verdict = Verdict(following.title, following.reasons, following.is_followed)
     sections = [
         Section("Verdict", (verdict, Text(RULE))),

@@ -28,7 +28,8 @@ from worldmodel.evaluation.predictors import Drive, ModelPredictor, Predict, pre
 from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.sensitivity.page import write_sensitivity_page
 from worldmodel.evaluation.sensitivity.verdict import judge
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.files import fingerprint
+from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.report.figures import draw_sheet
 from worldmodel.types import EpisodeSource
@@ -169,7 +170,7 @@ def probe_model(
 
 def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig) -> int:
     """Measure what is not done yet, judge, write the report; 0 when the actions are followed, 3 when not."""
-    folder = checkpoint.locate(checkpoint_source)
+    folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
@@ -177,7 +178,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
         **dataclasses.asdict(config),
         "output": "",
         "data": source.name,
-        "model": checkpoint.fingerprint(folder),
+        "model": fingerprint(folder),
     }
     records = RecordLines(Path(config.output) / "clips.jsonl", settings)
     ordered = measure_clips(*probe_model(model, config, clips.embodiments), clips, records)

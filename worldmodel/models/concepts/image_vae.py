@@ -15,8 +15,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from worldmodel.config import load_config, save_config
+from worldmodel.files import read_into, replaced_folder, write_tensors
 from worldmodel.models.gaussian import Gaussian
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
 
 FORMAT = {"format": 1, "model": "ImageVae"}
 CHUNK = 512  # pictures or codes that are processed at once
@@ -101,21 +102,21 @@ class ImageVae(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config and weights as one folder; an older one there is replaced at the end."""
-        with checkpoint.replaced_folder(Path(folder)) as new:
-            save_config(self.config, new / checkpoint.CONFIG_FILE)
-            (new / checkpoint.CONTRACT_FILE).write_text(json.dumps(FORMAT) + "\n")
-            checkpoint.write_tensors(new / "model.safetensors", self.state_dict())
+        with replaced_folder(Path(folder), CONTRACT_FILE) as new:
+            save_config(self.config, new / CONFIG_FILE)
+            (new / CONTRACT_FILE).write_text(json.dumps(FORMAT) + "\n")
+            write_tensors(new / "model.safetensors", self.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "ImageVae":
         """A saved model, in evaluation mode."""
-        path = Path(folder) / checkpoint.CONTRACT_FILE
+        path = Path(folder) / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
         if (found := json.loads(path.read_text())) != FORMAT:
             raise ValueError(f"{path}: expected {FORMAT}, got {found}")
-        model = cls(load_config(ImageVaeConfig, os.fspath(path.with_name(checkpoint.CONFIG_FILE))))
-        checkpoint.read_into(model, path.with_name("model.safetensors"))
+        model = cls(load_config(ImageVaeConfig, os.fspath(path.with_name(CONFIG_FILE))))
+        read_into(model, path.with_name("model.safetensors"))
         return model.eval()
 
 

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from worldmodel.config import load_config, save_config
 from worldmodel.diffusion.ddim import build_scheduler, ddim_sample
+from worldmodel.files import read_into, replaced_folder, write_tensors
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.models.concepts.config import MDDiffConfig
 from worldmodel.models.concepts.contrast import build_image_contrast
 from worldmodel.models.concepts.encoder import ConceptEncoder, ConceptTokens
 from worldmodel.models.concepts.first_stage import FirstStage, build_vq
 from worldmodel.models.concepts.unet import ConceptUNet
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
 
 FORMAT = {"format": 1, "model": "MDDiff"}
 CHUNK = 256  # pictures or codes that are processed at once
@@ -155,27 +156,27 @@ class MDDiff(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config, first stage and parts as one folder; an older one there is replaced at the end."""
-        with checkpoint.replaced_folder(Path(folder)) as new:
-            save_config(self.config, new / checkpoint.CONFIG_FILE)
+        with replaced_folder(Path(folder), CONTRACT_FILE) as new:
+            save_config(self.config, new / CONFIG_FILE)
             values = {**FORMAT, "latent_scale": float(self.latent_scale)}
-            (new / checkpoint.CONTRACT_FILE).write_text(json.dumps(values, indent=2) + "\n")
+            (new / CONTRACT_FILE).write_text(json.dumps(values, indent=2) + "\n")
             self.first_stage.vq.save_pretrained(new / "vq")
             for name, part in self.parts():
-                checkpoint.write_tensors(new / f"{name}.safetensors", part.state_dict())
+                write_tensors(new / f"{name}.safetensors", part.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "MDDiff":
         """A saved model, in evaluation mode."""
         folder = Path(folder)
-        path = folder / checkpoint.CONTRACT_FILE
+        path = folder / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
         values = json.loads(path.read_text())
         if {key: values.get(key) for key in FORMAT} != FORMAT:
             raise ValueError(f"{path}: expected {FORMAT}, got {values}")
-        config = load_config(MDDiffConfig, str(folder / checkpoint.CONFIG_FILE))
+        config = load_config(MDDiffConfig, str(folder / CONFIG_FILE))
         model = cls(config, VQModel.from_pretrained(folder / "vq"))
         for name, part in model.parts():
-            checkpoint.read_into(part, folder / f"{name}.safetensors")
+            read_into(part, folder / f"{name}.safetensors")
         model.latent_scale.fill_(values["latent_scale"])
         return model.eval()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worldmodel.models.world_model.folder import read_into
+from worldmodel.files import read_into
 
 SHIFT = (-0.030, -0.088, -0.188)  # mean and scale of the classifier's training pictures in [-1, 1]
 SCALE = (0.458, 0.448, 0.450)

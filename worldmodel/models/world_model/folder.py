@@ -10,23 +10,16 @@ action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... w
 """
 
 import dataclasses
-import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 from worldmodel.config import load_config, save_config
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.files import write_json, write_tensors
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.lora import without_lora
 
@@ -58,17 +51,6 @@ def locate(source: str) -> Path:
     return folder
 
 
-def fingerprint(folder: Path, suffixes: tuple[str, ...] = (".safetensors", ".json", ".yaml")) -> str:
-    """Of all weights and descriptions of a saved model, wherever it lies."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in suffixes:
-            digest.update(path.relative_to(folder).as_posix().encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
-
-
 def write_description(folder: Path, description: Description) -> None:
     """Config, contract and scales."""
     save_config(description.config, folder / CONFIG_FILE)
@@ -77,7 +59,7 @@ def write_description(folder: Path, description: Description) -> None:
         "frames": dataclasses.asdict(description.contract),
         "actions": description.normalizer.to_dict(),
     }
-    (folder / CONTRACT_FILE).write_text(json.dumps(values, indent=2) + "\n")
+    write_json(folder / CONTRACT_FILE, values)
 
 
 def read_description(folder: Path) -> Description:
@@ -102,62 +84,3 @@ def write_backbone(folder: Path, backbone: WanTransformer3DModel) -> None:
     folder.mkdir()
     backbone.save_config(folder)
     write_tensors(folder / "diffusion_pytorch_model.safetensors", without_lora(backbone))
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """One safetensors file, synced to the disk."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, path, metadata={"format": "pt"})
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file; a missing or damaged one is named."""
-    if not path.is_file():
-        raise ValueError(f"{path} is missing")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-
-
-def read_into(module: nn.Module, path: Path) -> None:
-    """Load a part's weights, all of them and nothing else."""
-    tensors, expected = read_tensors(path), module.state_dict()
-    differing = sorted(expected.keys() ^ tensors.keys())
-    if differing:
-        raise ValueError(f"{path} does not fit its config: {differing[:3]} are on one side only")
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            raise ValueError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}"
-            )
-    module.load_state_dict(tensors)
-
-
-@contextmanager
-def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into that takes the place of `folder` in the end; on an error the old one stays."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / CONTRACT_FILE).is_file():
-        raise ValueError(f"{folder} holds something that is not a world model; it is not overwritten")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new, old = (folder.with_name(f".{folder.name}.{state}") for state in ("writing", "replaced"))
-    _put_back(old, folder)
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    try:
-        yield new
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(new, folder)
-    finally:
-        _put_back(old, folder)
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _put_back(old: Path, folder: Path) -> None:
-    """Undo a replacement that was cut off between its two renames."""
-    if old.exists() and not folder.exists():
-        os.replace(old, folder)

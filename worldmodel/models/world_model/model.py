@@ -12,12 +12,21 @@ from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.files import read_into, read_tensors, replaced_folder, write_tensors
 from worldmodel.models.world_model.action_interface import TextContext
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.controller import Controller
 from worldmodel.models.world_model.fdm import ForwardDynamics
+from worldmodel.models.world_model.folder import (
+    CONTRACT_FILE,
+    LORA_FILE,
+    Description,
+    locate,
+    read_description,
+    write_backbone,
+    write_description,
+)
 from worldmodel.models.world_model.idm import InverseDynamicsModel
 from worldmodel.models.world_model.lora import add_lora, load_lora_state, lora_state, merge_lora
 from worldmodel.models.world_model.model_card import model_card
@@ -95,13 +104,13 @@ class WorldModel(nn.Module):
         trained = _backbone_parts(config)
         if vae is None and config.vae:
             vae = load_vae(config.vae)
-        text = checkpoint.read_tensors(Path(config.prompt))[PROMPT_KEY] if config.prompt else None
+        text = read_tensors(Path(config.prompt))[PROMPT_KEY] if config.prompt else None
         backbone = load_wan(config.pretrained or config.backbone, DTYPES[config.dtype])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, contract, normalizer, backbone, vae, text)
         for name, file in trained.items():
-            checkpoint.read_into(model.parts()[name], file)
+            read_into(model.parts()[name], file)
         return model
 
     @classmethod
@@ -115,8 +124,8 @@ class WorldModel(nn.Module):
             pretrained: where the backbone under saved adapters is, if not where the config says.
             vae: where a published autoencoder is, if not where the config says.
         """
-        folder = checkpoint.locate(str(source))
-        known = checkpoint.read_description(folder)
+        folder = locate(str(source))
+        known = read_description(folder)
         config = dataclasses.replace(
             known.config, pretrained=pretrained or known.config.pretrained, vae=vae or known.config.vae
         )
@@ -132,30 +141,28 @@ class WorldModel(nn.Module):
             known.normalizer,
             backbone,
             load_vae(autoencoder) if autoencoder else None,
-            checkpoint.read_tensors(prompt)[PROMPT_KEY] if prompt.exists() else None,
+            read_tensors(prompt)[PROMPT_KEY] if prompt.exists() else None,
             _image_encoder(folder / IMAGE_ENCODER_FILE),
         )
         for name, module in model.parts().items():
-            checkpoint.read_into(module, folder / f"{name}.safetensors")
+            read_into(module, folder / f"{name}.safetensors")
         if config.lora.rank:
-            load_lora_state(backbone, checkpoint.read_tensors(folder / checkpoint.LORA_FILE))
+            load_lora_state(backbone, read_tensors(folder / LORA_FILE))
         return model.eval()
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model as one folder (see `checkpoint.py`); an older one there is replaced at the end."""
-        with checkpoint.replaced_folder(Path(folder)) as new:
-            checkpoint.write_description(
-                new, checkpoint.Description(self.config, self.contract, self.normalizer)
-            )
+        with replaced_folder(Path(folder), CONTRACT_FILE) as new:
+            write_description(new, Description(self.config, self.contract, self.normalizer))
             (new / "README.md").write_text(model_card(self.config, self.contract, self.normalizer))
             if not (self.config.lora.rank and self.config.pretrained):
-                checkpoint.write_backbone(new / "transformer", self.fdm.backbone)
+                write_backbone(new / "transformer", self.fdm.backbone)
             if self.config.lora.rank:
-                checkpoint.write_tensors(new / checkpoint.LORA_FILE, lora_state(self.fdm.backbone))
+                write_tensors(new / LORA_FILE, lora_state(self.fdm.backbone))
             for name, module in self.parts().items():
-                checkpoint.write_tensors(new / f"{name}.safetensors", module.state_dict())
+                write_tensors(new / f"{name}.safetensors", module.state_dict())
             if self.config.prompt:
-                checkpoint.write_tensors(new / PROMPT_FILE, {PROMPT_KEY: self.text})
+                write_tensors(new / PROMPT_FILE, {PROMPT_KEY: self.text})
             if self.idm is not None:
                 self.idm.encoder.config.to_json_file(new / IMAGE_ENCODER_FILE)
             if isinstance(self.vae, CausalAutoencoder) or (self.vae is not None and not self.config.vae):

@@ -5,7 +5,6 @@ checkpoints/step_00000200/state.json      step, counters, data identity; size an
 checkpoints/latest, checkpoints/best      one line each: the name of a step folder
 """
 
-import errno
 import json
 import logging
 import os
@@ -16,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+
+from worldmodel.files import sync_folder, write_json, write_tensors, write_text
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class CheckpointStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             for leftover in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
                 shutil.rmtree(leftover)
-            write_atomically(self.folder / "probe", "")
+            write_text(self.folder / "probe", "")
             (self.folder / "probe").unlink()
         except OSError as error:
             raise ValueError(f"checkpoints cannot be written to {self.folder}: {error}") from error
@@ -66,15 +66,15 @@ class CheckpointStore:
             temporary.mkdir()
             for name, tensors in files.items():
                 if tensors:
-                    _save_tensors(tensors, temporary / f"{name}.safetensors")
+                    write_tensors(temporary / f"{name}.safetensors", tensors)
             manifest = {file.name: _fingerprint(file) for file in sorted(temporary.iterdir())}
-            _write_synced(temporary / "state.json", json.dumps({**state, "step": step, "files": manifest}))
-            _sync_folder(temporary)
+            write_json(temporary / "state.json", {**state, "step": step, "files": manifest}, indent=None)
+            sync_folder(temporary)
             if final.exists():  # a run that resumed from an older checkpoint comes past this step again
                 shutil.rmtree(final)
             os.replace(temporary, final)
-            _sync_folder(self.folder)
-            write_atomically(self.folder / "latest", final.name + "\n")
+            sync_folder(self.folder)
+            write_text(self.folder / "latest", final.name + "\n")
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -83,7 +83,7 @@ class CheckpointStore:
 
     def mark_best(self, step: int) -> None:
         """Point `best` at this step's checkpoint."""
-        write_atomically(self.folder / "best", f"{STEP_PREFIX}{step:08d}\n")
+        write_text(self.folder / "best", f"{STEP_PREFIX}{step:08d}\n")
 
     def best(self) -> str | None:
         """Name of the step folder that `best` points at."""
@@ -128,43 +128,6 @@ def verify(path: Path) -> Checkpoint:
     return Checkpoint(path, state)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a small file in one step, so that a reader or a crash never sees half of it."""
-    temporary = path.with_name(f".{path.name}.writing")
-    _write_synced(temporary, text)
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    try:
-        save_file(dict(tensors), path)
-    except SafetensorError as error:  # safetensors wraps I/O errors, a full disk above all
-        code = errno.ENOSPC if "No space left" in str(error) else errno.EIO
-        raise OSError(code, str(error)) from error
-    _sync_file(path)
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _fingerprint(path: Path) -> list[int]:
     """[size in bytes, CRC-32]: finds a torn or damaged file; it is no protection against an attacker."""
     checksum = 0
@@ -183,7 +146,7 @@ def export_finished(
     """
     output = store.folder.parent
     if metrics:
-        write_atomically(output / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+        write_json(output / "metrics.json", metrics)
     last = store.last_good()
     assert last is not None, "a finished run has a checkpoint"
     if best := store.best():

@@ -18,7 +18,7 @@ from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.files import write_text
 
 log = logging.getLogger(__name__)
 TrackerName = Literal["tensorboard", "wandb"]
@@ -32,7 +32,7 @@ class Tracker:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "log.jsonl"
-        write_atomically(self._path, "".join(_lines_up_to(self._path, step)))
+        write_text(self._path, "".join(_lines_up_to(self._path, step)))
         self._file = self._path.open("a")
         self._board = (
             SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

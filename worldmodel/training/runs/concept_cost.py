@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from worldmodel.training.loop.checkpoints import write_atomically
+from worldmodel.files import write_text
 from worldmodel.training.loop.fit import FitConfig, FitResult
 
 COST_FILE = "cost.json"
@@ -27,7 +27,7 @@ def write_cost(output: Path, result: FitResult, config: FitConfig, model: nn.Mod
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     batch = config.global_batch
     cost = Cost(round(result.cpu_seconds, 1), result.step * batch, trained, batch)
-    write_atomically(output / COST_FILE, json.dumps(asdict(cost), indent=1) + "\n")
+    write_text(output / COST_FILE, json.dumps(asdict(cost), indent=1) + "\n")
 
 
 def read_cost(output: Path) -> Cost | None:

@@ -14,10 +14,11 @@ from torch import nn
 
 from worldmodel.config import load_config
 from worldmodel.data.factors.types import FactorDataset
+from worldmodel.files import fingerprint, replaced_folder
 from worldmodel.models.concepts.config import MDDiffConfig
 from worldmodel.models.concepts.first_stage import build_vq, codes_from_latents
 from worldmodel.models.concepts.mddiff import MDDiff
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.objectives.first_stage import VqObjective, VqPlayers, vq_step
 from worldmodel.objectives.mddiff import (
     MDDiffObjective,
@@ -110,7 +111,7 @@ def run_identity(run: ConceptRun) -> dict[str, Any]:
     config = run.config
     start = Path(config.start_from)
     return {
-        "start_from": checkpoint.fingerprint(start, (".safetensors",)) if config.start_from else "",
+        "start_from": fingerprint(start, (".safetensors",)) if config.start_from else "",
         "data": data_identity(run.data),
         "model": asdict(config.model),
         "objective": asdict(config.vq_objective if config.stage == "vqvae" else config.objective),
@@ -182,7 +183,7 @@ def _continued(config: ConceptTrainConfig) -> MDDiff:
 def _say_contrast(config: ConceptTrainConfig, model: MDDiff | VqPlayers, data: FactorDataset) -> None:
     """What stage 2 adds, and what the contrast will train."""
     assert isinstance(model, MDDiff)
-    added = additions(load_config(MDDiffConfig, str(Path(config.start_from) / checkpoint.CONFIG_FILE)), model)
+    added = additions(load_config(MDDiffConfig, str(Path(config.start_from) / CONFIG_FILE)), model)
     log.info(
         "stage 2 adds %s parameters: %s (the paper says about 265,000 in all, its code has about 471,000)",
         f"{sum(added.values()):,}",
@@ -214,9 +215,9 @@ def export_model(run: ConceptRun, saved: Checkpoint, folder: Path) -> None:
     if isinstance(model, MDDiff):
         model.eval().save_pretrained(folder)
         return
-    with checkpoint.replaced_folder(folder) as new:
+    with replaced_folder(folder, CONTRACT_FILE) as new:
         model.vq.save_pretrained(new)
-        (new / checkpoint.CONTRACT_FILE).write_text(json.dumps({"format": 1, "model": "VQModel"}) + "\n")
+        (new / CONTRACT_FILE).write_text(json.dumps({"format": 1, "model": "VQModel"}) + "\n")
 
 
 def factor_summary(data: FactorDataset) -> str:

@@ -10,8 +10,9 @@ from accelerate import Accelerator, PartialState
 
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.index import EpisodeIndex
-from worldmodel.models.world_model import folder as checkpoint
+from worldmodel.files import fingerprint
 from worldmodel.models.world_model.config import WorldModelConfig
+from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.parts import (
     build_embodiment_classifier,
@@ -128,7 +129,7 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
 
 
 def _weights_of(source: str) -> str:
-    return checkpoint.fingerprint(checkpoint.locate(source), (".safetensors",))
+    return fingerprint(locate(source), (".safetensors",))
 
 
 def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from worldmodel.training.loop import checkpoints as checkpointing
 from worldmodel.training.loop.checkpoints import CheckpointStore, export_finished, verify
 
 TENSORS = {
@@ -60,16 +59,19 @@ def test_damage_is_found_and_passed_over(
     assert "step_00000002" in caplog.text
 
 
-@pytest.mark.parametrize("broken", ["save_file", "_write_synced", "_sync_folder"])
+@pytest.mark.parametrize(
+    "broken",
+    ["files.save_file", "training.loop.checkpoints.write_json", "training.loop.checkpoints.sync_folder"],
+)
 def test_an_error_at_any_point_of_writing_leaves_the_old_one(
     broken: str, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(1, TENSORS, {})
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpointing, broken, fail)
+    monkeypatch.setattr(f"worldmodel.{broken}", fail)
     with pytest.raises(OSError, match="No space left"):
         store.save(2, TENSORS, {})
     monkeypatch.undo()

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from worldmodel import files
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "numbers.json"
+    files.write_json(path, {"a": 1})
+    assert path.read_text() == '{\n  "a": 1\n}\n'
+
+    def fill_the_disk() -> None:
+        with files.atomic_file(path) as temporary:
+            temporary.write_text("half")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fill_the_disk()
+    assert path.read_text() == '{\n  "a": 1\n}\n'
+    assert [entry.name for entry in path.parent.iterdir()] == ["numbers.json"]
+
+
+def test_a_new_folder_appears_when_complete_and_replaces_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def give_up() -> None:
+        with files.new_folder(out) as building:
+            (building / "half").touch()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        give_up()
+    assert not list(tmp_path.iterdir())
+    with files.new_folder(out) as building:
+        (building / "whole").touch()
+        assert not out.exists()
+    assert [entry.name for entry in out.iterdir()] == ["whole"]
+    with pytest.raises(ValueError, match="out: exists already"), files.new_folder(out):
+        pass
+
+
+def test_a_replacement_that_was_cut_off_is_undone(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (tmp_path / ".model.replaced").mkdir()  # killed between the two renames
+    (tmp_path / ".model.replaced" / "mark").touch()
+    with pytest.raises(RuntimeError), files.replaced_folder(folder, "mark"):
+        raise RuntimeError
+    assert (folder / "mark").exists()
+    (folder / "mark").rename(folder / "thesis.txt")
+    with pytest.raises(ValueError, match="no mark"), files.replaced_folder(folder, "mark"):
+        pass
+
+
+def test_a_full_disk_is_an_os_error_and_damage_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    files.write_tensors(path, {"w": torch.arange(6.0).view(2, 3).T})
+    assert torch.equal(files.read_tensors(path)["w"], torch.arange(6.0).view(2, 3).T)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="safetensors is damaged"):
+        files.read_tensors(path)
+    with pytest.raises(ValueError, match="is missing"):
+        files.read_tensors(tmp_path / "none")

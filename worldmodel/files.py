@@ -1,0 +1,162 @@
+"""Files and folders that appear whole or not at all, and tensors in safetensors files.
+
+Everything is written beside its place under a hidden name, synced to the disk and renamed. A reader or a
+crash never sees half of it, and an error leaves what was there before.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[Path]:
+    """A path to write to that takes the place of `path` in the end; on an error nothing is left of it.
+
+    Example:
+        >>> with atomic_file("numbers.npy") as temporary:
+        ...     with temporary.open("wb") as file:
+        ...         np.save(file, numbers)
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        yield temporary
+        sync_file(temporary)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replace a text file in one step."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
+    """Replace a JSON file in one step."""
+    write_text(path, json.dumps(value, indent=indent) + "\n")
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """A folder to fill that appears at `path` when it is complete; `path` must not exist."""
+    path = Path(path)
+    if path.exists():
+        raise ValueError(f"{path}: exists already; name a new folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    building = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        building.mkdir()
+        yield building
+        os.replace(building, path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+@contextmanager
+def replaced_folder(folder: Path, marker: str) -> Iterator[Path]:
+    """A folder to fill that takes the place of `folder` in the end; on an error the old one stays.
+
+    A folder that holds something but no file called `marker` is not one of ours and is not overwritten.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / marker).is_file():
+        raise ValueError(f"{folder} holds something else (no {marker}); it is not overwritten")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new, old = (folder.with_name(f".{folder.name}.{state}") for state in ("writing", "replaced"))
+    _put_back(old, folder)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        yield new
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(new, folder)
+    finally:
+        _put_back(old, folder)
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _put_back(old: Path, folder: Path) -> None:
+    """Undo a replacement that was cut off between its two renames."""
+    if old.exists() and not folder.exists():
+        os.replace(old, folder)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has the file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has the folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """One safetensors file, whole or not at all."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_file(path) as temporary:
+        try:
+            save_file(contiguous, temporary, metadata=dict(metadata) if metadata else {"format": "pt"})
+        except SafetensorError as error:  # safetensors wraps I/O errors, a full disk above all
+            code = errno.ENOSPC if "No space left" in str(error) else errno.EIO
+            raise OSError(code, str(error)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file; a missing or damaged one is named."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def read_into(module: nn.Module, path: Path) -> None:
+    """Load the weights of a module, all of them and nothing else."""
+    tensors, expected = read_tensors(path), module.state_dict()
+    differing = sorted(expected.keys() ^ tensors.keys())
+    if differing:
+        raise ValueError(f"{path} does not fit its config: {differing[:3]} are on one side only")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise ValueError(
+                f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}"
+            )
+    module.load_state_dict(tensors)
+
+
+def fingerprint(folder: Path, suffixes: tuple[str, ...] = (".safetensors", ".json", ".yaml")) -> str:
+    """Of all weights and descriptions in a folder, wherever it lies."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in suffixes:
+            digest.update(path.relative_to(folder).as_posix().encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
