@@ -123,7 +123,7 @@ def xyzw_to_wxyz(quaternions: Float[ndarray, "*n 4"]) -> Float[ndarray, "*n 4"]:
 
 
 def continuous_quaternions(quaternions: Float[ndarray, "t 4"]) -> Float[ndarray, "t 4"]:
-    """The same rotations with signs chosen so that neighbours are close (q and -q are one rotation)."""
+    """The same rotations with signs chosen so that neighbors are close (q and -q are one rotation)."""
     dots = np.einsum("ij,ij->i", quaternions[1:], quaternions[:-1])
     signs = np.concatenate([[1.0], np.cumprod(np.where(dots < 0, -1.0, 1.0))])
     return quaternions * signs[:, None].astype(quaternions.dtype)

@@ -87,7 +87,7 @@ def parse_positions(text: str, count: int) -> list[int]:
     return positions
 
 
-def summarise(source: EpisodeSource, positions: Iterable[int], on_bad: str = "stop") -> DatasetSummary:
+def summarize(source: EpisodeSource, positions: Iterable[int], on_bad: str = "stop") -> DatasetSummary:
     """Open these episodes and count; with on_bad="skip" those that cannot be read are listed instead."""
     summary = DatasetSummary(source.name, describe_format(source), len(source))
     for position in positions:

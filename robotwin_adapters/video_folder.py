@@ -83,7 +83,7 @@ class VideoFolderDataset:
         self.name = self.root.resolve().name
         if mapping is None and (self.root / MAPPING_FILE).is_file():
             mapping = self.root / MAPPING_FILE
-        self.config = load_config(VideoFolderConfig, str(mapping)) if mapping else _recognise(self.root)
+        self.config = load_config(VideoFolderConfig, str(mapping)) if mapping else _recognize(self.root)
         found = _matches(self.root, self.config.annotation)
         self.entries = sorted(found, key=lambda entry: _natural(entry[0]))
         if not self.entries:
@@ -172,7 +172,7 @@ def read_annotation(path: Path) -> Mapping[str, Any]:
     raise ValueError(f"{path}: annotations are .json, .npz or .csv files")
 
 
-def _recognise(root: Path) -> VideoFolderConfig:
+def _recognize(root: Path) -> VideoFolderConfig:
     pattern = VideoFolderConfig().annotation
     names = sorted(name for name, _ in _matches(root, pattern))
     if not names:

@@ -27,7 +27,7 @@ class InnerConfig:
 
 @dataclass(frozen=True)
 class OuterConfig:
-    steps: int = 10  # optimiser steps
+    steps: int = 10  # optimizer steps
     name: str | None = "run"  # of the run
     inner: InnerConfig = field(default_factory=InnerConfig)
     extra: InnerConfig | None = None  # a second one; none: off
@@ -107,7 +107,7 @@ def test_a_saved_config_reads_back_equal(tmp_path: Path) -> None:
 
 def test_help_lists_every_field_with_its_comment() -> None:
     lines = list(describe_config(OuterConfig))
-    assert lines[0] == "  steps=10    optimiser steps"
+    assert lines[0] == "  steps=10    optimizer steps"
     assert "  inner.rate=0.001    per step" in lines
     assert lines[6:8] == ["  extra=None    a second one; none: off", "  extra.rate=0.001    per step"]
     assert len(lines) == 11

@@ -117,14 +117,14 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _inspect(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarise, write_pictures
+    from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarize, write_pictures
     from robotwin_adapters.open_dataset import open_dataset
 
     source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
     count = len(source)
     positions = parse_positions(arguments.episodes, count) if arguments.episodes else list(range(count))
     progress = tqdm(positions, desc="reading", unit="episode", disable=None, leave=False)
-    summary = summarise(source, progress, arguments.on_bad)
+    summary = summarize(source, progress, arguments.on_bad)
     out = Path(arguments.out) if arguments.out else Path("outputs") / "inspect" / source.name
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))

@@ -85,7 +85,7 @@ class EpisodeSource(Protocol):
 
 @dataclass(frozen=True)
 class Clip:
-    """A training example: T frames and/or their latents, with T - 1 normalised, padded robot actions."""
+    """A training example: T frames and/or their latents, with T - 1 normalized, padded robot actions."""
 
     robot_actions: Float[Tensor, "n a"]  # in [-1, 1], zeros in padded dimensions
     action_mask: Bool[Tensor, " a"]  # True where the embodiment has this dimension

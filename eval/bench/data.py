@@ -79,7 +79,7 @@ class PlainClips(Dataset):
         with h5py.File(file, "r") as episode:
             for t in range(start, start + self.num_frames):
                 buffer = np.frombuffer(episode["observation/head_camera/rgb"][t], np.uint8)
-                frames.append(cv2.imdecode(buffer, cv2.IMREAD_COLOR))  # RGB: the files hold swapped colours
+                frames.append(cv2.imdecode(buffer, cv2.IMREAD_COLOR))  # RGB: the files hold swapped colors
             actions = episode["joint_action/vector"][start + 1 : start + self.num_frames]
         actions = (actions - self.mean) / self.std
         return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2), torch.from_numpy(actions).float()

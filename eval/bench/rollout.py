@@ -41,7 +41,7 @@ from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import WanConfig, build_wan
-from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.report.estimates import mean_estimate
 from worldmodel.types import num_latent_frames
@@ -81,7 +81,7 @@ def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
     generator = torch.Generator().manual_seed(0)
     vae = CausalAutoencoder(height=config.size, width=config.size, hidden=32, num_blocks=1)
     noise = 2 * torch.rand(2, 3, 9, config.size, config.size, generator=generator) - 1
-    vae.initialise_from(noise)  # else every latent would decode to the same grey
+    vae.initialize_from(noise)  # else every latent would decode to the same gray
     vae.set_latent_statistics(noise)
     model_config = WorldModelConfig(backbone=config.backbone)
     model = WorldModel.build(model_config, contract, normalizer, vae=vae).eval()
@@ -171,9 +171,9 @@ def measure_length(config: BenchConfig, num_chunks: int) -> dict[str, float]:
     frames = torch.rand(
         config.batch, 1, 3, config.size, config.size, generator=torch.Generator().manual_seed(1)
     )
-    driver = Driver(model, torch.zeros(config.batch, num_frames - 1, ACTION_DIM))
+    conditions = ActionConditions(model, torch.zeros(config.batch, num_frames - 1, ACTION_DIM))
     start = time.process_time()
-    made = sum(chunk.shape[1] for chunk in RolloutPipeline(model).stream(frames, driver, config.steps))
+    made = sum(chunk.shape[1] for chunk in RolloutPipeline(model).stream(frames, conditions, config.steps))
     return {
         "chunks": num_chunks,
         "frames": made,

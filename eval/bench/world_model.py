@@ -1,6 +1,6 @@
 """What conditioning and MCL cost beside a bare Wan step: python eval/bench/world_model.py
 
-A step is forward and backward on cached latents, without the optimiser, whose share would flatter the ratios.
+A step is forward and backward on cached latents, without the optimizer, whose share would flatter the ratios.
 The bare step is the diffusers backbone as it comes, with the per-token timesteps that clean history frames
 need, and the same flow-matching loss.
 All cases run in turns in one process; the CPU time of a case is its best round, since noise only adds. MCL

@@ -74,7 +74,7 @@ class RobotwinDataset:
             cameras: names in format A (head_camera, ...), needed in every episode; None takes what is there.
             action_space: commanded joints, or measured end-effector poses with commanded grippers.
             drop_static: leave out frames that repeat the one before.
-            static_tolerance: mean difference in grey levels up to which two pictures count as equal; 0 asks
+            static_tolerance: mean difference in gray levels up to which two pictures count as equal; 0 asks
                 for equal bytes, ray-traced sets carry noise and need about 1.
             instruction_split: "seen" or "unseen" phrasings.
         """

@@ -1,6 +1,6 @@
 """JPEG buffers as RoboTwin stores them: red and blue exchanged, unless a comment says otherwise.
 
-RoboTwin hands RGB arrays to an encoder that expects BGR, so a standard decoder returns swapped colours. Newer
+RoboTwin hands RGB arrays to an encoder that expects BGR, so a standard decoder returns swapped colors. Newer
 files hold standard JPEGs that carry the comment `XPL-RGB1`. A file may mix both, so every buffer is asked.
 """
 
@@ -13,11 +13,11 @@ from jaxtyping import UInt8
 from numpy import ndarray
 from PIL import Image
 
-STANDARD_COLOUR_MARK = b"XPL-RGB1"
+STANDARD_COLOR_MARK = b"XPL-RGB1"
 QUALITY = 95
 CHROMA_444, CHROMA_420 = 0, 2  # Pillow's names
 SMALL_SIDE = (
-    128  # px; RoboTwin has no smaller pictures, and half the colour resolution of 64 pixels is a smear
+    128  # px; RoboTwin has no smaller pictures, and half the color resolution of 64 pixels is a smear
 )
 MAX_PIXELS = 4096 * 4096
 END_OF_IMAGE = b"\xff\xd9"
@@ -34,7 +34,7 @@ class JpegHeader:
     height: int
     width: int
     num_components: int
-    has_standard_colours: bool  # False: red and blue are exchanged
+    has_standard_colors: bool  # False: red and blue are exchanged
 
 
 def read_header(buffer: bytes) -> JpegHeader:
@@ -53,7 +53,7 @@ def read_header(buffer: bytes) -> JpegHeader:
             break
         end = at + 2 + int.from_bytes(buffer[at + 2 : at + 4])
         if marker == COMMENT:
-            has_mark = has_mark or buffer[at + 4 : end] == STANDARD_COLOUR_MARK
+            has_mark = has_mark or buffer[at + 4 : end] == STANDARD_COLOR_MARK
         elif marker in START_OF_FRAME and len(buffer) >= at + 10:
             height, width, num_components = struct.unpack_from(">HHB", buffer, at + 5)
         at = end
@@ -63,9 +63,9 @@ def read_header(buffer: bytes) -> JpegHeader:
 
 
 def encode_swapped(frame: UInt8[ndarray, "H W 3"]) -> bytes:
-    """An RGB frame as RoboTwin 2.0 stores it: exchanged colours, quality 95, 4:2:0, no comment.
+    """An RGB frame as RoboTwin 2.0 stores it: exchanged colors, quality 95, 4:2:0, no comment.
 
-    Pictures smaller than any of RoboTwin's keep their full colour resolution.
+    Pictures smaller than any of RoboTwin's keep their full color resolution.
     """
     output = io.BytesIO()
     subsampling = CHROMA_444 if min(frame.shape[:2]) < SMALL_SIDE else CHROMA_420
@@ -76,16 +76,16 @@ def encode_swapped(frame: UInt8[ndarray, "H W 3"]) -> bytes:
 
 
 def decode_rgb(buffer: bytes, size: tuple[int, int]) -> UInt8[ndarray, "H W 3"]:
-    """The RGB frame of this (height, width), whichever way its colours were stored."""
+    """The RGB frame of this (height, width), whichever way its colors were stored."""
     header = read_header(buffer)
     if (header.height, header.width) != size:
         raise ValueError(f"the frame is {header.height}x{header.width}, expected {size[0]}x{size[1]}")
     if not buffer.endswith(END_OF_IMAGE):
         raise ValueError("the JPEG is cut off: no end-of-image marker")
     if header.num_components != 3:
-        raise ValueError(f"the JPEG has {header.num_components} colour components, expected 3")
-    # Pillow's decoder without its file parser is 2x faster at 64x64, and colours reversed by Pillow, not by
+        raise ValueError(f"the JPEG has {header.num_components} color components, expected 3")
+    # Pillow's decoder without its file parser is 2x faster at 64x64, and colors reversed by Pillow, not by
     # numpy, are 2x faster at 320x240.
     image = Image.frombytes("RGB", (header.width, header.height), buffer, "jpeg", "RGB", "")
-    pixels = image.tobytes("raw", "RGB" if header.has_standard_colours else "BGR")
+    pixels = image.tobytes("raw", "RGB" if header.has_standard_colors else "BGR")
     return np.frombuffer(pixels, np.uint8).reshape(*size, 3)

@@ -58,7 +58,7 @@ class JpegFrames:
         return replace(self, rows=self.rows[np.asarray(rows)])
 
     def is_unchanged(self, first: int, second: int, tolerance: float) -> bool:
-        """Equal bytes or, with a tolerance, a mean difference of at most so many grey levels."""
+        """Equal bytes or, with a tolerance, a mean difference of at most so many gray levels."""
         with errors_name(self.store.label(self.name)):
             one, other = self._buffers([int(self.rows[first]), int(self.rows[second])])
         if one == other or tolerance == 0:

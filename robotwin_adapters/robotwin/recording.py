@@ -33,7 +33,7 @@ class RecordedFrames(FrameReader, Protocol):
     """Frames that can be compared and thinned out."""
 
     def is_unchanged(self, first: int, second: int, tolerance: float) -> bool:
-        """Whether two frames show the same picture, up to a mean difference in grey levels."""
+        """Whether two frames show the same picture, up to a mean difference in gray levels."""
         ...
 
     def take(self, rows: Sequence[int]) -> "RecordedFrames":

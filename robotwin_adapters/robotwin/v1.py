@@ -45,7 +45,7 @@ class PickleFrames:
         return replace(self, names=tuple(self.names[row] for row in rows))
 
     def is_unchanged(self, first: int, second: int, tolerance: float) -> bool:
-        """Whether the mean difference is at most so many grey levels."""
+        """Whether the mean difference is at most so many gray levels."""
         before, after = self.read([first, second]).astype(np.int16)
         return float(np.abs(after - before).mean()) <= tolerance
 

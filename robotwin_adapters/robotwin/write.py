@@ -29,7 +29,7 @@ MATRIX_SHAPES = {"intrinsic_cv": (3, 3), "extrinsic_cv": (3, 4), "cam2world_gl":
 class CameraRecord:
     """What one camera saw, with its matrices; a matrix that is not known is left out of the file."""
 
-    rgb: UInt8[ndarray, "t H W 3"]  # true RGB; the file gets the exchanged colours of the format
+    rgb: UInt8[ndarray, "t H W 3"]  # true RGB; the file gets the exchanged colors of the format
     intrinsic_cv: Float[ndarray, "t 3 3"] | None = None  # pixels
     extrinsic_cv: Float[ndarray, "t 3 4"] | None = None  # world to camera, OpenCV axes, metres
     cam2world_gl: Float[ndarray, "t 4 4"] | None = None  # camera to world, OpenGL axes, metres

@@ -56,7 +56,7 @@ class Arm:
     fingers: Int[np.ndarray, " 2"]  # positions in qpos, m from closed
     finger_actuators: Int[np.ndarray, " 2"]
     wrist_site: int  # the recorded end pose: last joint, x = approach
-    tcp_site: int  # fingertip centre
+    tcp_site: int  # fingertip center
     limits: Float[np.ndarray, "n 2"]  # rad
 
 

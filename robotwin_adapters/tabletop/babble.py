@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from robotwin_adapters.tabletop.arms import SIDES
-from robotwin_adapters.tabletop.control import Controller
+from robotwin_adapters.tabletop.control import ArmController
 from robotwin_adapters.tabletop.embodiments import FINGER_THICKNESS, FINGER_TIP
 from robotwin_adapters.tabletop.kinematics import ArmKinematics, JointPath, ToolPose, top_down
 from robotwin_adapters.tabletop.scene import TABLE_TOP, Scene
@@ -18,12 +18,12 @@ STEPS = (900, 1500)  # physics steps of an episode, so 62 to 102 frames
 PUSH_SHARE = 0.5  # of the episodes
 _OUTWARDS = (0.08, 0.34)  # m from the middle of the table towards the arm's own side
 _FORWARDS = (-0.24, 0.08)  # m, world y
-_HEIGHT = (0.06, 0.30)  # m above the table, of the fingertip centre
+_HEIGHT = (0.06, 0.30)  # m above the table, of the fingertip center
 _MAX_TILT = 0.5  # rad away from straight down
 _MAX_ROLL = 1.2  # rad of the wrist
 _SLOWEST = 2.5  # times the duration at full speed
 _TABLE_GAP = 0.008  # m kept between fingers and table
-_HAND_GAP = 0.18  # m kept between the two fingertip centres
+_HAND_GAP = 0.18  # m kept between the two fingertip centers
 _PUSH_HEIGHT = 0.030  # m above the table
 _RUN_UP, _FOLLOW_THROUGH = 0.12, (0.02, 0.10)  # m before and past the object's middle
 _CHECK_EVERY = 25  # physics steps between the instants where a plan is checked
@@ -34,7 +34,7 @@ Plan = tuple[
 ]  # joint targets per step; fingertips at the checked steps
 
 
-def babble(scene: Scene, controller: Controller, rng: np.random.Generator) -> bool:
+def babble(scene: Scene, controller: ArmController, rng: np.random.Generator) -> bool:
     """Move both arms and both grippers at random for one recorded primitive; never fails."""
     steps = int(rng.integers(*STEPS))
     pushed = (scene.body_a, scene.body_b)[rng.integers(2)] if rng.random() < PUSH_SHARE else None
@@ -79,12 +79,12 @@ def _plan(scene: Scene, arm: ArmKinematics, steps: int, pushed: int | None, rng:
 
 def _push(scene: Scene, arm: ArmKinematics, body: int, rng: np.random.Generator) -> list[JointPath]:
     """Go down beside the object, push it along a line, and rise again; nothing where that is out of reach."""
-    centre = np.array([*scene.data.xpos[body][:2], TABLE_TOP + _PUSH_HEIGHT])
+    center = np.array([*scene.data.xpos[body][:2], TABLE_TOP + _PUSH_HEIGHT])
     for _ in range(_TRIES):
         angle = rng.uniform(-np.pi, np.pi)
         along = np.array([np.cos(angle), np.sin(angle), 0.0])
         # Fingers closing along the push, so that one of them leads and the object cannot slip between them.
-        low = top_down(centre - _RUN_UP * along, arm.nearest_yaw(centre, angle))
+        low = top_down(center - _RUN_UP * along, arm.nearest_yaw(center, angle))
         far = low.shifted((_RUN_UP + rng.uniform(*_FOLLOW_THROUGH)) * along)
         start = arm.solve(low.backed_off(0.12), arm.aimed_home(low.position))
         if start is None:
@@ -127,7 +127,7 @@ def _random_pose(arm: ArmKinematics, rng: np.random.Generator) -> ToolPose:
 
 def _above_table(arm: ArmKinematics, path: JointPath) -> bool:
     """Whether the lowest corner of the open fingers stays above the table all along."""
-    # Half extents of the open hand about the fingertip centre: beyond it, along the closing line, across it.
+    # Half extents of the open hand about the fingertip center: beyond it, along the closing line, across it.
     extents = np.array([FINGER_TIP, arm.robot.gripper_opening / 2 + FINGER_THICKNESS, FINGER_THICKNESS])
     for joints in (*path[::_CHECK_EVERY], path[-1]):
         pose = arm.tool_pose(joints)

@@ -79,7 +79,7 @@ def focal_length(fovy: float, height: int) -> float:
 
 
 def intrinsic_cv(fovy: float, width: int, height: int) -> Float32[np.ndarray, "3 3"]:
-    """K of a camera whose principal point is the picture's centre."""
+    """K of a camera whose principal point is the picture's center."""
     focal = focal_length(fovy, height)
     return np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], np.float32)
 

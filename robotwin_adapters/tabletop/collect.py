@@ -28,7 +28,7 @@ from robotwin_adapters.robotwin.write import (
     write_robotwin_index,
 )
 from robotwin_adapters.tabletop.control import SAVE_EVERY
-from robotwin_adapters.tabletop.record import Recording, RecordingConfig, record_episode
+from robotwin_adapters.tabletop.record import RecordingConfig, SimulatedEpisode, record_episode
 from robotwin_adapters.tabletop.scene import TIMESTEP
 
 STATE_FILE = "collect.json"
@@ -125,9 +125,9 @@ def collect(
 
 def _recordings(
     config: RecordingConfig, seed: int, pool: Executor, run_ahead: int
-) -> Generator[tuple[int, Recording | None], None, None]:
+) -> Generator[tuple[int, SimulatedEpisode | None], None, None]:
     """Seed after seed, in order, with up to `run_ahead` under way."""
-    under_way: deque[tuple[int, Future[Recording | None]]] = deque()
+    under_way: deque[tuple[int, Future[SimulatedEpisode | None]]] = deque()
     try:
         while True:
             while len(under_way) < run_ahead:
@@ -140,7 +140,7 @@ def _recordings(
             future.cancel()
 
 
-def _take(folder: Path, progress: Progress, result: tuple[int, Recording | None]) -> None:
+def _take(folder: Path, progress: Progress, result: tuple[int, SimulatedEpisode | None]) -> None:
     """Write one result, if there is one, and move on to the next seed."""
     seed, recording = result
     if recording is not None:
@@ -153,7 +153,7 @@ def _take(folder: Path, progress: Progress, result: tuple[int, Recording | None]
         raise ValueError(f"{folder}: the expert failed on {MAX_FAILURES} seeds in a row, up to seed {seed}")
 
 
-def _as_robotwin(recording: Recording) -> RobotwinEpisode:
+def _as_robotwin(recording: SimulatedEpisode) -> RobotwinEpisode:
     return RobotwinEpisode(
         left_arm=recording.left_arm,
         left_gripper=recording.left_gripper,

@@ -42,7 +42,7 @@ class Frame:
 OnFrame = Callable[[Scene, Frame], None]
 
 
-class Controller:
+class ArmController:
     """Drives the servos of a scene and reports a frame whenever one is due."""
 
     def __init__(self, scene: Scene, on_frame: OnFrame) -> None:

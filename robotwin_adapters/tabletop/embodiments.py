@@ -1,4 +1,4 @@
-"""The robots of the tabletop: pairs of equal arms that differ in reach, thickness, colours and joint count.
+"""The robots of the tabletop: pairs of equal arms that differ in reach, thickness, colors and joint count.
 
 Joint axes are written in the frame of each link, whose x axis runs along the link:
     6 joints  z y y x y x    yaw, shoulder, elbow, forearm roll, wrist pitch, wrist roll
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 Rgba = tuple[float, float, float, float]
 
-TCP_OFFSET = 0.12  # m from the wrist frame to the fingertip centre, along the approach direction (local x)
-FINGER_TIP = 0.016  # m that the pads reach beyond the fingertip centre
+TCP_OFFSET = 0.12  # m from the wrist frame to the fingertip center, along the approach direction (local x)
+FINGER_TIP = 0.016  # m that the pads reach beyond the fingertip center
 FINGER_THICKNESS, FINGER_WIDTH = 0.020, 0.034  # m, along and across the closing direction
 AXES = {6: "zyyxyx", 7: "zyxyxyx"}
 

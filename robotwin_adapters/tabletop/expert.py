@@ -9,7 +9,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from robotwin_adapters.tabletop.control import Controller
+from robotwin_adapters.tabletop.control import ArmController
 from robotwin_adapters.tabletop.embodiments import FINGER_THICKNESS, FINGER_WIDTH
 from robotwin_adapters.tabletop.kinematics import ArmKinematics, ToolPose, half_turn, top_down
 from robotwin_adapters.tabletop.scene import Scene
@@ -19,7 +19,7 @@ PRE_GRASP, RETREAT, ABOVE_GOAL, RELEASE = 0.10, 0.10, 0.10, 0.02  # m
 _CLEAR = 0.005  # m between open fingers and B that counts as free
 
 
-def place_a_beside_b(task: str, scene: Scene, controller: Controller) -> bool:
+def place_a_beside_b(task: str, scene: Scene, controller: ArmController) -> bool:
     """Pick A up and put it beside B; False as soon as a pose cannot be reached."""
     side = arm_side(scene.spec)
     arm = ArmKinematics(scene, scene.arm(side))
@@ -60,7 +60,7 @@ def choose_grasp(task: str, scene: Scene, arm: ArmKinematics) -> ToolPose:
     return top_down(position + np.array([0.0, 0.0, thing.grasp_height]), arm.nearest_yaw(position, yaw))
 
 
-def _straight(controller: Controller, arm: ArmKinematics, target: ToolPose) -> bool:
+def _straight(controller: ArmController, arm: ArmKinematics, target: ToolPose) -> bool:
     path = arm.straight_path(controller.arm_targets[arm.arm.side], target)
     if path is None:
         return False

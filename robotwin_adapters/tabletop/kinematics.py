@@ -22,7 +22,7 @@ JointPath = Float[np.ndarray, "steps joints"]
 
 @dataclass(frozen=True)
 class ToolPose:
-    """Where the fingertip centre should be and how the hand should stand."""
+    """Where the fingertip center should be and how the hand should stand."""
 
     position: Float[np.ndarray, " 3"]  # m, world
     rotation: Float[np.ndarray, "3 3"]  # columns: approach, closing direction, their cross product
@@ -54,7 +54,7 @@ class ArmKinematics:
         self._base = np.array([scene.spec.embodiment.base_x(arm.side), self.robot.base_y])
 
     def tool_pose(self, joints: Float[np.ndarray, " n"]) -> ToolPose:
-        """Where the fingertip centre is for these joint angles."""
+        """Where the fingertip center is for these joint angles."""
         self._data.qpos[self.arm.joints] = joints
         mujoco.mj_kinematics(self.model, self._data)
         site = self.arm.tcp_site

@@ -1,4 +1,4 @@
-"""How the scene looks: light, table and colours; one fixed clean look, or one drawn from a seed."""
+"""How the scene looks: light, table and colors; one fixed clean look, or one drawn from a seed."""
 
 import colorsys
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from jaxtyping import Float32
 
 from robotwin_adapters.tabletop.cameras import Vector
 
-Colour = tuple[float, float, float]  # RGB in 0..1
+Color = tuple[float, float, float]  # RGB in 0..1
 
 TABLE, WALL, FLOOR = "table", "wall", "floor"  # names of the static geoms
-MAX_CLUTTER = 4  # objects beside those of the task, in a randomised episode
+MAX_CLUTTER = 4  # objects beside those of the task, in a randomized episode
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Look:
     diffuse: float = 0.4  # light of the directional lamp on a surface that faces it
     underside: float = 0.25  # share of the ambient light that a surface facing down loses
     shadow: float = 0.35  # how much darker the table is in a cast shadow; 0 turns shadows off
-    sky: Colour = (0.80, 0.87, 0.94)
-    table: tuple[Colour, Colour] = ((0.80, 0.79, 0.77),) * 2  # checker squares; two equal ones are plain
+    sky: Color = (0.80, 0.87, 0.94)
+    table: tuple[Color, Color] = ((0.80, 0.79, 0.77),) * 2  # checker squares; two equal ones are plain
     checker: float = 0.1  # m, edge of a checker square
-    colours: Mapping[int, Colour] = field(default_factory=dict)  # geom id -> colour instead of the model's
+    colors: Mapping[int, Color] = field(default_factory=dict)  # geom id -> color instead of the model's
 
 
 def random_look(model: mujoco.MjModel, rng: np.random.Generator) -> Look:
-    """Other colours, light and table texture; each robot keeps its own colours up to a tint."""
+    """Other colors, light and table texture; each robot keeps its own colors up to a tint."""
     azimuth, height = rng.uniform(-np.pi, np.pi), rng.uniform(0.8, 2.5)
     table = _pastel(rng)
-    colours = {
+    colors = {
         geom: _pastel(rng) for name in (WALL, FLOOR) if (geom := _geom_id(model, name)) >= 0
     } | _random_tints(model, rng)
     return Look(
@@ -46,23 +46,23 @@ def random_look(model: mujoco.MjModel, rng: np.random.Generator) -> Look:
         sky=_pastel(rng),
         table=(table, _pastel(rng) if rng.random() < 0.5 else table),
         checker=float(rng.uniform(0.05, 0.15)),
-        colours=colours,
+        colors=colors,
     )
 
 
-def geom_colours(model: mujoco.MjModel, look: Look) -> Float32[np.ndarray, "geom 3"]:
-    """The colour of every geom in 0..255: the look's, else the material's, else its own."""
-    colours = 255 * model.geom_rgba[:, :3].astype(np.float32)
+def geom_colors(model: mujoco.MjModel, look: Look) -> Float32[np.ndarray, "geom 3"]:
+    """The color of every geom in 0..255: the look's, else the material's, else its own."""
+    colors = 255 * model.geom_rgba[:, :3].astype(np.float32)
     has_material = model.geom_matid >= 0
-    colours[has_material] = 255 * model.mat_rgba[model.geom_matid[has_material], :3]
-    for geom, colour in look.colours.items():
+    colors[has_material] = 255 * model.mat_rgba[model.geom_matid[has_material], :3]
+    for geom, color in look.colors.items():
         if not 0 <= geom < model.ngeom:
-            raise ValueError(f"the look colours geom {geom}, but the scene has {model.ngeom} geoms")
-        colours[geom] = 255 * np.asarray(colour, np.float32)
-    return colours
+            raise ValueError(f"the look colors geom {geom}, but the scene has {model.ngeom} geoms")
+        colors[geom] = 255 * np.asarray(color, np.float32)
+    return colors
 
 
-def _random_tints(model: mujoco.MjModel, rng: np.random.Generator) -> dict[int, Colour]:
+def _random_tints(model: mujoco.MjModel, rng: np.random.Generator) -> dict[int, Color]:
     """One hue turn per free object, and a slight one for all else but table, wall and floor."""
     still = {_geom_id(model, name) for name in (TABLE, WALL, FLOOR)}
     robot_turn, robot_gain = rng.uniform(-0.04, 0.04), rng.uniform(0.85, 1.1)
@@ -81,12 +81,12 @@ def _is_free(model: mujoco.MjModel, body: int) -> bool:
     return joint >= 0 and model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE
 
 
-def _turned(rgb: np.ndarray, hue_turn: float, gain: float) -> Colour:
+def _turned(rgb: np.ndarray, hue_turn: float, gain: float) -> Color:
     hue, saturation, value = colorsys.rgb_to_hsv(*rgb.tolist())
     return colorsys.hsv_to_rgb((hue + float(hue_turn)) % 1.0, saturation, min(1.0, value * float(gain)))
 
 
-def _pastel(rng: np.random.Generator) -> Colour:
+def _pastel(rng: np.random.Generator) -> Color:
     """Light and pale, so that robots and objects stand out on it."""
     return colorsys.hsv_to_rgb(rng.uniform(), rng.uniform(0.0, 0.3), rng.uniform(0.7, 0.98))
 

@@ -14,7 +14,7 @@ class Part:
 
     shape: str  # "box", "cylinder" (upright) or "sphere"
     size: tuple[float, ...]  # m: box half sizes x y z, cylinder radius and half height, sphere radius
-    centre: tuple[float, float, float]  # m, from the middle of the object's underside
+    center: tuple[float, float, float]  # m, from the middle of the object's underside
     rgba: Rgba
 
     @property
@@ -30,7 +30,7 @@ class Part:
     def reach(self) -> float:
         """Farthest planar distance from the object's middle (m)."""
         outline = math.hypot(*self.size[:2]) if self.shape == "box" else self.size[0]
-        return outline + math.hypot(*self.centre[:2])
+        return outline + math.hypot(*self.center[:2])
 
 
 @dataclass(frozen=True)

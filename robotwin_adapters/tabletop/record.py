@@ -41,7 +41,7 @@ class RecordingConfig:
     height: int = 64  # pixels
     supersample: bool = True  # 2x2 rays a pixel
     renderer: str = "ray"  # "ray", or "gl" where there is OpenGL
-    randomize: bool = False  # colours, light, table texture, camera jitter and clutter drawn from the seed
+    randomize: bool = False  # colors, light, table texture, camera jitter and clutter drawn from the seed
     keep_failures: bool = False  # record episodes whose expert failed, too
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class CameraFrames:
 
 
 @dataclass(frozen=True)
-class Recording:
+class SimulatedEpisode:
     """One episode ready to be written; the numbers mean what they mean in Frame."""
 
     left_arm: Float[np.ndarray, "t n"]
@@ -102,7 +102,7 @@ class _Tape:
         self.positions.append(scene.data.qpos.copy())
 
 
-def record_episode(config: RecordingConfig, seed: int) -> Recording | None:
+def record_episode(config: RecordingConfig, seed: int) -> SimulatedEpisode | None:
     """The episode of this seed, or None when the expert failed and failures are not kept."""
     rng = np.random.default_rng([seed, LOOK_STREAM, TASKS.index(config.task), *config.embodiment.encode()])
     clutter = int(rng.integers(MAX_CLUTTER + 1)) if config.randomize else 0
@@ -112,7 +112,7 @@ def record_episode(config: RecordingConfig, seed: int) -> Recording | None:
         return None
     look = random_look(tape.scene.model, rng) if config.randomize else Look()
     cameras = [jittered(CAMERAS[name], rng) if config.randomize else CAMERAS[name] for name in config.cameras]
-    return Recording(
+    return SimulatedEpisode(
         **{
             name: np.array([getattr(frame, name) for frame in tape.frames], np.float64)
             for name in (

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, UInt8
 
 from robotwin_adapters.tabletop.cameras import Camera, CameraPose, camera_pose, focal_length
-from robotwin_adapters.tabletop.look import TABLE, Look, geom_colours
+from robotwin_adapters.tabletop.look import TABLE, Look, geom_colors
 
-MIN_SIZE = 16  # pixels; below this nothing can be recognised
+MIN_SIZE = 16  # pixels; below this nothing can be recognized
 VISIBLE_GROUPS = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # MuJoCo's habit: 3-5 are collision shapes
 HIDDEN_GROUP = 5
 NEAR, FAR = 0.01, 100.0  # m
@@ -66,8 +66,8 @@ class _Background:
     pose: CameraPose
     rays: Float64[np.ndarray, "n 3"]  # unit directions in the world, sub-sample first
     distance: Float64[np.ndarray, " n"]  # m; infinite for the sky
-    lit: Float32[np.ndarray, "n 3"]  # shaded colours in 0..255
-    receivers: Int[np.ndarray, " k"]  # pixels whose centre can take a shadow
+    lit: Float32[np.ndarray, "n 3"]  # shaded colors in 0..255
+    receivers: Int[np.ndarray, " k"]  # pixels whose center can take a shadow
     light_view: _LightView
 
 
@@ -91,10 +91,10 @@ class Renderer:
         self.look = look or Look()
         self.shadows = shadows and self.look.shadow > 0
         self.samples = 2 if supersample else 1
-        self._colours = geom_colours(model, self.look)
+        self._colors = geom_colors(model, self.look)
         self._light = np.asarray(self.look.light, np.float64) / np.linalg.norm(self.look.light)
         self._camera_rays = _pixel_rays(camera.fovy, width, height, self.samples)
-        self._centre_rays = _pixel_rays(camera.fovy, width, height, 1)
+        self._center_rays = _pixel_rays(camera.fovy, width, height, 1)
         self._static_model = _without_moving_geoms(model)
         self._moving = np.flatnonzero(~_is_static(model) & (VISIBLE_GROUPS[model.geom_group] == 1))
         self._corners = _box_corners(model)[self._moving]
@@ -142,7 +142,7 @@ class Renderer:
         """Pixels that show a static surface facing up, and the way to it from the light."""
         if not self.shadows:
             return np.empty(0, np.int64), np.empty((0, 3))
-        rays = self._centre_rays @ pose.rotation.T
+        rays = self._center_rays @ pose.rotation.T
         hits = _cast(self._static_model, data, pose.position, rays, static=True)
         receivers = np.flatnonzero((hits.geom >= 0) & (hits.normal[:, 2] > 0.9))
         points = pose.position + rays[receivers] * hits.distance[receivers, None]
@@ -192,7 +192,7 @@ class Renderer:
         return self._corners @ turns.transpose(0, 2, 1) + data.geom_xpos[self._moving, None]
 
     def _shade(self, geom: np.ndarray, normal: np.ndarray) -> Float32[np.ndarray, "n 3"]:
-        return self._colours[geom] * self._brightness(normal)[:, None]
+        return self._colors[geom] * self._brightness(normal)[:, None]
 
     def _brightness(self, normal: np.ndarray) -> Float32[np.ndarray, " n"]:
         """Lambert's law plus ambient light that fades from above to below."""
@@ -226,7 +226,7 @@ def _cast(
 
 
 def _pixel_rays(fovy: float, width: int, height: int, samples: int) -> Float64[np.ndarray, "n 3"]:
-    """Unit directions in camera axes through the sub-sample centres, sub-sample first, then row by row."""
+    """Unit directions in camera axes through the sub-sample centers, sub-sample first, then row by row."""
     offsets = (np.arange(samples) + 0.5) / samples
     v, u, y, x = np.meshgrid(offsets, offsets, np.arange(height), np.arange(width), indexing="ij")
     focal = focal_length(fovy, height)

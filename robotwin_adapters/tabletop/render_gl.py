@@ -10,14 +10,14 @@ import numpy as np
 from jaxtyping import UInt8
 
 from robotwin_adapters.tabletop.cameras import Camera, CameraPose, camera_pose
-from robotwin_adapters.tabletop.look import TABLE, Look, geom_colours
+from robotwin_adapters.tabletop.look import TABLE, Look, geom_colors
 from robotwin_adapters.tabletop.render import FAR
 
 NEAR = 0.01  # m
 
 
 class GlRenderer:
-    """Draws one MuJoCo scene from one camera at one size; no shadows, table in its first colour only."""
+    """Draws one MuJoCo scene from one camera at one size; no shadows, table in its first color only."""
 
     def __init__(
         self, model: mujoco.MjModel, camera: Camera, width: int, height: int, *, look: Look | None = None
@@ -51,7 +51,7 @@ class GlRenderer:
 def _dressed(model: mujoco.MjModel, look: Look, width: int, height: int) -> mujoco.MjModel:
     dressed = copy.copy(model)
     dressed.geom_matid[:] = -1
-    dressed.geom_rgba[:, :3] = geom_colours(model, look) / 255
+    dressed.geom_rgba[:, :3] = geom_colors(model, look) / 255
     table = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, TABLE)
     if table >= 0:
         dressed.geom_rgba[table, :3] = look.table[0]

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from robotwin_adapters.tabletop.cameras import Camera
-from robotwin_adapters.tabletop.look import FLOOR, WALL, Colour, Look
+from robotwin_adapters.tabletop.look import FLOOR, WALL, Color, Look
 from robotwin_adapters.tabletop.render import Renderer
 from worldmodel.data.factors.rooms import FACTOR_SIZES, SHAPES, SURFACES
 from worldmodel.files import atomic_file
@@ -26,7 +26,7 @@ SCALES = np.linspace(0.75, 1.25, FACTOR_SIZES[3])
 ANGLES = np.radians(np.linspace(-30, 30, FACTOR_SIZES[5]))
 DISTANCE, HEIGHT, AIM = 4.6, 2.6, 0.55  # m: camera from the axis of the room, its height, height it looks at
 LIGHT = (0.5, -0.7, 1.0)
-GEOMS = {  # per shape, at scale 1: type, half sizes (m) and height of the centre (m)
+GEOMS = {  # per shape, at scale 1: type, half sizes (m) and height of the center (m)
     "cube": ("box", (0.62, 0.62, 0.62), 0.62),
     "cylinder": ("cylinder", (0.62, 0.72), 0.72),
     "sphere": ("sphere", (0.78,), 0.78),
@@ -55,14 +55,14 @@ def view(angle: float) -> Camera:
     return Camera("room", (float(x), float(y), HEIGHT), (-float(x), -float(y), AIM - HEIGHT), left, fovy=42.0)
 
 
-def coloured(model: mujoco.MjModel, floor: Colour, wall: Colour, thing: Colour) -> Look:
-    """The room in three colours."""
+def colored(model: mujoco.MjModel, floor: Color, wall: Color, thing: Color) -> Look:
+    """The room in three colors."""
     names = {geom: model.geom(geom).name for geom in range(model.ngeom)}
-    colours = {
+    colors = {
         geom: floor if name == FLOOR else wall if name.startswith(WALL) else thing
         for geom, name in names.items()
     }
-    return Look(light=LIGHT, ambient=0.55, diffuse=0.45, shadow=0.4, colours=colours)
+    return Look(light=LIGHT, ambient=0.55, diffuse=0.45, shadow=0.4, colors=colors)
 
 
 def brightness(scale: float, shape: str, angle: float) -> UInt16[np.ndarray, "surface H W"]:
@@ -70,7 +70,7 @@ def brightness(scale: float, shape: str, angle: float) -> UInt16[np.ndarray, "su
     model = build_room(shape, scale)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    look = coloured(model, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+    look = colored(model, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
     picture = Renderer(model, view(angle), FINER * SIZE, FINER * SIZE, look=look).render(data)
     cells = picture.astype(np.uint16).reshape(SIZE, FINER, SIZE, FINER, len(SURFACES))
     return np.ascontiguousarray(cells.sum((1, 3), dtype=np.uint16).transpose(2, 0, 1))

@@ -127,7 +127,7 @@ def _add_object(world: mujoco.MjSpec, name: str, thing: ObjectSpec, place: Place
 
 def _add_part(body: mujoco.MjsBody, part: Part, density: float) -> None:
     geom = body.add_geom(
-        type=_GEOM[part.shape], size=_padded(part.size), pos=part.centre, rgba=part.rgba, density=density
+        type=_GEOM[part.shape], size=_padded(part.size), pos=part.center, rgba=part.rgba, density=density
     )
     geom.contype = geom.conaffinity = THINGS
     geom.friction = _THING_FRICTION

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from robotwin_adapters.tabletop.babble import babble
-from robotwin_adapters.tabletop.control import Controller, Frame, OnFrame
+from robotwin_adapters.tabletop.control import ArmController, Frame, OnFrame
 from robotwin_adapters.tabletop.embodiments import Embodiment
 from robotwin_adapters.tabletop.expert import place_a_beside_b
 from robotwin_adapters.tabletop.scene import Scene, SceneSpec, build_scene
@@ -40,7 +40,7 @@ def run_episode(
     rng = np.random.default_rng([seed, TASKS.index(task)])
     setup = sample_setup(task, embodiment, rng, clutter)
     scene = build_scene(setup)
-    controller = Controller(scene, on_frame)
+    controller = ArmController(scene, on_frame)
     controller.settle()
     start_poses = _object_poses(scene)
     if task == "babble":

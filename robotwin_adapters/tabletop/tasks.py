@@ -14,7 +14,7 @@ TASKS = ("place_a2b_left", "place_a2b_right", "babble")
 GOAL_OFFSET = 0.13  # m from B along x
 MAX_TRIES = 101
 _A_PADDING, _B_PADDING = 0.05, 0.10  # m kept free of clutter
-_CLUTTER_GAP = 0.01  # m between neighbouring clutter objects
+_CLUTTER_GAP = 0.01  # m between neighboring clutter objects
 
 
 def sample_setup(task: str, embodiment: Embodiment, rng: np.random.Generator, clutter: int = 0) -> SceneSpec:
@@ -69,9 +69,9 @@ def _sample_pair(leftwards: bool, rng: np.random.Generator) -> tuple[Placement, 
 
 def _sample_b(place_a: Placement, leftwards: bool, rng: np.random.Generator) -> Placement | None:
     """B stays on the side of the table where the working arm can reach the goal."""
-    near_centre = (place_a.x > 0) != leftwards
+    near_center = (place_a.x > 0) != leftwards
     outer = (0.18, 0.23) if leftwards else (-0.23, -0.18)
-    x_range = (-0.10, 0.10) if near_centre else outer
+    x_range = (-0.10, 0.10) if near_center else outer
     # A in the middle of the y range leaves no room 0.1 away from it; the caller then draws A anew.
     for _ in range(MAX_TRIES):
         place_b = Placement(rng.uniform(*x_range), rng.uniform(-0.20, 0.00), _yaw(rng))

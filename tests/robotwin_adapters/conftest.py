@@ -26,7 +26,7 @@ def draw_frames(count: int, height: int = 48, width: int = 64) -> np.ndarray:
 
 
 def draw_joints(count: int, left: int = 6, right: int = 6) -> dict[str, np.ndarray]:
-    """Commands with every row different from its neighbours."""
+    """Commands with every row different from its neighbors."""
     rng = np.random.default_rng(5)
     steps = rng.normal(0, 0.05, (count, left + right)).cumsum(0)
     return {

@@ -23,8 +23,8 @@ from worldmodel.data.video import open_video
 from worldmodel.types import Episode
 
 
-def grey_episode(length: int, size: int = 64) -> Episode:
-    """Frame t is plain grey 3 t."""
+def gray_episode(length: int, size: int = 64) -> Episode:
+    """Frame t is plain gray 3 t."""
     frames = np.broadcast_to(3 * np.arange(length)[:, None, None, None], (length, size, size, 3)).astype(
         np.uint8
     )
@@ -32,7 +32,7 @@ def grey_episode(length: int, size: int = 64) -> Episode:
 
 
 def test_rows_are_episodes_and_columns_are_even_in_time() -> None:
-    sheet = np.asarray(contact_sheet([grey_episode(71), grey_episode(36)], columns=8))
+    sheet = np.asarray(contact_sheet([gray_episode(71), gray_episode(36)], columns=8))
     tile = 2 * 64  # 64 pixels grow by a whole factor
     assert sheet.shape == (2 * (LINE + tile + GAP) + GAP, GAP + 8 * (tile + GAP), 3)
     for row, step in enumerate((10, 5)):
@@ -42,13 +42,13 @@ def test_rows_are_episodes_and_columns_are_even_in_time() -> None:
 
 
 def test_large_frames_shrink_and_short_episodes_do_not_repeat() -> None:
-    sheet = contact_sheet([grey_episode(3, 320)], columns=8)
+    sheet = contact_sheet([gray_episode(3, 320)], columns=8)
     assert sheet.size == (GAP + 8 * (160 + GAP), LINE + 160 + 2 * GAP)
     assert np.asarray(sheet)[100, GAP + 3 * (160 + GAP) + 80].min() > 240, "no fourth frame: paper"
 
 
 def test_png_is_whole_and_alone(tmp_path: Path) -> None:
-    save_png(contact_sheet([grey_episode(9)]), tmp_path / "sheets/a.png")
+    save_png(contact_sheet([gray_episode(9)]), tmp_path / "sheets/a.png")
     assert [path.name for path in (tmp_path / "sheets").iterdir()] == ["a.png"]
     with Image.open(tmp_path / "sheets/a.png") as image:
         image.load()
@@ -56,7 +56,7 @@ def test_png_is_whole_and_alone(tmp_path: Path) -> None:
 
 
 def test_action_video_has_a_cursor_that_moves_with_time(tmp_path: Path) -> None:
-    episode = grey_episode(21)
+    episode = gray_episode(21)
     assert write_action_video(tmp_path / "a.mp4", [episode, episode]) == 42
     reader = open_video(tmp_path / "a.mp4")
     assert reader.size[1] == VIDEO_WIDTH
@@ -69,7 +69,7 @@ def test_action_video_has_a_cursor_that_moves_with_time(tmp_path: Path) -> None:
 
 
 def test_constant_actions_and_unknown_cameras(tmp_path: Path) -> None:
-    still = replace(grey_episode(5), robot_actions=np.zeros((4, 3)))
+    still = replace(gray_episode(5), robot_actions=np.zeros((4, 3)))
     assert write_action_video(tmp_path / "still.mp4", [still]) == 5
     with pytest.raises(ValueError, match=r"episode0\.hdf5: no camera 'wrist', it has head_camera"):
         contact_sheet([still], camera="wrist")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarise, write_pictures
+from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarize, write_pictures
 from robotwin_adapters.open_dataset import open_dataset
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from worldmodel.data.video import open_video
@@ -27,7 +27,7 @@ def test_wrong_positions_are_refused(text: str) -> None:
 
 def test_numbers_in_the_table() -> None:
     source = Episodes(tuple(smooth_episode(seed, 20 + 10 * seed, fps=10.0) for seed in range(3)))
-    summary = summarise(source, range(3))
+    summary = summarize(source, range(3))
     actions = np.concatenate([episode.robot_actions for episode in source.episodes])
     assert (summary.num_frames, summary.seconds) == (90, pytest.approx(9))
     (ranges,) = summary.actions.values()
@@ -41,7 +41,7 @@ def test_numbers_in_the_table() -> None:
 
 def test_pictures_of_a_dataset(tmp_path: Path) -> None:
     source = open_dataset(DATA / "lerobot_v30")
-    summary = summarise(source, range(2))
+    summary = summarize(source, range(2))
     written = write_pictures(source, summary, tmp_path / "out")
     assert [path.name for path in written] == ["contact_sheet.png", "actions.mp4"]
     assert len(open_video(written[1])) == 16
@@ -52,12 +52,12 @@ def test_bad_episodes_stop_or_are_listed(tmp_path: Path) -> None:
     (root / "data/chunk-000/episode_000000.parquet").write_bytes(b"broken")
     source = open_dataset(root)
     with pytest.raises(ValueError, match=r"episode_000000\.parquet"):
-        summarise(source, range(2))
-    summary = summarise(source, range(2), on_bad="skip")
+        summarize(source, range(2))
+    summary = summarize(source, range(2), on_bad="skip")
     assert (summary.good, len(summary.skipped)) == ([1], 1)
     text = format_summary(summary)
     assert "1 of 2" in text
     assert "skipped 1" in text
     (root / "data/chunk-000/episode_000001.parquet").write_bytes(b"broken")
     with pytest.raises(ValueError, match="none of its 2 episodes can be read"):
-        summarise(source, range(2), on_bad="skip")
+        summarize(source, range(2), on_bad="skip")

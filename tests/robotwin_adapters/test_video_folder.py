@@ -77,7 +77,7 @@ def test_one_frame_too_many_is_cut_and_said(tmp_path: Path) -> None:
         VideoFolderDataset(tmp_path)[0]
 
 
-def test_irasim_layout_is_recognised(tmp_path: Path) -> None:
+def test_irasim_layout_is_recognized(tmp_path: Path) -> None:
     pose, gripper, actions = states()[:, :6], states()[:, 6], states()[:-1] * 2
     annotation = {
         "state": pose.tolist(),

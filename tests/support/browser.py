@@ -1,4 +1,4 @@
-"""A page in headless Chromium, which tells what its videos do; no driver, no dependency."""
+"""A page in headless Chromium, which tells what its videos do; no conditions, no dependency."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A data set whose pictures show their factors as grey levels, and a model that reads and draws them."""
+"""A data set whose pictures show their factors as gray levels, and a model that reads and draws them."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from worldmodel.data.factors.array_factors import ArrayFactors
 
-STEP = 20  # grey levels between neighbouring values
+STEP = 20  # gray levels between neighboring values
 SIZE = 18
 
 

@@ -47,7 +47,7 @@ def tiny_mddiff(
 
 
 def some_images(count: int = 6, size: int = 16, seed: int = 0) -> Tensor:
-    """Blocks of random colours, uint8."""
+    """Blocks of random colors, uint8."""
     rng = torch.Generator().manual_seed(seed)
     coarse = torch.randint(256, (count, 3, 4, 4), generator=rng, dtype=torch.uint8)
     return coarse.repeat_interleave(size // 4, 2).repeat_interleave(size // 4, 3)

@@ -50,7 +50,7 @@ def make_world_model(clips: ClipDataset) -> Callable[..., WorldModel]:
         contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         frames = torch.stack([clips[i].frames for i in range(4)]).float() / 127.5 - 1
-        vae.initialise_from(frames.transpose(1, 2))
+        vae.initialize_from(frames.transpose(1, 2))
         vae.set_latent_statistics(frames.transpose(1, 2))
         return WorldModel.build(config, contract, clips.normalizer, vae=vae)
 
@@ -58,7 +58,7 @@ def make_world_model(clips: ClipDataset) -> Callable[..., WorldModel]:
 
 
 @pytest.fixture
-def randomise() -> Callable[[torch.nn.Module], None]:
+def randomize() -> Callable[[torch.nn.Module], None]:
     """Gives every trained part weights that do something, as if it had been trained."""
 
     def apply(module: torch.nn.Module) -> None:

@@ -65,12 +65,12 @@ def test_the_shipped_model_moves_the_arms_as_told(dataset):
 
 @pytest.mark.slow
 def test_the_shipped_locator_finds_the_grippers(dataset):
-    labelled = label_episode(dataset, 0, "desk_camera", (64, 64), 24)
+    labeled = label_episode(dataset, 0, "desk_camera", (64, 64), 24)
     found = Locator.from_pretrained(WEIGHTS / "locator").locate(
-        torch.from_numpy(labelled.frames).float() / 255
+        torch.from_numpy(labeled.frames).float() / 255
     )
-    distance = np.linalg.norm(found.points.numpy() - labelled.points, axis=2)
-    seen = labelled.is_known & labelled.is_visible
+    distance = np.linalg.norm(found.points.numpy() - labeled.points, axis=2)
+    seen = labeled.is_known & labeled.is_visible
     assert seen[:, :2].sum() >= 12  # only the arm that works is in the picture
     assert distance[:, :2][seen[:, :2]].mean() < 1.5
 

@@ -38,7 +38,7 @@ class ClipConfig:
     height: int = 64  # pixels
     width: int = 64  # pixels
     aspect: Literal["stretch", "crop"] = (
-        "stretch"  # how another aspect ratio is met: distort, or cut the centre
+        "stretch"  # how another aspect ratio is met: distort, or cut the center
     )
     camera: str | None = None  # camera name; none: the only camera, or the first whose name contains "head"
     merge: Literal["last", "sum"] = "last"  # action of a coarser transition: last command, or sum of deltas
@@ -91,7 +91,7 @@ def merge_actions(
 
 
 def episode_actions(episode: Episode, config: ClipConfig) -> Float[np.ndarray, "n a"]:
-    """All actions of an episode at the rate of the clips: what normalisation statistics are taken from."""
+    """All actions of an episode at the rate of the clips: what normalization statistics are taken from."""
     ratio = frames_per_step(episode.fps, config)
     positions = _positions(int((episode.num_frames - 1) / ratio) + 1, ratio)
     return merge_actions(episode.robot_actions, positions[positions < episode.num_frames], config.merge)
@@ -100,7 +100,7 @@ def episode_actions(episode: Episode, config: ClipConfig) -> Float[np.ndarray, "
 def cut_clip(
     episode: Episode, start: int, config: ClipConfig
 ) -> tuple[UInt8[Tensor, "t 3 H W"], Float[np.ndarray, "t-1 a"]]:
-    """Frames and raw (not normalised) robot actions of the clip that starts at this recorded frame."""
+    """Frames and raw (not normalized) robot actions of the clip that starts at this recorded frame."""
     positions = start + clip_offsets(episode.fps, config)
     if start < 0 or positions[-1] >= episode.num_frames:
         raise ValueError(
@@ -128,7 +128,7 @@ def resize_frames(
     width: int,
     aspect: Literal["stretch", "crop"] = "stretch",
 ) -> UInt8[Tensor, "t 3 H W"]:
-    """Antialiased bilinear resize to exactly height x width; "crop" first cuts the centre to that aspect."""
+    """Antialiased bilinear resize to exactly height x width; "crop" first cuts the center to that aspect."""
     # Torch takes no reversed and no read-only memory; planar memory behind "t H W 3" passes without a copy.
     is_usable = images.flags.writeable and min(images.strides) >= 0
     frames = torch.from_numpy(images if is_usable else images.copy()).permute(0, 3, 1, 2)

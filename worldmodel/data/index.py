@@ -51,7 +51,7 @@ class EpisodeIndex:
         return tuple(record for record in self.records if record.split == split)
 
     def normalizer(self, width: int | None = None) -> ActionNormalizer:
-        """A normaliser fitted to the training split, embodiments sorted by name."""
+        """A normalizer fitted to the training split, embodiments sorted by name."""
         if not self.stats:
             raise ValueError(f"no training episodes to take action statistics from; {self.summary()}")
         return ActionNormalizer(self.stats, width)

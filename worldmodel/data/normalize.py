@@ -194,12 +194,12 @@ class ActionNormalizer:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ActionNormalizer":
-        """The normaliser that `to_dict` described."""
+        """The normalizer that `to_dict` described."""
         try:
             stats = {entry["embodiment"]: _stats_from(entry) for entry in values["embodiments"]}
             return cls(stats, values["width"])
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a normaliser description: {error!r} in {dict(values)!r:.200}") from error
+            raise ValueError(f"not a normalizer description: {error!r} in {dict(values)!r:.200}") from error
 
     def _stats_of(self, embodiment: str) -> ActionStats:
         if embodiment not in self.stats:

@@ -21,7 +21,7 @@ class SyntheticFrames:
 
     states: Float[np.ndarray, "t state"]
     size: tuple[int, int]
-    colours: Float[np.ndarray, "3 3"]  # background, disc, square; RGB in [0, 255]
+    colors: Float[np.ndarray, "3 3"]  # background, disc, square; RGB in [0, 255]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -30,14 +30,14 @@ class SyntheticFrames:
         """The frames at these positions."""
         height, width = self.size
         y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
-        centres = self.states[list(indices), None, None, :]
+        centers = self.states[list(indices), None, None, :]
         radius, soft = 0.3, 2.0 / min(height, width)  # edges blend over about one pixel
-        disc = np.hypot(x - 0.7 * centres[..., 0], y - 0.7 * centres[..., 1])
-        images = np.broadcast_to(self.colours[0], (*disc.shape, 3))
-        images = _paint(images, disc, radius, soft, self.colours[1])
+        disc = np.hypot(x - 0.7 * centers[..., 0], y - 0.7 * centers[..., 1])
+        images = np.broadcast_to(self.colors[0], (*disc.shape, 3))
+        images = _paint(images, disc, radius, soft, self.colors[1])
         if self.states.shape[1] >= 4:
-            square = np.maximum(abs(x - 0.7 * centres[..., 2]), abs(y - 0.7 * centres[..., 3]))
-            images = _paint(images, square, radius * 0.8, soft, self.colours[2])
+            square = np.maximum(abs(x - 0.7 * centers[..., 2]), abs(y - 0.7 * centers[..., 3]))
+            images = _paint(images, square, radius * 0.8, soft, self.colors[2])
         return np.round(images).astype(np.uint8)
 
 
@@ -66,7 +66,7 @@ class SyntheticSource:
         return Episode(
             uid=f"episode{index}",
             source=f"{self.name}/episode{index}",
-            frames={"head": SyntheticFrames(states, self.size, _colours(embodiment))},
+            frames={"head": SyntheticFrames(states, self.size, _colors(embodiment))},
             robot_actions=states[1:],
             action_names=names,
             fps=self.fps,
@@ -87,7 +87,7 @@ def synthetic_source(
     seed: int = 0,
     name: str = "synthetic",
 ) -> EpisodeSource:
-    """Episodes of two shapes that go where the actions send them; embodiments take turns, in own colours."""
+    """Episodes of two shapes that go where the actions send them; embodiments take turns, in own colors."""
     if action_dim < 2:
         raise ValueError(f"a disc needs at least 2 action dimensions, got {action_dim}")
     return SyntheticSource(num_episodes, num_frames, size, action_dim, embodiments, fps, seed, name)
@@ -103,7 +103,7 @@ def _smooth_motion(rng: np.random.Generator, num_frames: int, dim: int) -> Float
     return np.clip(states, -1, 1)
 
 
-def _colours(embodiment: str) -> Float[np.ndarray, "3 3"]:
+def _colors(embodiment: str) -> Float[np.ndarray, "3 3"]:
     rng = np.random.default_rng(zlib.crc32(embodiment.encode()))
     background = rng.uniform(150, 230, 3)
     hue = rng.permutation(3)
@@ -112,7 +112,7 @@ def _colours(embodiment: str) -> Float[np.ndarray, "3 3"]:
 
 
 def _paint(
-    images: np.ndarray, distance: np.ndarray, radius: float, soft: float, colour: np.ndarray
+    images: np.ndarray, distance: np.ndarray, radius: float, soft: float, color: np.ndarray
 ) -> np.ndarray:
     cover = np.clip((radius - distance) / soft + 0.5, 0, 1)[..., None]
-    return images * (1 - cover) + colour * cover
+    return images * (1 - cover) + color * cover

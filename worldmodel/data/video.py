@@ -1,6 +1,6 @@
 """Video files as frame readers (decord where it can, PyAV elsewhere), and a writer.
 
-decord hides broken bitstreams (it shows a neighbouring picture and says nothing), so the frames of an
+decord hides broken bitstreams (it shows a neighboring picture and says nothing), so the frames of an
 episode are decoded once per process by PyAV with errors on, before decord gives random access to them.
 Videos we write end in a box with the SHA-256 of all before it: players skip it, we need not decode then.
 """

@@ -20,7 +20,7 @@ def action_judge(model: WorldModel, source: str, embodiments: Sequence[str]) -> 
         source: folder or hub id of a world model that lends its IDM; empty: the model's own.
         embodiments: the robots that are judged; both models must know them and name their actions alike.
     """
-    lender = _lender(model, source, embodiments) if source else model
+    lender = _idm_owner(model, source, embodiments) if source else model
     if lender.judge is None:
         return None
     device = model.text.device
@@ -37,7 +37,7 @@ def action_judge(model: WorldModel, source: str, embodiments: Sequence[str]) -> 
     return recover
 
 
-def _lender(model: WorldModel, source: str, embodiments: Sequence[str]) -> WorldModel:
+def _idm_owner(model: WorldModel, source: str, embodiments: Sequence[str]) -> WorldModel:
     other = WorldModel.from_pretrained(source)
     if other.judge is None:
         raise ValueError(f"judge {source}: no inverse dynamics model that was trained to tell robot actions")

@@ -1,4 +1,4 @@
-"""What else the same robot could have been told: the actions of a clip, spoilt in ways that must show.
+"""What else the same robot could have been told: the actions of a clip, spoiled in ways that must show.
 
 All in the model's own action space ([-1, 1] per dimension). Only actions behind the given frames change:
 those that led to what the model already sees are known.
@@ -47,7 +47,7 @@ def controlled_actions(
     """Name of the control -> its actions (None: no actions); what cannot be made is left out.
 
     Args:
-        actions: as recorded, normalised and padded.
+        actions: as recorded, normalized and padded.
         names: of the dimensions that are not padding; mirroring needs left_... and right_... of each.
         num_given: frames that the model is shown, whose num_given - 1 transitions stay.
         other: actions of another episode of the same robot.

@@ -42,7 +42,7 @@ class HeldOutClip:
     embodiment: str
     task: str
     frames: Float[Tensor, "t 3 H W"]  # RGB in [0, 1]
-    actions: Float[Tensor, "n a"]  # normalised and padded
+    actions: Float[Tensor, "n a"]  # normalized and padded
     mask: Bool[Tensor, " a"]  # False in the padding
     names: tuple[str, ...]  # of the robot's own dimensions
     recorded: tuple[int, ...]  # number of each frame in the recording

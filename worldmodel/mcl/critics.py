@@ -20,7 +20,7 @@ Linear = Callable[[int, int], nn.Module]  # (in, out) -> layer; stacked layers t
 
 @runtime_checkable
 class Critic(Protocol):
-    """Scores how strongly the realised mechanism depends on z."""
+    """Scores how strongly the realized mechanism depends on z."""
 
     def __call__(self, x_hat: Tensor, z: Tensor, u: Tensor) -> Tensor:
         """One score per row, shaped like the condition without its last axis."""

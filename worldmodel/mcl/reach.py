@@ -32,7 +32,7 @@ class GradientReach:
     num_tensors: int
     num_connected: int  # tensors that the loss depends on
     gradient_norm: (
-        float  # 0 when connected parameters happen to get no gradient, as behind a zero-initialised layer
+        float  # 0 when connected parameters happen to get no gradient, as behind a zero-initialized layer
     )
 
     @property

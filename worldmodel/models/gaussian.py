@@ -20,7 +20,7 @@ class Gaussian:
     lower: Float[Tensor, "*s n d d"] | None = None  # strictly lower triangular
 
     def sample(self, noise: Float[Tensor, "*s n d"]) -> Float[Tensor, "*s n d"]:
-        """The reparametrised draw mean + L noise."""
+        """The reparametrized draw mean + L noise."""
         draw = torch.addcmul(self.mean, noise, self.log_std.exp())
         return draw if self.lower is None else draw + (self.lower @ noise.unsqueeze(-1)).squeeze(-1)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Module):
-    """S linear layers, one per model, each initialised like nn.Linear from its own generator."""
+    """S linear layers, one per model, each initialized like nn.Linear from its own generator."""
 
     def __init__(self, in_dim: int, out_dim: int, streams: Sequence[torch.Generator]) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class VqObjective:
     adversarial_weight: float = 0.75  # patch discriminator, after balancing gradients; 0 = none
 
 
-class VqPlayers(nn.Module):
+class VqGan(nn.Module):
     """The autoencoder in training and its judges."""
 
     def __init__(self, vq: VQModel, objective: VqObjective) -> None:
@@ -40,7 +40,7 @@ class VqPlayers(nn.Module):
         self.perceptual = PerceptualDistance.load(objective.perceptual) if objective.perceptual else None
 
 
-def vq_step(model: VqPlayers, images: UInt8[Tensor, "b 3 H W"], generator: torch.Generator) -> Losses:
+def vq_step(model: VqGan, images: UInt8[Tensor, "b 3 H W"], generator: torch.Generator) -> Losses:
     """Losses of one batch; nothing here is random."""
     pixels = images.float() / 127.5 - 1
     latents = model.vq.encode(pixels).latents

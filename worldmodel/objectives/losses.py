@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Losses:
-    """The scalar to minimise, and its unweighted parts (detached) for the log."""
+    """The scalar to minimize, and its unweighted parts (detached) for the log."""
 
     total: Float[Tensor, ""]
     parts: Mapping[str, Float[Tensor, ""]]

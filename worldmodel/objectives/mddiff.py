@@ -1,10 +1,10 @@
 """One training step of EncDiff and MDDiff: L = L_diffusion + lambda_recon L_recon + lambda_MCL L_MCL.
 
 L_diffusion  distance of predicted from added noise, given the picture's concept tokens
-L_recon      distance of the decoder's picture G(z, u) from the picture, z the quantised clean latent
+L_recon      distance of the decoder's picture G(z, u) from the picture, z the quantized clean latent
 L_MCL        mechanistic contrast on G: the decoder at the clean latent, or the denoiser at the noisy one
 
-The quantiser's derivative is defined to be the identity, so dG/dz is taken at the quantised latent.
+The quantizer's derivative is defined to be the identity, so dG/dz is taken at the quantized latent.
 """
 
 from contextlib import nullcontext
@@ -50,11 +50,11 @@ def paper_mcl_weight(dataset: str) -> float:
 
 
 @dataclass(frozen=True)
-class Seen:
+class NoisyBatch:
     """What one batch looks like to the losses."""
 
     pixels: Float[Tensor, "b 3 H W"]
-    codes: Float[Tensor, "b c h w"]  # quantised clean latents, z of the decoder
+    codes: Float[Tensor, "b c h w"]  # quantized clean latents, z of the decoder
     condition: Float[Tensor, "b a"]  # u
     tokens: Float[Tensor, "b k m"]
     noisy: Float[Tensor, "b c h w"]  # z of the denoiser
@@ -96,24 +96,26 @@ def _terms(
     model: MDDiff, images: Tensor, generator: torch.Generator, objective: MDDiffObjective
 ) -> tuple[dict[str, tuple[float, Tensor]], dict[str, Tensor]]:
     """Losses with their weights, and what is only watched."""
-    seen = _look(model, images, generator)
+    batch = _noisy_batch(model, images, generator)
     mcl = None if model.contrast is None else model.contrast.config
     with math_attention() if mcl is not None and mcl.needs_math_attention else nullcontext():
-        predicted = model.unet(seen.noisy, seen.steps, seen.tokens)
-        painted = model.paint(seen.codes, seen.condition) if objective.reconstruction_weight else None
+        predicted = model.unet(batch.noisy, batch.steps, batch.tokens)
+        decoded = (
+            model.decode_latents(batch.codes, batch.condition) if objective.reconstruction_weight else None
+        )
     distance = F.l1_loss if objective.noise_loss == "l1" else F.mse_loss
-    weighted = {"diffusion": (1.0, distance(predicted, seen.noise))}
-    if painted is not None:
-        weighted["reconstruction"] = (objective.reconstruction_weight, F.l1_loss(painted, seen.pixels))
+    weighted = {"diffusion": (1.0, distance(predicted, batch.noise))}
+    if decoded is not None:
+        weighted["reconstruction"] = (objective.reconstruction_weight, F.l1_loss(decoded, batch.pixels))
     if model.contrast is None:
         return weighted, {}
-    output = _contrast(model, seen, predicted, painted, generator, objective)
+    output = _contrast(model, batch, predicted, decoded, generator, objective)
     assert objective.mcl_weight is not None, "the caller resolves lambda_MCL for its data set"
     weighted["mcl"] = (objective.mcl_weight, output.loss)
     return weighted, {"mcl_accuracy": output.accuracy, "mcl_gradient_norm": output.gradient_norm}
 
 
-def _look(model: MDDiff, images: Tensor, generator: torch.Generator) -> Seen:
+def _noisy_batch(model: MDDiff, images: Tensor, generator: torch.Generator) -> NoisyBatch:
     pixels = model.pixels(images)
     latents = model.latents_of(pixels)
     concepts = model.encoder(pixels)
@@ -127,14 +129,14 @@ def _look(model: MDDiff, images: Tensor, generator: torch.Generator) -> Seen:
     is_needed = model.contrast is not None and model.contrast.config.mode not in DIRECTIONAL
     codes.requires_grad_(is_needed)
     noisy.requires_grad_(is_needed)
-    return Seen(pixels, codes, model.condition(concepts, tokens), tokens, noisy, noise, steps)
+    return NoisyBatch(pixels, codes, model.condition(concepts, tokens), tokens, noisy, noise, steps)
 
 
 def _contrast(
     model: MDDiff,
-    seen: Seen,
+    batch: NoisyBatch,
     predicted: Tensor,
-    painted: Tensor | None,
+    decoded: Tensor | None,
     generator: torch.Generator,
     objective: MDDiffObjective,
 ) -> MclOutput:
@@ -142,18 +144,18 @@ def _contrast(
     assert model.config.contrast is not None
     generate: Generator
     if model.config.contrast.generator == "decoder":
-        generate, z, x_hat = model.paint, seen.codes, painted
+        generate, z, x_hat = model.decode_latents, batch.codes, decoded
     else:
 
         def generate(noisy: Tensor, condition: Tensor) -> Tensor:
-            noise: Tensor = model.unet(noisy, seen.steps, model.tokens_of_condition(condition))
+            noise: Tensor = model.unet(noisy, batch.steps, model.tokens_of_condition(condition))
             return noise
 
-        z, x_hat = seen.noisy, predicted
+        z, x_hat = batch.noisy, predicted
     # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
     x_hat = x_hat if x_hat is not None and x_hat.requires_grad else None
-    keys = seen.condition if objective.trained_keys else seen.condition.detach()
-    output: MclOutput = model.contrast(generate, z, keys, u_for_g=seen.condition, x_hat=x_hat, rng=generator)
+    keys = batch.condition if objective.trained_keys else batch.condition.detach()
+    output: MclOutput = model.contrast(generate, z, keys, u_for_g=batch.condition, x_hat=x_hat, rng=generator)
     return output
 
 

@@ -73,7 +73,7 @@ def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
 
 def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:
     clip = _noisy_clip(model, batch, generator)
-    actions, terms = _drive(model, batch, generator)
+    actions, terms = _action_condition(model, batch, generator)
     embedding, text = model.interface(actions, clip.missing), model.text_context()
 
     def generate(noisy: Tensor) -> FdmOutput:
@@ -139,7 +139,7 @@ def _contrasted(model: WorldModel, clip: NoisyClip) -> Bool[Tensor, "b f"]:
     return is_future & ~clip.missing
 
 
-def _drive(
+def _action_condition(
     model: WorldModel, batch: ClipBatch, generator: torch.Generator
 ) -> tuple[Float[Tensor, "b n u"], Terms]:
     """What drives the clip, and the losses of what inferred or judged it."""

@@ -8,7 +8,7 @@ from worldmodel.models.world_model.action_interface import ActionEmbedding
 from worldmodel.models.world_model.model import WorldModel
 
 
-class Driver:
+class ActionConditions:
     """The actions of a whole video, cut into windows of one clip; beyond the end the last action is held.
 
     A latent-action model given robot actions gets them through its controller, from the last known frame of

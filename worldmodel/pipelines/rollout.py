@@ -21,7 +21,7 @@ from worldmodel.diffusion.euler import euler_sample, schedule_per_frame, sigma_s
 from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import FRAMES_PER_LATENT, RolloutResult
 
 Generators = torch.Generator | Sequence[torch.Generator]
@@ -89,19 +89,19 @@ class RolloutPipeline:
         generator: Generators | None = None,
         anchor: bool = False,
     ) -> RolloutResult:
-        """As `__call__`, for robot actions that are normalised and padded, as those of a ClipBatch are."""
-        driver = Driver(self.model, robot_actions, latent_actions, num_frames)
+        """As `__call__`, for robot actions that are normalized and padded, as those of a ClipBatch are."""
+        conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames)
         given = frames.to(self.model.text.device)
         given = given.float() / 255 if given.dtype == torch.uint8 else given.float()
         with _evaluation_mode(self.model):
-            chunks = list(self.stream(given, driver, num_inference_steps, generator, anchor=anchor))
+            chunks = list(self.stream(given, conditions, num_inference_steps, generator, anchor=anchor))
         return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
 
     @torch.no_grad()
     def stream(
         self,
         frames: Float[Tensor, "b t 3 H W"],
-        driver: Driver,
+        conditions: ActionConditions,
         num_inference_steps: int = 8,
         generator: Generators | None = None,
         *,
@@ -110,17 +110,17 @@ class RolloutPipeline:
         """The generated frames, chunk by chunk: memory does not grow with the length of the video."""
         model, config = self.model, self.model.config
         num_recent = FRAMES_PER_LATENT * (config.history - 1) + 1
-        _check_start(frames.shape[1], num_recent, driver.num_frames, anchor and config.history < 2)
+        _check_start(frames.shape[1], num_recent, conditions.num_frames, anchor and config.history < 2)
         text = model.text_context(with_keys=True)
         sigmas = sigma_schedule(num_inference_steps, config.objective.shift)
         num_known, first, recent = frames.shape[1], frames[:, :1], frames[:, -num_recent:]
-        while num_known < driver.num_frames:
+        while num_known < conditions.num_frames:
             is_anchored = anchor and num_known > num_recent
             past = torch.cat([first, recent[:, 1:]], 1) if is_anchored else recent
-            embedding = driver.embed(num_known, recent, has_jump=is_anchored)
+            embedding = conditions.embed(num_known, recent, has_jump=is_anchored)
             made = self._continue(past, embedding, text, sigmas, generator)
             recent = torch.cat([recent, made], 1)[:, -num_recent:]
-            yield made[:, : driver.num_frames - num_known]
+            yield made[:, : conditions.num_frames - num_known]
             num_known += made.shape[1]
 
     def _continue(

@@ -18,14 +18,14 @@ from worldmodel.report.estimates import Estimate
 
 PANEL_WIDTH = 192  # pixels; smaller frames are enlarged by whole factors, so that pixels stay pixels
 GAP = 4  # white pixels between panels
-MAIN_COLOURS = {"true": "#0b3d91", "static": "#222222", "autoencoder": "#8a8a8a"}
-COLOURS = ("#1f6fb4", "#d1592a", "#4f8f3a")  # left gripper, right gripper, object
+MAIN_COLORS = {"true": "#0b3d91", "static": "#222222", "autoencoder": "#8a8a8a"}
+COLORS = ("#1f6fb4", "#d1592a", "#4f8f3a")  # left gripper, right gripper, object
 
 
 def side_by_side(
     real: Float[Tensor, "t 3 H W"], made: Float[Tensor, "t 3 H W"]
 ) -> UInt8[np.ndarray, "t height width 3"]:
-    """Truth, prediction, and their signed difference around mid grey."""
+    """Truth, prediction, and their signed difference around mid gray."""
     difference = (0.5 + 0.5 * (made - real)).clamp(0, 1)
     panels = [_enlarged(panel.clamp(0, 1)) for panel in (real, made, difference)]
     gap = panels[0].new_ones(*panels[0].shape[:3], GAP)
@@ -43,10 +43,10 @@ def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Sequence[Estimate]
             means, lows, highs = (
                 np.array([getattr(e, part) for e in curve]) for part in ("mean", "low", "high")
             )
-            colour = MAIN_COLOURS.get(name) or f"C{sorted(rows.keys() - MAIN_COLOURS.keys()).index(name)}"
-            style = {"linewidth": 2.2} if name in MAIN_COLOURS else {"linewidth": 1.2, "linestyle": "--"}
-            (line,) = axis.plot(frames, means, label=name.replace("_", " "), color=colour, **style)
-            if name in MAIN_COLOURS:
+            color = MAIN_COLORS.get(name) or f"C{sorted(rows.keys() - MAIN_COLORS.keys()).index(name)}"
+            style = {"linewidth": 2.2} if name in MAIN_COLORS else {"linewidth": 1.2, "linestyle": "--"}
+            (line,) = axis.plot(frames, means, label=name.replace("_", " "), color=color, **style)
+            if name in MAIN_COLORS:
                 axis.fill_between(frames, lows, highs, alpha=0.15, color=line.get_color(), linewidth=0)
         axis.set(title=title, xlabel="frame")
         axis.grid(alpha=0.25)
@@ -69,10 +69,10 @@ def draw_trajectories(
     for axis, frame, title in ((axes[0], real[-1], "truth"), (axes[1], made[-1], "prediction")):
         axis.imshow(frame.clamp(0, 1).permute(1, 2, 0).numpy(), alpha=0.75, interpolation="nearest")
         for points, style in ((real_points, "-"), (made_points, "--")):
-            for point, colour in zip(range(points.shape[1]), COLOURS, strict=False):
+            for point, color in zip(range(points.shape[1]), COLORS, strict=False):
                 x, y = points[:, point, 0].numpy() - 0.5, points[:, point, 1].numpy() - 0.5
-                axis.plot(x, y, style, color=colour, linewidth=1.6)
-                axis.plot(x[-1:], y[-1:], "o" if style == "-" else "x", color=colour, markersize=5)
+                axis.plot(x, y, style, color=color, linewidth=1.6)
+                axis.plot(x[-1:], y[-1:], "o" if style == "-" else "x", color=color, markersize=5)
         axis.set(title=title, xlim=(-0.5, frame.shape[2] - 0.5), ylim=(frame.shape[1] - 0.5, -0.5))
         axis.axis("off")
     save_figure(figure, path)
@@ -111,13 +111,13 @@ def draw_points(path: Path, panels: Sequence[PointPanel]) -> None:
     size = (3.4 * len(panels) + 1.2, 1.2 + 0.42 * count)
     figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
-        axis.axvline(panel.floor, color=MAIN_COLOURS["static"], linewidth=1, linestyle=":")
+        axis.axvline(panel.floor, color=MAIN_COLORS["static"], linewidth=1, linestyle=":")
         for place, estimates in enumerate(panel.rows.values()):
             for number, estimate in enumerate(estimates):
                 ends = np.abs(np.array([[estimate.low], [estimate.high]]) - estimate.mean)
-                width, colour = (5, "#a9c4e6") if not number else (1.4, MAIN_COLOURS["true"])
+                width, color = (5, "#a9c4e6") if not number else (1.4, MAIN_COLORS["true"])
                 error = np.where(np.isfinite(ends), ends, 0)
-                axis.errorbar(estimate.mean, place, xerr=error, color=colour, elinewidth=width, fmt="o", ms=4)
+                axis.errorbar(estimate.mean, place, xerr=error, color=color, elinewidth=width, fmt="o", ms=4)
         axis.set(title=panel.title, yticks=range(len(panel.rows)), yticklabels=list(panel.rows))
         axis.title.set_size(10)
         axis.grid(axis="x", alpha=0.25)
@@ -131,7 +131,7 @@ def draw_bars(path: Path, values: Mapping[str, Estimate], label: str) -> None:
     means = np.array([estimate.mean for estimate in values.values()])
     ends = np.array([(estimate.low, estimate.high) for estimate in values.values()]).T
     errors = np.nan_to_num(np.abs(ends - means), posinf=0.0)
-    axis.barh(list(values), means, xerr=errors, color=COLOURS[0], error_kw={"linewidth": 1, "alpha": 0.6})
+    axis.barh(list(values), means, xerr=errors, color=COLORS[0], error_kw={"linewidth": 1, "alpha": 0.6})
     axis.invert_yaxis()
     axis.set_xlabel(label)
     axis.grid(axis="x", alpha=0.25)

@@ -12,9 +12,9 @@ UNKNOWN = (float("nan"), float("nan"))  # one value says nothing about its sprea
 
 def wilson_interval(hits: int, trials: int) -> Interval:
     """Wilson's interval of a proportion."""
-    centre = (hits + Z * Z / 2) / (trials + Z * Z)
+    center = (hits + Z * Z / 2) / (trials + Z * Z)
     half = Z / (trials + Z * Z) * (hits * (trials - hits) / trials + Z * Z / 4) ** 0.5
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def mean_interval(values: Float[np.ndarray, " items"]) -> Interval:

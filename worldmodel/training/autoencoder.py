@@ -69,7 +69,7 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
         latents_std=(1.0,) * config.latent_channels,
     )
     start = initial_video(clips, config.num_initial_clips)
-    model.initialise_from(start)
+    model.initialize_from(start)
 
     def step(model: CausalAutoencoder, batch: ClipBatch, generator: torch.Generator) -> Losses:
         video = to_video(batch)

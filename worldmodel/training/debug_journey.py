@@ -60,7 +60,7 @@ def prepare(output: Path) -> list[str]:
     return overrides
 
 
-def travel(output: Path, name: str, overrides: Sequence[str]) -> dict[str, float]:
+def run_variant(output: Path, name: str, overrides: Sequence[str]) -> dict[str, float]:
     """Train 2 steps, resume to 4, load the result afresh, roll out beyond one clip, write metrics."""
     folder = output / name
     overrides = [*overrides, *VARIANTS[name], f"output={folder}"]
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     overrides = prepare(arguments.output)
     for name in arguments.only:
-        metrics = travel(arguments.output, name, overrides)
+        metrics = run_variant(arguments.output, name, overrides)
         print(f"{name:<16}" + "  ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
     return 0
 

@@ -23,7 +23,7 @@ from worldmodel.training.runs.world_model import (
     build_run,
     data_identity,
     export_model,
-    say_contrast,
+    log_mcl_reach,
 )
 
 
@@ -33,7 +33,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config, accelerator.device)
-    say_contrast(run, accelerator)
+    log_mcl_reach(run, accelerator)
     result = fit(
         world_model_step,
         run.model,

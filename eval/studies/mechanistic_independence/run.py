@@ -131,7 +131,7 @@ def true_gaps(config: CellConfig, num_points: int = 64) -> dict[str, Any]:
 def measures(jacobian: torch.Tensor) -> dict[str, float]:
     """First-order criteria of one Jacobian sample in the given basis."""
     return {
-        "contrast": compositional_contrast(jacobian, blocks=BLOCKS).normalised,
+        "contrast": compositional_contrast(jacobian, blocks=BLOCKS).normalized,
         "private_share": type_m(jacobian, blocks=BLOCKS).score,
         "sparse_volume": sparse_volume_loss(jacobian, BLOCKS).item(),
         "sparse_coordinates": sparse_volume_loss(jacobian, [(i,) for i in range(DIM)]).item(),

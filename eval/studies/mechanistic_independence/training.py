@@ -170,7 +170,7 @@ def _loss(model: StackedAutoencoder, x: Tensor, config: CellConfig, rng: torch.G
     measure: Callable[[Tensor, Blocks], Tensor] = sparse_volume_loss
     if config.objective.startswith("contrast"):
         normalised = config.objective == "contrast_normalised"
-        measure = partial(compositional_contrast_loss, normalised=normalised)
+        measure = partial(compositional_contrast_loss, normalized=normalised)
     return error + config.weight * config.num_seeds * measure(jacobian, blocks)
 
 
@@ -202,7 +202,7 @@ def evaluate(model: StackedAutoencoder, generator: RingGenerator, config: CellCo
         "unexplained": unexplained.tolist(),
         **slot_recovery(truth.double(), z.double()),
         **{f"regrouped_{name}": values for name, values in found.items()},
-        "contrast": [compositional_contrast(one, blocks=BLOCKS).normalised for one in jacobian],
+        "contrast": [compositional_contrast(one, blocks=BLOCKS).normalized for one in jacobian],
         "sparse_volume": [sparse_volume_loss(one, BLOCKS).item() for one in jacobian],
         "sparse_coordinates": [sparse_volume_loss(one, COORDINATES).item() for one in jacobian],
         "merges": [graph.merges.tolist() for graph in graphs],

@@ -43,7 +43,7 @@ def test_all_ways_read_the_same_clips(folder: Path) -> None:
     for i in range(6):
         frames, actions = datasets[PLAIN][i]
         ours = datasets[HDF5][i]
-        assert torch.equal(frames, ours.frames)  # OpenCV is the other implementation of the colour rule
+        assert torch.equal(frames, ours.frames)  # OpenCV is the other implementation of the color rule
         moving = ours.robot_actions.abs() < 0.999  # neither clipped nor constant
         moving[:, -1] = False
         assert moving.float().mean() > 0.5

@@ -48,7 +48,7 @@ def test_frames_come_in_the_order_asked_for(tmp_path: Path, robotwin_files) -> N
         reader.read([8])
 
 
-def test_colours_are_decided_buffer_by_buffer(tmp_path: Path, robotwin_files) -> None:
+def test_colors_are_decided_buffer_by_buffer(tmp_path: Path, robotwin_files) -> None:
     robotwin_files.write_legacy(tmp_path / "data" / "episode0.hdf5", standard=lambda i: i % 3 == 0)
     episode = RobotwinDataset(tmp_path)[0]
     assert image_error(episode, "head_camera", robotwin_files.draw_frames(8)) < 2.5

@@ -15,7 +15,7 @@ def test_encoding_is_what_opencv_writes(robotwin_files) -> None:
         assert encode_swapped(frame) == cv2.imencode(".jpg", frame)[1].tobytes()
 
 
-def test_small_pictures_keep_their_colour_resolution() -> None:
+def test_small_pictures_keep_their_color_resolution() -> None:
     frame = np.full((64, 64, 3), 128, np.uint8)
     frame[::3, :, 0], frame[:, ::3, 2] = 250, 250
     error = {
@@ -28,12 +28,12 @@ def test_small_pictures_keep_their_colour_resolution() -> None:
     assert error["ours"] < 0.2 * error["4:2:0"]
 
 
-@pytest.mark.parametrize("colour", PURE)
+@pytest.mark.parametrize("color", PURE)
 @pytest.mark.parametrize("standard", [False, True])
-def test_pure_colours_come_back(colour: str, standard: bool, robotwin_files) -> None:
-    frame = np.full((32, 32, 3), PURE[colour], np.uint8)
+def test_pure_colors_come_back(color: str, standard: bool, robotwin_files) -> None:
+    frame = np.full((32, 32, 3), PURE[color], np.uint8)
     buffer = robotwin_files.encode(frame, standard)
-    assert read_header(buffer).has_standard_colours is standard
+    assert read_header(buffer).has_standard_colors is standard
     assert np.abs(decode_rgb(buffer, (32, 32)).astype(int) - frame).max() <= 2
 
 
@@ -50,8 +50,8 @@ def test_comment_counts_only_as_a_segment_before_the_pixels() -> None:
     plain = encode_swapped(frame)
     spoken = io.BytesIO()
     Image.fromarray(frame).save(spoken, "JPEG", comment=b"not XPL-RGB1")
-    assert not read_header(spoken.getvalue()).has_standard_colours
-    assert not read_header(plain[:-2] + b"\xff\xfe\x00\x0aXPL-RGB1\xff\xd9").has_standard_colours
+    assert not read_header(spoken.getvalue()).has_standard_colors
+    assert not read_header(plain[:-2] + b"\xff\xfe\x00\x0aXPL-RGB1\xff\xd9").has_standard_colors
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"optimize": True}, {"subsampling": 0}])
@@ -64,14 +64,14 @@ def test_header_gives_the_size_of_any_jpeg(options: dict) -> None:
 
 def test_broken_buffers_are_refused(robotwin_files) -> None:
     buffer = encode_swapped(robotwin_files.draw_frames(1)[0])
-    grey = io.BytesIO()
-    Image.fromarray(np.zeros((48, 64), np.uint8)).save(grey, "JPEG")
+    gray = io.BytesIO()
+    Image.fromarray(np.zeros((48, 64), np.uint8)).save(gray, "JPEG")
     cases = {
         "not a JPEG": b"",
         "cut off": buffer[:-2],
         "expected 48x65": buffer,
         "no usable size": buffer[:30],
-        "1 colour components": grey.getvalue(),
+        "1 color components": gray.getvalue(),
     }
     for message, data in cases.items():
         with pytest.raises(ValueError, match=message):

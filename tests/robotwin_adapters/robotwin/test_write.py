@@ -57,7 +57,7 @@ def test_tree_is_the_one_robotwin_writes(tmp_path: Path, episode: RobotwinEpisod
     assert tree(ours)["pointcloud"] == ("float64", (COUNT, 0))
 
 
-def test_numbers_are_exact_and_opencv_sees_true_colours(tmp_path: Path, episode: RobotwinEpisode) -> None:
+def test_numbers_are_exact_and_opencv_sees_true_colors(tmp_path: Path, episode: RobotwinEpisode) -> None:
     with h5py.File(write_robotwin_episode(tmp_path, 0, episode)) as file:
         vector = file["joint_action/vector"][()]
         np.testing.assert_array_equal(vector[:, :7], episode.left_arm)

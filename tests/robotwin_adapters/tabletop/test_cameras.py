@@ -111,7 +111,7 @@ def outline(part: Part) -> np.ndarray:
     else:
         directions = np.random.default_rng(0).normal(size=(500, 3))
         points = part.size[0] * directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    return np.asarray(part.centre) + points
+    return np.asarray(part.center) + points
 
 
 @pytest.mark.parametrize("spec", OBJECTS, ids=lambda spec: spec.name)

@@ -17,7 +17,7 @@ import pytest
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop import collect as collect_module
 from robotwin_adapters.tabletop.collect import CollectSummary, collect, collect_all, recording_pool
-from robotwin_adapters.tabletop.record import Recording, RecordingConfig, record_episode
+from robotwin_adapters.tabletop.record import RecordingConfig, SimulatedEpisode, record_episode
 from worldmodel.cli import main
 
 CONFIG = RecordingConfig("babble", "finch", width=20, height=16, supersample=False)
@@ -34,7 +34,7 @@ class ScriptedPool(Executor):
         self.seeds.append(seed)
         if seed == self.interrupt_at:
             raise KeyboardInterrupt
-        future: Future[Recording | None] = Future()
+        future: Future[SimulatedEpisode | None] = Future()
         future.set_result(None if seed in self.failing else function(config, seed))
         return future
 
@@ -87,7 +87,7 @@ def test_the_reader_recovers_everything(three: Path) -> None:
     np.testing.assert_allclose(episode.robot_actions[:, :6], truth.left_arm[1:], rtol=1e-6)
     seen = episode.frames["desk_camera"].read(range(episode.num_frames)).astype(int)
     drawn = truth.cameras["desk_camera"].rgb.astype(int)
-    assert np.abs(seen - drawn).mean() < 10  # JPEG with halved colour, on very small pictures
+    assert np.abs(seen - drawn).mean() < 10  # JPEG with halved color, on very small pictures
     warm_seen, warm_drawn = (picture[..., 0] - picture[..., 2] for picture in (seen, drawn))
     assert np.corrcoef(warm_seen.ravel(), warm_drawn.ravel())[0, 1] > 0.7  # red and blue not exchanged
 

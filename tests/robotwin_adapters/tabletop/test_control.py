@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from robotwin_adapters.tabletop.control import Controller, Frame
+from robotwin_adapters.tabletop.control import ArmController, Frame
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.scene import Scene, build_scene
 from robotwin_adapters.tabletop.tasks import sample_setup
@@ -23,9 +23,9 @@ class Tape:
         self.steps.append(round(scene.data.time / 0.004))
 
 
-def controller_with(name: str = "finch") -> tuple[Controller, Tape]:
+def controller_with(name: str = "finch") -> tuple[ArmController, Tape]:
     tape = Tape()
-    return Controller(
+    return ArmController(
         build_scene(sample_setup("babble", EMBODIMENTS[name], np.random.default_rng(0))), tape
     ), tape
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from robotwin_adapters.tabletop.control import Controller, Frame
+from robotwin_adapters.tabletop.control import ArmController, Frame
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.expert import RETREAT, choose_grasp, place_a_beside_b
 from robotwin_adapters.tabletop.kinematics import ArmKinematics
@@ -22,14 +22,14 @@ def ignore(scene: Scene, frame: Frame) -> None:
 
 def grasped(
     thing: ObjectSpec, robot: str = "finch", *, slippery: bool = False
-) -> tuple[Controller, ArmKinematics]:
+) -> tuple[ArmController, ArmKinematics]:
     """Close the right hand on A and lift it by the expert's first four primitives."""
     b = OBJECTS[0] if thing != OBJECTS[0] else OBJECTS[1]
     spec = SceneSpec(EMBODIMENTS[robot], thing, b, Placement(0.1, -0.1, 0.5), Placement(-0.1, 0.0, 0.0))
     scene = build_scene(spec)
     if slippery:
         scene.model.geom_friction[:, 0] = 0.01
-    controller = Controller(scene, ignore)
+    controller = ArmController(scene, ignore)
     controller.settle()
     arm = ArmKinematics(scene, scene.right)
     grasp = choose_grasp(TASK, scene, arm)
@@ -45,7 +45,7 @@ def grasped(
     return controller, arm
 
 
-def height(controller: Controller) -> float:
+def height(controller: ArmController) -> float:
     return float(controller.scene.data.xpos[controller.scene.body_a][2]) - TABLE_TOP
 
 
@@ -93,7 +93,7 @@ def test_a_goal_out_of_reach_is_a_failure_not_a_crash() -> None:
     spec = SceneSpec(
         EMBODIMENTS["wren"], OBJECTS[0], OBJECTS[1], Placement(0.2, -0.1, 0.0), Placement(-0.5, 0.3, 0.0)
     )
-    controller = Controller(build_scene(spec), ignore)
+    controller = ArmController(build_scene(spec), ignore)
     controller.settle()
     assert place_a_beside_b(TASK, controller.scene, controller) is False
 

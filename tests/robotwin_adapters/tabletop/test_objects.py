@@ -14,7 +14,7 @@ def width_along(thing: ObjectSpec, yaw: float) -> float:
             half = part.size[0] * abs(math.cos(yaw)) + part.size[1] * abs(math.sin(yaw))
         else:
             half = part.size[0]
-        halves.append(half + abs(part.centre[0] * math.cos(yaw) + part.centre[1] * math.sin(yaw)))
+        halves.append(half + abs(part.center[0] * math.cos(yaw) + part.center[1] * math.sin(yaw)))
     return 2 * max(halves)
 
 
@@ -36,7 +36,7 @@ def test_objects_stand_on_their_underside_and_pass_under_a_carried_one() -> None
     for thing in OBJECTS:
         halves = {"box": 2, "cylinder": 1, "sphere": 0}
         spans = [
-            (p.centre[2] - p.size[halves[p.shape]], p.centre[2] + p.size[halves[p.shape]])
+            (p.center[2] - p.size[halves[p.shape]], p.center[2] + p.size[halves[p.shape]])
             for p in thing.parts
         ]
         assert min(low for low, _ in spans) == pytest.approx(0.0), thing.name

@@ -6,14 +6,14 @@ import pytest
 
 from robotwin_adapters.tabletop.cameras import DESK, cam2world_gl, camera_pose
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
-from robotwin_adapters.tabletop.record import Recording, RecordingConfig, record_episode
+from robotwin_adapters.tabletop.record import RecordingConfig, SimulatedEpisode, record_episode
 from robotwin_adapters.tabletop.render import Renderer
 from robotwin_adapters.tabletop.simulate import run_episode
 
 SMALL = RecordingConfig("place_a2b_left", "finch", width=24, height=16, supersample=False)
 
 
-def recorded(config: RecordingConfig, seed: int = 0) -> Recording:
+def recorded(config: RecordingConfig, seed: int = 0) -> SimulatedEpisode:
     recording = record_episode(config, seed)
     assert recording is not None
     return recording
@@ -54,7 +54,7 @@ def test_every_camera_and_number_is_there(embodiment: str, joints: int) -> None:
     assert recording.scene_info["embodiment"] == embodiment
 
 
-def test_randomised_episodes_differ_in_look_and_camera_but_not_by_chance() -> None:
+def test_randomized_episodes_differ_in_look_and_camera_but_not_by_chance() -> None:
     config = replace(SMALL, task="babble", randomize=True)
     one, same, other = recorded(config, 1), recorded(config, 1), recorded(config, 2)
     pictures, again = (recording.cameras["desk_camera"] for recording in (one, same))

@@ -36,7 +36,7 @@ SCENE = """
 </mujoco>
 """
 WHITE = (1.0, 1.0, 1.0)
-FLAT = Look(ambient=1.0, diffuse=0.0, underside=0.0, shadow=0.0, table=(WHITE, WHITE))  # pure colours only
+FLAT = Look(ambient=1.0, diffuse=0.0, underside=0.0, shadow=0.0, table=(WHITE, WHITE))  # pure colors only
 WRIST = Camera("wrist", (0.0, 0.0, 0.0), (0, 0, 1), (-1, 0, 0), fovy=60, site="hand")
 
 
@@ -55,7 +55,7 @@ def state(model: mujoco.MjModel, turn: float = 0.0) -> mujoco.MjData:
 def ray_by_ray(
     model: mujoco.MjModel, data: mujoco.MjData, camera: Camera, width: int, height: int
 ) -> np.ndarray:
-    """Flat colours by one mj_ray call a pixel, rays from the inverse of K: nothing of Renderer."""
+    """Flat colors by one mj_ray call a pixel, rays from the inverse of K: nothing of Renderer."""
     pose = camera_pose(camera, model, data)
     to_ray = pose.rotation @ np.linalg.inv(intrinsic_cv(camera.fovy, width, height).astype(np.float64))
     picture = np.empty((height, width, 3), np.uint8)
@@ -64,8 +64,8 @@ def ray_by_ray(
         for column in range(width):
             ray = to_ray @ np.array([column + 0.5, row + 0.5, 1.0])
             mujoco.mj_ray(model, data, pose.position, ray / np.linalg.norm(ray), groups, True, -1, geom)
-            colour = model.geom_rgba[geom[0], :3] if geom[0] >= 0 else np.asarray(FLAT.sky)
-            picture[row, column] = np.float32(255) * colour + 0.5
+            color = model.geom_rgba[geom[0], :3] if geom[0] >= 0 else np.asarray(FLAT.sky)
+            picture[row, column] = np.float32(255) * color + 0.5
     return picture
 
 
@@ -89,10 +89,10 @@ def test_the_ball_is_where_the_matrices_say(model: mujoco.MjModel, width: int, h
     red = np.clip((picture[..., 0] - picture[..., 1]) / 255, 0, 1)
     rows, columns = np.indices(red.shape) + 0.5
     seen = np.array([(red * columns).sum(), (red * rows).sum()]) / red.sum()
-    centre = extrinsic_cv(camera_pose(HEAD, model, data)) @ np.append(data.geom("ball").xpos, 1.0)
-    u, v, w = intrinsic_cv(HEAD.fovy, width, height) @ centre
+    center = extrinsic_cv(camera_pose(HEAD, model, data)) @ np.append(data.geom("ball").xpos, 1.0)
+    u, v, w = intrinsic_cv(HEAD.fovy, width, height) @ center
     np.testing.assert_allclose(seen, [u / w, v / w], atol=0.02 * height / 2)
-    radius = 0.03 * intrinsic_cv(HEAD.fovy, width, height)[0, 0] / centre[2]
+    radius = 0.03 * intrinsic_cv(HEAD.fovy, width, height)[0, 0] / center[2]
     assert red.sum() == pytest.approx(np.pi * radius**2, rel=0.08)
 
 
@@ -146,20 +146,20 @@ def test_no_shadow_is_lost_to_culling(model: mujoco.MjModel, monkeypatch: pytest
 def test_table_can_be_checkered_or_plain(model: mujoco.MjModel) -> None:
     red, blue = (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)
     data = state(model)
-    for table, colours in (((red, blue), 2), ((red, red), 1)):
+    for table, colors in (((red, blue), 2), ((red, red), 1)):
         look = replace(FLAT, table=table)
         picture = Renderer(model, HEAD, 320, 240, look=look, supersample=False).render(data)
         top = picture[:60].reshape(-1, 3)
-        assert len(np.unique(top[(top[:, 1] == 0)], axis=0)) == colours
+        assert len(np.unique(top[(top[:, 1] == 0)], axis=0)) == colors
 
 
-def test_colours_of_the_look_replace_those_of_the_model(model: mujoco.MjModel) -> None:
-    look = replace(FLAT, colours={model.geom("ball").id: (1.0, 1.0, 0.0)})
+def test_colors_of_the_look_replace_those_of_the_model(model: mujoco.MjModel) -> None:
+    look = replace(FLAT, colors={model.geom("ball").id: (1.0, 1.0, 0.0)})
     picture = Renderer(model, HEAD, 64, 64, look=look, supersample=False).render(state(model))
     assert (picture == (255, 255, 0)).all(-1).sum() > 20
     assert not (picture == (255, 0, 0)).all(-1).any()
     with pytest.raises(ValueError, match="geom 99"):
-        Renderer(model, HEAD, 64, 64, look=Look(colours={99: (1.0, 1.0, 0.0)}))
+        Renderer(model, HEAD, 64, 64, look=Look(colors={99: (1.0, 1.0, 0.0)}))
 
 
 def test_tiny_pictures_are_refused(model: mujoco.MjModel) -> None:

@@ -29,11 +29,11 @@ def picture(dataset: Rooms, *factors: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("hues", [(0, 3, 7), (9, 9, 9), (5, 1, 2)])
-def test_recolouring_equals_rendering_in_colour(dataset: Rooms, hues: tuple[int, int, int]) -> None:
+def test_recoloring_equals_rendering_in_color(dataset: Rooms, hues: tuple[int, int, int]) -> None:
     model = rendered.build_room("capsule", rendered.SCALES[7])
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    look = rendered.coloured(model, *(tuple(palette()[hue] / 255) for hue in hues))
+    look = rendered.colored(model, *(tuple(palette()[hue] / 255) for hue in hues))
     direct = Renderer(model, rendered.view(rendered.ANGLES[14]), 128, 128, look=look).render(data)
     direct = direct.reshape(64, 2, 64, 2, 3).mean((1, 3))
     assert np.abs(picture(dataset, *hues, 7, 3, 14) - direct).max() <= 1.5  # two roundings, in levels of 255

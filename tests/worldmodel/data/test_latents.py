@@ -212,10 +212,10 @@ def test_the_table_travels_without_its_open_files(tmp_path) -> None:
     index = make_index()
     table = LatentCache(str(tmp_path), "vae").build(index, encode)
     latents, _ = table.read(index.records[2], 1)
-    travelled = pickle.loads(pickle.dumps(table))
+    traveled = pickle.loads(pickle.dumps(table))
     assert len(pickle.dumps(table)) < 2000
-    assert travelled.paths == table.paths
-    assert torch.equal(travelled.read(index.records[2], 1)[0], latents)
+    assert traveled.paths == table.paths
+    assert torch.equal(traveled.read(index.records[2], 1)[0], latents)
 
 
 def test_reading_maps_the_file(tmp_path) -> None:

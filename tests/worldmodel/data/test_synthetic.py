@@ -5,9 +5,9 @@ import numpy as np
 from worldmodel.data.synthetic import synthetic_source
 
 
-def centre_of(frames: np.ndarray, colour: np.ndarray) -> np.ndarray:
-    """(x, y) in [-1, 1] of the pixels of one colour."""
-    match = np.abs(frames.astype(float) - colour).sum(-1) < 3
+def center_of(frames: np.ndarray, color: np.ndarray) -> np.ndarray:
+    """(x, y) in [-1, 1] of the pixels of one color."""
+    match = np.abs(frames.astype(float) - color).sum(-1) < 3
     grid = np.linspace(-1, 1, frames.shape[1])
     return np.array([[grid[np.nonzero(m)[1]].mean(), grid[np.nonzero(m)[0]].mean()] for m in match])
 
@@ -16,10 +16,10 @@ def test_shapes_go_where_the_actions_send_them() -> None:
     episode = synthetic_source(num_episodes=1, num_frames=17, size=(96, 96))[0]
     reader = episode.frames["head"]
     frames = reader.read(range(17))
-    square = centre_of(frames, reader.colours[2])  # drawn last, never hidden
+    square = center_of(frames, reader.colors[2])  # drawn last, never hidden
     np.testing.assert_allclose(square[1:], 0.7 * episode.robot_actions[:, 2:4], atol=0.02)
     disc = synthetic_source(num_episodes=1, num_frames=17, size=(96, 96), action_dim=2)[0]
-    seen = centre_of(disc.frames["head"].read(range(17)), disc.frames["head"].colours[1])
+    seen = center_of(disc.frames["head"].read(range(17)), disc.frames["head"].colors[1])
     np.testing.assert_allclose(seen[1:], 0.7 * disc.robot_actions, atol=0.02)
 
 

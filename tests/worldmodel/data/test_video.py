@@ -49,7 +49,7 @@ def test_written_video_reads_back(clip: tuple[Path, np.ndarray]) -> None:
     assert probe_video(path).fps == pytest.approx(10)
     decoded = reader.read(range(30)).astype(int)
     assert np.abs(decoded - frames).mean() < 4
-    # The frame at a position is the one that was written there, not a neighbour.
+    # The frame at a position is the one that was written there, not a neighbor.
     distance = np.abs(decoded[:, None] - frames[None].astype(int)).mean(axis=(2, 3, 4))
     assert distance.argmin(axis=1).tolist() == list(range(30))
 

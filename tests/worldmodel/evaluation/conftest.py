@@ -72,7 +72,7 @@ def make_model(contract: FrameContract, training_clips: ClipDataset) -> Callable
         config = WorldModelConfig(**{"backbone": tiny_wan(), "idm": idm, "latent_action_dim": 4, **options})
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         frames = torch.stack([training_clips[i].frames for i in range(4)]).float() / 127.5 - 1
-        vae.initialise_from(frames.transpose(1, 2))
+        vae.initialize_from(frames.transpose(1, 2))
         vae.set_latent_statistics(frames.transpose(1, 2))
         model = WorldModel.build(config, contract, training_clips.normalizer, vae=vae)
         generator = torch.Generator().manual_seed(7)

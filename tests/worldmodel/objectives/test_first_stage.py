@@ -8,12 +8,12 @@ from tests.support.tiny_mddiff import TINY, some_images
 from worldmodel.models.concepts.first_stage import build_vq
 from worldmodel.models.concepts.patch_discriminator import PatchDiscriminator
 from worldmodel.models.concepts.perceptual import PerceptualDistance
-from worldmodel.objectives.first_stage import VqObjective, VqPlayers, vq_step
+from worldmodel.objectives.first_stage import VqGan, VqObjective, vq_step
 
 
-def players(objective: VqObjective, seed: int = 0) -> VqPlayers:
+def players(objective: VqObjective, seed: int = 0) -> VqGan:
     torch.manual_seed(seed)
-    return VqPlayers(build_vq(TINY.vq), objective)
+    return VqGan(build_vq(TINY.vq), objective)
 
 
 @pytest.mark.parametrize(("pixel_loss", "power"), [("l1", 1), ("l2", 2)])

@@ -127,7 +127,7 @@ def test_given_keys_reach_the_encoder_through_the_generator_only() -> None:
 
 
 def test_the_derivative_along_a_direction_agrees_with_finite_differences() -> None:
-    """The quantiser would make differences zero or wild; at the quantised latent both are the decoder's."""
+    """The quantizer would make differences zero or wild; at the quantized latent both are the decoder's."""
     losses = []
     for mcl in (MclConfig(mode="jvp"), MclConfig(mode="finite_difference", step=1e-3)):
         model = tiny_mddiff(contrast=ContrastConfig(mcl=mcl)).eval()

@@ -81,9 +81,9 @@ def test_frames_are_asked_for_where_they_are_needed(make_world_model, batch):
     assert set(step(plain, without).parts) == {"reconstruction"}
 
 
-def test_padded_dimensions_do_not_matter(make_world_model, batch, randomise):
+def test_padded_dimensions_do_not_matter(make_world_model, batch, randomize):
     model = make_world_model(regime="acg")
-    randomise(model.interface)
+    randomize(model.interface)
     mask = batch.action_mask.clone()
     mask[:, -2:] = False
     padded = dataclasses.replace(batch, action_mask=mask)
@@ -133,10 +133,10 @@ def test_validation_without_gradients_gives_the_losses_of_training(make_world_mo
     assert torch.allclose(validation.total, training.total, atol=1e-5)
 
 
-def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomise):
+def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomize):
     def statement(mode: str) -> dict[str, str]:
         model = make_world_model(regime="acg", mcl=MclConfig(mode=mode))
-        randomise(model.interface)
+        randomize(model.interface)
         lines = mcl_reach(model, batch, torch.Generator().manual_seed(0)).splitlines()[1:]
         return {
             name.strip(): verdict.split()[0].rstrip(",") for name, verdict in (x.split(":") for x in lines)

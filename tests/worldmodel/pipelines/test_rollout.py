@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
 
 REGIMES = ("no_action", "acg", "lacg")
@@ -14,11 +14,11 @@ def seeds(*numbers: int) -> list[torch.Generator]:
 
 
 @pytest.fixture
-def trained(make_world_model, randomise):
+def trained(make_world_model, randomize):
     def make(**options):
         model = make_world_model(**options)
         for part in model.parts().values():
-            randomise(part)
+            randomize(part)
         return model
 
     return make
@@ -132,23 +132,23 @@ def test_latent_actions_can_be_copied_from_another_episode(trained, batch):
 
 def test_unknown_actions_get_the_null_embedding(trained, batch):
     model = trained(regime="acg")
-    embedding = Driver(model, num_frames=13).embed(1, batch.frames[:, :1] / 255)
+    embedding = ActionConditions(model, num_frames=13).embed(1, batch.frames[:, :1] / 255)
     assert torch.equal(embedding.frames, model.interface.null.expand(4, 4, -1))
-    known = Driver(model, batch.robot_actions).embed(1, batch.frames[:, :1] / 255)
+    known = ActionConditions(model, batch.robot_actions).embed(1, batch.frames[:, :1] / 255)
     assert torch.equal(known.frames, model.interface(batch.robot_actions).frames)
 
 
 def test_controller_drives_from_the_last_known_frame_of_each_chunk(trained, batch):
     model = trained(regime="lacg", history=2)
-    driver = Driver(model, batch.robot_actions.repeat(1, 2, 1))
+    conditions = ActionConditions(model, batch.robot_actions.repeat(1, 2, 1))
     recent = batch.frames[:, :5] / 255
-    first = driver.embed(5, recent)
+    first = conditions.embed(5, recent)
     past = model.infer_latent_actions(recent)
     ahead = model.control(batch.robot_actions[:, 4:], recent[:, -1])
     expected = model.interface(torch.cat([past, ahead], 1))
     assert torch.allclose(first.frames, expected.frames, atol=1e-6)
     # The next chunk starts from frame 8: its past is what drove frames 9 to 12, not what frames look like.
-    second = driver.embed(13, recent)
+    second = conditions.embed(13, recent)
     following = model.control(batch.robot_actions[:, :8], recent[:, -1])
     expected = model.interface(torch.cat([ahead[:, 4:], following], 1))
     assert torch.allclose(second.frames, expected.frames, atol=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldmodel.report.figures import COLOURS, GAP, PANEL_WIDTH, draw_trajectories, side_by_side
+from worldmodel.report.figures import COLORS, GAP, PANEL_WIDTH, draw_trajectories, side_by_side
 
 SIZE, LENGTH = 32, 9
 
@@ -35,33 +35,33 @@ def _inside(half: np.ndarray) -> np.ndarray:
     return half[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def shows(panel: np.ndarray, x: float, y: float, colour: str) -> bool:
-    """Whether the colour is within half a pixel of the frame's (x, y)."""
+def shows(panel: np.ndarray, x: float, y: float, color: str) -> bool:
+    """Whether the color is within half a pixel of the frame's (x, y)."""
     scale_y, scale_x = panel.shape[0] / SIZE, panel.shape[1] / SIZE
     rows = slice(round((y - 0.5) * scale_y), round((y + 0.5) * scale_y))
     columns = slice(round((x - 0.5) * scale_x), round((x + 0.5) * scale_x))
-    near = np.abs(panel[rows, columns] - matplotlib.colors.to_rgb(colour)).max(2) < 0.05
+    near = np.abs(panel[rows, columns] - matplotlib.colors.to_rgb(color)).max(2) < 0.05
     return bool(near.any())
 
 
 def test_paths_lie_where_the_points_are(panels):
-    left, right, _ = COLOURS
+    left, right, _ = COLORS
     for panel in panels:  # both paths stand in both panels
         assert shows(panel, 28, 8, left)  # the dot at the end
         assert shows(panel, 8, 22, right)
         assert not shows(panel, 8, 22, left)
         assert shows(panel, 24, 28, right)
         assert any(shows(panel, x, 12, left) for x in (14, 15, 16, 17))  # dashed
-        assert not any(shows(panel, x, 20, colour) for x in (14, 18, 30) for colour in COLOURS)
+        assert not any(shows(panel, x, 20, color) for x in (14, 18, 30) for color in COLORS)
 
 
 def test_a_point_out_of_the_picture_breaks_its_path(panels):
-    assert shows(panels[0], 9, 8, COLOURS[0])
-    assert not shows(panels[0], 16, 8, COLOURS[0])
-    assert shows(panels[0], 26, 8, COLOURS[0])
+    assert shows(panels[0], 9, 8, COLORS[0])
+    assert not shows(panels[0], 16, 8, COLORS[0])
+    assert shows(panels[0], 26, 8, COLORS[0])
 
 
-def test_a_difference_is_grey_where_there_is_none():
+def test_a_difference_is_gray_where_there_is_none():
     real, made = torch.zeros(2, 3, SIZE, SIZE), torch.zeros(2, 3, SIZE, SIZE)
     made[1, :, 0, 0] = 1.0
     video = side_by_side(real, made)

@@ -7,7 +7,7 @@ pytest.importorskip("mujoco")
 
 from worldmodel.data.video import open_video
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.training.debug_journey import VARIANTS, prepare, travel
+from worldmodel.training.debug_journey import VARIANTS, prepare, run_variant
 
 BY_DEFAULT = ("acg+lora", "lacg+exact")
 MARKED = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
@@ -22,7 +22,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
 @pytest.mark.parametrize("name", MARKED)
 def test_journey(name: str, prepared: tuple[Path, list[str]]) -> None:
     output, overrides = prepared
-    metrics = travel(output, name, overrides)
+    metrics = run_variant(output, name, overrides)
     folder = output / name
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if r["kind"] == "train"] == [1, 2, 3, 4]

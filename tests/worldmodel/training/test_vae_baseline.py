@@ -22,7 +22,7 @@ FAMILIES = ("beta_vae", "factor_vae", "beta_tcvae", "autoencoder")
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rooms in which every geometry is its number in grey: rendering is tested elsewhere."""
+    """Rooms in which every geometry is its number in gray: rendering is tested elsewhere."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         levels = iter(range(480))
@@ -89,7 +89,7 @@ def test_presets_are_valid_and_have_20_codes(preset: str, family: str) -> None:
 
 
 class ReadsFactors:
-    """A model whose codes are the two factors, which the picture shows as two grey levels."""
+    """A model whose codes are the two factors, which the picture shows as two gray levels."""
 
     def encode(self, images: torch.Tensor) -> torch.Tensor:
         return images[:, 0, 0, :2].float()

@@ -12,7 +12,7 @@ from worldmodel.data.factors.types import grid_factors
 
 @dataclass(frozen=True, eq=False)
 class ArrayFactors:
-    """Pictures [n H W] (grey) or [n H W 3] with their factors; without `values` they are a full grid."""
+    """Pictures [n H W] (gray) or [n H W 3] with their factors; without `values` they are a full grid."""
 
     name: str
     factor_names: tuple[str, ...]
@@ -46,7 +46,7 @@ class ArrayFactors:
         return len(self.pixels)
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """RGB pictures; grey ones have three equal channels."""
+        """RGB pictures; gray ones have three equal channels."""
         rows = np.asarray(self.pixels[indices])
         rows = rows[..., None].repeat(3, axis=-1) if rows.ndim == 3 else rows
         picked = torch.from_numpy(np.ascontiguousarray(np.moveaxis(rows, -1, 1)))

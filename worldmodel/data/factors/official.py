@@ -35,7 +35,7 @@ MPI3D_NAMES = (
     "horizontal_axis",
     "vertical_axis",
 )
-MPI3D_REST = (2, 3, 3, 40, 40)  # sizes after colours and shapes, whose number depends on the release
+MPI3D_REST = (2, 3, 3, 40, 40)  # sizes after colors and shapes, whose number depends on the release
 DSPRITES = {"shape": 3, "scale": 6, "orientation": 40, "pos_x": 32, "pos_y": 32}
 
 
@@ -54,7 +54,7 @@ def open_shapes3d(path: Path, cache: Path) -> ArrayFactors:
 
 
 def open_mpi3d(path: Path, cache: Path) -> ArrayFactors:
-    """mpi3d_*.npz: 6 colours and 6 shapes in the full releases, 4 and 4 in the earlier and complex ones."""
+    """mpi3d_*.npz: 6 colors and 6 shapes in the full releases, 4 and 4 in the earlier and complex ones."""
     check_published(path, PUBLISHED, cache)
     images = read_array(path, "images", cache)
     _check_pictures(path, images, channels=3)
@@ -63,7 +63,7 @@ def open_mpi3d(path: Path, cache: Path) -> ArrayFactors:
         if len(images) == np.prod(sizes):
             return ArrayFactors(path.stem, MPI3D_NAMES, sizes, images)
     raise ValueError(
-        f"{path}: MPI3D has 1036800 pictures (6 colours, 6 shapes) or 460800 (4 and 4), found {len(images)}"
+        f"{path}: MPI3D has 1036800 pictures (6 colors, 6 shapes) or 460800 (4 and 4), found {len(images)}"
     )
 
 

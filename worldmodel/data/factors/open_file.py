@@ -1,4 +1,4 @@
-"""The data set in a file or folder, recognised by its name or by what it holds."""
+"""The data set in a file or folder, recognized by its name or by what it holds."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Rooms: a set like Shapes3D that this project renders itself, so that studies run without any download.
 
-Hues only recolour: a picture is the sum over the three surfaces (floor, walls, object) of how bright the
-surface is in each pixel times its colour. 480 such brightness maps give all 480,000 pictures.
+Hues only recolor: a picture is the sum over the three surfaces (floor, walls, object) of how bright the
+surface is in each pixel times its color. 480 such brightness maps give all 480,000 pictures.
 """
 
 import colorsys
@@ -26,13 +26,13 @@ SATURATION, VALUE = 0.85, 0.95
 
 def palette(num_hues: int = 10) -> Float32[np.ndarray, "hue 3"]:
     """RGB in 0..255 of evenly spaced hues."""
-    colours = [colorsys.hsv_to_rgb(hue / num_hues, SATURATION, VALUE) for hue in range(num_hues)]
-    return (255 * np.asarray(colours)).astype(np.float32)
+    colors = [colorsys.hsv_to_rgb(hue / num_hues, SATURATION, VALUE) for hue in range(num_hues)]
+    return (255 * np.asarray(colors)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Rooms:
-    """All colourings of the rendered brightness maps."""
+    """All colorings of the rendered brightness maps."""
 
     maps: UInt16[
         np.ndarray, "geometry surface H W"
@@ -45,12 +45,12 @@ class Rooms:
         return int(np.prod(self.factor_sizes))
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """Brightness of each surface times its colour."""
+        """Brightness of each surface times its color."""
         values = self.factors(indices)
         geometry = np.ravel_multi_index(tuple(values[:, 3:].T), self.factor_sizes[3:])
         maps = torch.from_numpy(self.maps[geometry].astype(np.float32))
-        colours = torch.from_numpy(palette()[values[:, :3]] / FULL)
-        return torch.einsum("nshw,nsc->nchw", maps, colours).add_(0.5).byte().contiguous()
+        colors = torch.from_numpy(palette()[values[:, :3]] / FULL)
+        return torch.einsum("nshw,nsc->nchw", maps, colors).add_(0.5).byte().contiguous()
 
     def factors(self, indices: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "n K"]:
         """Values of hues, scale, shape and orientation."""

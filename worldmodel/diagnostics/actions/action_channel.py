@@ -61,7 +61,7 @@ class ActionChannel:
         shared, contrast = self.type_d, self.contrast
         between = (
             ("Type D: pixels moved by several groups", shared.score, shared.interval),
-            ("compositional contrast, normalised", contrast.normalised, contrast.interval),
+            ("compositional contrast, normalized", contrast.normalized, contrast.interval),
         )
         parts = tuple((name, f"{value:.3g}", self._between(interval)) for name, value, interval in between)
         sections = [
@@ -82,18 +82,18 @@ class ActionChannel:
         figure = Figure(figsize=(2 * len(columns), 2 * (num_groups + 1)))
         axes = figure.subplots(num_groups + 1, len(columns), squeeze=False)
         top = max(float(self.maps.max()), 1e-12)
-        colours = [f"C{number}" for number in range(num_groups)]
+        colors = [f"C{number}" for number in range(num_groups)]
         for column, frame in enumerate(columns):
             for row, name in enumerate(self.groups):
                 axes[row][column].imshow(self.maps[row, frame], vmin=0, vmax=top, cmap="magma")
                 axes[row][column].set_title(f"{name}, frame {frame}", fontsize=8)
             axes[-1][column].imshow(
-                self.owners()[frame], cmap=ListedColormap(["black", *colours]), vmin=-1, vmax=num_groups - 1
+                self.owners()[frame], cmap=ListedColormap(["black", *colors]), vmin=-1, vmax=num_groups - 1
             )
             axes[-1][column].set_title("strongest", fontsize=8)
         for axis in axes.flat:
             axis.set_axis_off()
-        keys = [Patch(color=colour, label=name) for colour, name in zip(colours, self.groups, strict=True)]
+        keys = [Patch(color=color, label=name) for color, name in zip(colors, self.groups, strict=True)]
         figure.legend(handles=[*keys, Patch(color="black", label="none")], loc="lower center", ncols=8)
         return figure
 
@@ -125,10 +125,10 @@ def action_channel(
     Args:
         generator: differentiable for derivative="forward"; any callable for "difference".
         latent: what else the video depends on (noise, first frames, a state).
-        actions: normalised, about [-1, 1].
+        actions: normalized, about [-1, 1].
         groups: name -> action dimensions, for instance from `arm_groups`; dimensions may be left out.
         derivative: forward-mode differentiation, or central differences for what cannot be differentiated.
-        step: half width of the differences, in units of normalised action.
+        step: half width of the differences, in units of normalized action.
         num_directions: latent directions for the GMD contrasts of the actions; 0 leaves them out. They need
             third derivatives in double precision.
         seed: of those directions.

@@ -8,7 +8,7 @@ from worldmodel.diagnostics.actions.action_channel import VideoGenerator
 from worldmodel.diffusion.euler import euler_sample, sigma_schedule
 from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import FRAMES_PER_LATENT
 
 
@@ -20,7 +20,7 @@ def world_model_channel(
 ) -> VideoGenerator:
     """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
 
-    Actions are normalised, one per transition from the first given frame on, and reach the model as in a
+    Actions are normalized, one per transition from the first given frame on, and reach the model as in a
     rollout: a latent-action model hears them through its controller, from the last given frame on. Attention
     on CPU has no forward-mode derivative: use differences.
     """
@@ -31,7 +31,7 @@ def world_model_channel(
     level = model.config.history_noise
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
-        embedding, past = Driver(model, actions).embed(num_known, recent), history.shape[2]
+        embedding, past = ActionConditions(model, actions).embed(num_known, recent), history.shape[2]
         sigma = history.new_full(history.shape[:1] + history.shape[2:3], level)
         future = euler_sample(
             lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,

@@ -21,11 +21,11 @@ from worldmodel.diffusion.flow import sigma_per_frame
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.action_conditions import ActionConditions
 
 MAX_PARAMETERS = 100_000_000  # of the backbone; third derivatives of a larger one take too long for a page
 
-OFFSET = 0.5  # standard deviation of the offsets, in units of normalised action
+OFFSET = 0.5  # standard deviation of the offsets, in units of normalized action
 
 
 def world_model_diversity(
@@ -86,7 +86,7 @@ def latent_channel(
     """
     recent = recent_frames(model, frames)
     history = model.encode(recent).double()
-    actions = Driver(model, robot_actions).embed(
+    actions = ActionConditions(model, robot_actions).embed(
         frames.shape[1], recent.expand(len(robot_actions), *recent.shape[1:])
     )
     network, text = deepcopy(model.fdm).double().requires_grad_(False), model.text_context()

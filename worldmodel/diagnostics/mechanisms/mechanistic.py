@@ -55,24 +55,24 @@ class CompositionalContrast:
     """Sum over outputs and pairs of factors of ||J_i[row]|| ||J_j[row]||; 0 only for disjoint supports."""
 
     raw: float  # mean over points; grows with the scale of the generator
-    normalised: float  # divided by the sum over outputs of (sum of norms)^2; in [0, (k-1) / (2k)]
-    interval: Interval  # 95 % of the normalised mean
+    normalized: float  # divided by the sum over outputs of (sum of norms)^2; in [0, (k-1) / (2k)]
+    interval: Interval  # 95 % of the normalized mean
     num_points: int
-    per_point: Float[np.ndarray, " n"]  # normalised
+    per_point: Float[np.ndarray, " n"]  # normalized
     worst_point: int
 
 
 def compositional_contrast(
     source: Source, z: Float[Tensor, "n d"] | None = None, blocks: Blocks | None = None
 ) -> CompositionalContrast:
-    """Raw and normalised compositional contrast at the points z."""
+    """Raw and normalized compositional contrast at the points z."""
     norms = jacobian_blocks(source, z, blocks).row_norms
     raw = _pair_products(norms).sum(1)
     scale = norms.sum(2).square().sum(1).clamp(min=1e-300)
     per_point = (raw / scale).cpu().numpy()
     return CompositionalContrast(
         raw=raw.mean().item(),
-        normalised=float(per_point.mean()),
+        normalized=float(per_point.mean()),
         interval=mean_interval(per_point),
         num_points=len(per_point),
         per_point=per_point,
@@ -81,17 +81,17 @@ def compositional_contrast(
 
 
 def compositional_contrast_loss(
-    jacobian: Float[Tensor, "*n m d"], blocks: Blocks, *, normalised: bool = False
+    jacobian: Float[Tensor, "*n m d"], blocks: Blocks, *, normalized: bool = False
 ) -> Float[Tensor, ""]:
     """The contrast as a training loss, mean over the points; gradients flow into the Jacobian.
 
     The raw form is the one in the literature. It can be lowered by shrinking the generator's Jacobian, which
-    the reconstruction term of an autoencoder does not forbid; the normalised form cannot.
+    the reconstruction term of an autoencoder does not forbid; the normalized form cannot.
     """
     squares = torch.stack([jacobian[..., list(block)].square().sum(-1) for block in blocks], dim=-1)
     norms = (squares + NORM_FLOOR**2).sqrt()
     raw = _pair_products(norms).sum(-1)
-    return (raw / norms.sum(-1).square().sum(-1) if normalised else raw).mean()
+    return (raw / norms.sum(-1).square().sum(-1) if normalized else raw).mean()
 
 
 def type_d(

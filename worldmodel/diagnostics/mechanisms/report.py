@@ -79,8 +79,8 @@ class MechanisticReport:
             _row("full-rank Jacobians", diffeo.share, diffeo.interval, diffeo.num_points, condition),
             _row("compositional contrast", contrast.raw, None, contrast.num_points, "0: disjoint supports"),
             _row(
-                "the same, normalised",
-                contrast.normalised,
+                "the same, normalized",
+                contrast.normalized,
                 contrast.interval,
                 contrast.num_points,
                 f"0: disjoint; {bound:.3g}: all factors move all outputs alike",

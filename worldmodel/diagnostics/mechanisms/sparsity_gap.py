@@ -6,7 +6,7 @@ Type S holds where rho+ < rho-.
 
 Exact: an elementary vector makes d - 1 independent rows of J vanish; optimal bases consist of them. Choosing
 the lightest basis is a matroid problem, so greedy choice is optimal, and the lightest basis that contains a
-given vector c differs from it by one exchange. Surrogate: minimise sum_a log ||J A_a||_1 - log |det A|, which
+given vector c differs from it by one exchange. Surrogate: minimize sum_a log ||J A_a||_1 - log |det A|, which
 does not change when a column is scaled, from random starts, and count nonzeros of what comes out.
 Axes: n points, m outputs, d latent coordinates, e elementary vectors, r restarts.
 """
@@ -220,7 +220,7 @@ def _descend(
     allowed: Bool[Tensor, "d d"],
     num_steps: int,
 ) -> Float[Tensor, "r d d"]:
-    """Minimise sum_a log ||J A_a||_1 - log |det A| over the allowed entries."""
+    """Minimize sum_a log ||J A_a||_1 - log |det A| over the allowed entries."""
     scale = rows.norm(dim=0).clamp(min=1e-300)
     unit = (rows / scale).float()
     basis = (starts.float() * allowed).requires_grad_()

@@ -35,7 +35,7 @@ QUICK: dict[str, Metric] = {
     ),
     "irs": lambda codes, factors, seed: irs(codes, factors, seed=seed, num_train=10_000).value,
 }
-# These grow trees or search neighbours: seconds to minutes, by the number of classes.
+# These grow trees or search neighbors: seconds to minutes, by the number of classes.
 THOROUGH: dict[str, Metric] = {
     "dci": lambda codes, factors, seed: (
         dci(codes, factors, seed=seed, num_train=1000, num_test=500).disentanglement

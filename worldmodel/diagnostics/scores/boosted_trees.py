@@ -177,7 +177,7 @@ def _running_sums(rows: np.ndarray) -> np.ndarray:
 
 
 def _gains(left_sums: np.ndarray, left_weights: np.ndarray) -> np.ndarray:
-    """What each cut leaves of the squared sums: the cut that maximises it minimises the squared error."""
+    """What each cut leaves of the squared sums: the cut that maximizes it minimizes the squared error."""
     sums, weights = left_sums[:, :-1], left_weights[:, :-1]
     right = left_sums[:, -1:] - sums
     right *= right

@@ -20,17 +20,17 @@ def gaussian_total_correlation(codes: Num[np.ndarray, "n d"]) -> float:
     return float(-0.5 * np.log(eigenvalues).sum())
 
 
-def wasserstein_correlation(codes: Num[np.ndarray, "n d"], *, normalised: bool = False) -> float:
+def wasserstein_correlation(codes: Num[np.ndarray, "n d"], *, normalized: bool = False) -> float:
     """Squared Wasserstein-2 distance 2 tr S - 2 tr (D^1/2 S D^1/2)^1/2, in squared units of the codes.
 
-    `normalised` divides it by tr S, the total variance.
+    `normalized` divides it by tr S, the total variance.
     """
     covariance = _covariance(codes)
     total = float(np.trace(covariance))
     spread = np.sqrt(np.diag(covariance))
     roots = np.sqrt(np.linalg.eigvalsh(covariance * np.outer(spread, spread)).clip(min=0))
     distance = max(2 * total - 2 * float(roots.sum()), 0.0)
-    return distance / total if normalised and total else distance
+    return distance / total if normalized and total else distance
 
 
 def _covariance(codes: Num[np.ndarray, "n d"]) -> Float[np.ndarray, "active active"]:

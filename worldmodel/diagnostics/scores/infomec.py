@@ -16,7 +16,7 @@ from worldmodel.report.intervals import Interval, mean_interval
 
 @dataclass(frozen=True)
 class InfoMec:
-    """Each score runs from 0 (chance) to 1; `information` is normalised by the entropy of the factor."""
+    """Each score runs from 0 (chance) to 1; `information` is normalized by the entropy of the factor."""
 
     modularity: float  # each code speaks of one factor
     explicitness: float  # a linear model reads the factors off
@@ -39,8 +39,8 @@ def infomec(
 ) -> InfoMec:
     """InfoM, InfoE and InfoC.
 
-    Mutual information with continuous codes is the nearest-neighbour estimate, else the plug-in. Rows are
-    drawn without replacement, since a repeated row is its own nearest neighbour; a table with fewer rows than
+    Mutual information with continuous codes is the nearest-neighbor estimate, else the plug-in. Rows are
+    drawn without replacement, since a repeated row is its own nearest neighbor; a table with fewer rows than
     asked for is split two to one. `prune_below` is the range of a code, as a share of the largest, under
     which it counts as unused.
     """
@@ -55,7 +55,7 @@ def infomec(
     active = np.flatnonzero(reach > prune_below * reach.max())
     if len(active) == 0:
         return InfoMec(0.0, 0.0, 0.0, (0.0, 0.0), np.zeros((0, len(table.sizes))), 0, num_train)
-    information = _normalised_information(train[0][:, active], train[1], discrete_codes, seed)
+    information = _normalized_information(train[0][:, active], train[1], discrete_codes, seed)
     per_code = share_of_largest(information, axis=1)
     explicit = [
         _explicitness(train[0][:, active], train[1][:, k], test[0][:, active], test[1][:, k])
@@ -85,7 +85,7 @@ def share_of_largest(
     return (share - 1 / count) / (1 - 1 / count)
 
 
-def _normalised_information(
+def _normalized_information(
     points: np.ndarray, values: np.ndarray, discrete_codes: bool, seed: int
 ) -> Float[np.ndarray, "d num_factors"]:
     entropy = entropies(values)

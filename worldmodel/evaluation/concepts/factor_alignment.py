@@ -4,16 +4,16 @@ import numpy as np
 
 from worldmodel.data.factors.types import FactorDataset, grid_index, is_grid
 
-NUM_PAIRS = 64  # pairs of neighbours a factor
-MOST_EQUAL = 0.5  # share of neighbours that may look alike (a turned disc) before the factor counts as unseen
+NUM_PAIRS = 64  # pairs of neighbors a factor
+MOST_EQUAL = 0.5  # share of neighbors that may look alike (a turned disc) before the factor counts as unseen
 
 
 def check_pictures(dataset: FactorDataset, *, seed: int = 0) -> None:
     """ValueError when pictures do not change with a factor, or change without one.
 
     A set that repeats every picture ten times while its labels count on (a mistake found in public code)
-    shows the same picture for neighbouring values of its last factor. Sets that are no full grid have no
-    neighbours, and only the second question is asked of them.
+    shows the same picture for neighboring values of its last factor. Sets that are no full grid have no
+    neighbors, and only the second question is asked of them.
     """
     rng = np.random.default_rng(seed)
     some = rng.integers(len(dataset), size=min(NUM_PAIRS, len(dataset)))

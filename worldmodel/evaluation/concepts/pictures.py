@@ -106,7 +106,7 @@ def factor_swaps(
 
 
 def draw_rows(path: Path, rows: Mapping[str, Float[Tensor, "n 3 H W"]]) -> None:
-    """A labelled row of pictures each."""
+    """A labeled row of pictures each."""
     columns = max(len(row) for row in rows.values())
     size = (0.8 * columns, 0.8 * len(rows))
     figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
@@ -139,10 +139,10 @@ def draw_attention(
 def attention_overlays(
     images: UInt8[Tensor, "n 3 H W"], attention: Float[Tensor, "n c side side"]
 ) -> tuple[Float[Tensor, "n c 3 H W"], float, float]:
-    """Attention as colour over the grey picture, one scale for all concepts; and the ends of the scale."""
+    """Attention as color over the gray picture, one scale for all concepts; and the ends of the scale."""
     smooth = F.interpolate(attention, size=images.shape[-2:], mode="bilinear", align_corners=False)
     low, high = (float(end) for end in smooth.aminmax()) if smooth.numel() else (0.0, 0.0)
     level = (smooth - low) / max(high - low, 1e-9)
-    colours = torch.from_numpy(plt.get_cmap("inferno")(level.numpy())[..., :3]).float().movedim(-1, 2)
-    grey = images.float().mean(1, keepdim=True)[:, None] / 255
-    return 0.7 * colours + 0.3 * grey, low, high
+    colors = torch.from_numpy(plt.get_cmap("inferno")(level.numpy())[..., :3]).float().movedim(-1, 2)
+    gray = images.float().mean(1, keepdim=True)[:, None] / 255
+    return 0.7 * colors + 0.3 * gray, low, high

@@ -90,14 +90,14 @@ class LocatorBatch:
 
 
 def load_frames(paths: Sequence[str], config: LocatorRunConfig) -> tuple[LocatorBatch, LocatorBatch]:
-    """Labelled frames of the training episodes of all datasets, and of their other episodes."""
+    """Labeled frames of the training episodes of all datasets, and of their other episodes."""
     size = (config.model.height, config.model.width)
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for path in paths:
         dataset = RobotwinDataset(path, cameras=(config.camera,), action_space="end_effector")
         for number in tqdm(range(len(dataset)), desc=f"frames of {path}", unit="episode"):
-            labelled = label_episode(dataset, number, config.camera, size, config.frames_per_episode)
-            parts[split_of(dataset[number].uid, config.splits) == "train"].append(labelled)
+            labeled = label_episode(dataset, number, config.camera, size, config.frames_per_episode)
+            parts[split_of(dataset[number].uid, config.splits) == "train"].append(labeled)
     if not (parts[True] and parts[False]):
         count = len(parts[True]) + len(parts[False])
         raise ValueError(
@@ -115,7 +115,7 @@ def load_batches(
 
 def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator) -> Losses:
     """Cross-entropy of the heat maps to gaussians, and of visibility."""
-    heat, seen = model(spoilt(batch.frames.float() / 255, generator))
+    heat, seen = model(spoiled(batch.frames.float() / 255, generator))
     target = target_map(batch.points, model.config.height, model.config.width)
     cross = -(target * heat.flatten(2).log_softmax(2).unflatten(2, heat.shape[2:])).sum((2, 3))
     place = (cross * batch.is_visible).sum() / batch.is_visible.sum().clamp_min(1)
@@ -124,7 +124,7 @@ def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator
     return Losses(place + visibility, {"place": place.detach(), "visibility": visibility.detach()})
 
 
-def spoilt(frames: Float[Tensor, "n 3 H W"], generator: torch.Generator) -> Float[Tensor, "n 3 H W"]:
+def spoiled(frames: Float[Tensor, "n 3 H W"], generator: torch.Generator) -> Float[Tensor, "n 3 H W"]:
     """Frames as a world model might draw them: softer, noisier, a little brighter or darker."""
     count, device = len(frames), generator.device
     sigma = MAX_BLUR * torch.rand(count, 1, 1, 1, generator=generator, device=device)

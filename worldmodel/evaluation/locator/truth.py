@@ -2,7 +2,7 @@
 
 RoboTwin files hold the wrist pose of both arms (its local x is the approach direction) and the matrices of
 every camera. The object's path is not in the files; a tabletop episode is simulated again from its seed.
-Pixel coordinates are continuous: the picture spans [0, width] x [0, height], a pixel's centre is at + 0.5.
+Pixel coordinates are continuous: the picture spans [0, width] x [0, height], a pixel's center is at + 0.5.
 """
 
 import json
@@ -26,7 +26,7 @@ RIGHT_ARM = 8  # first column of the right arm: the left one has a pose and a gr
 
 
 @dataclass(frozen=True)
-class LabelledFrames:
+class LabeledFrames:
     """Frames of one episode with the points in them."""
 
     embodiment: str
@@ -61,8 +61,8 @@ def in_picture(
     return pixels, (pixels >= 0).all(1) & (pixels < [size[1], size[0]]).all(1) & (depth > 0)
 
 
-def tool_centres(poses: Float[np.ndarray, "t 7"]) -> Float[np.ndarray, "t 3"]:
-    """Fingertip centres of wrist poses: TCP_OFFSET along the local x axis."""
+def tool_centers(poses: Float[np.ndarray, "t 7"]) -> Float[np.ndarray, "t 3"]:
+    """Fingertip centers of wrist poses: TCP_OFFSET along the local x axis."""
     w, x, y, z = (poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)).T
     approach = np.stack([1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)], 1)
     return poses[:, :3] + TCP_OFFSET * approach
@@ -70,7 +70,7 @@ def tool_centres(poses: Float[np.ndarray, "t 7"]) -> Float[np.ndarray, "t 3"]:
 
 def label_episode(
     dataset: RobotwinDataset, index: int, camera: str, size: tuple[int, int], count: int
-) -> LabelledFrames:
+) -> LabeledFrames:
     """At most `count` frames, evenly spread, resized to (height, width), with the points in them.
 
     `dataset` must have been opened with action_space="end_effector".
@@ -83,8 +83,8 @@ def label_episode(
     assert poses.shape[1] == 2 * RIGHT_ARM, "opened without action_space='end_effector'"
     rows = np.unique(np.linspace(0, len(poses) - 1, min(count, len(poses))).round().astype(int))
     places = np.full((len(poses), len(POINTS), 3), np.nan)
-    places[:, 0] = tool_centres(poses[:, :POSE_DIM].astype(np.float64))
-    places[:, 1] = tool_centres(poses[:, RIGHT_ARM : RIGHT_ARM + POSE_DIM].astype(np.float64))
+    places[:, 0] = tool_centers(poses[:, :POSE_DIM].astype(np.float64))
+    places[:, 1] = tool_centers(poses[:, RIGHT_ARM : RIGHT_ARM + POSE_DIM].astype(np.float64))
     path = object_path(episode.source)
     if path is not None and len(path) == len(poses):
         places[:, 2] = path
@@ -94,7 +94,7 @@ def label_episode(
             np.nan_to_num(places[:, point]), matrices[camera], reader.size, size
         )
     is_known = ~np.isnan(places).any(2)
-    return LabelledFrames(
+    return LabeledFrames(
         embodiment=episode.embodiment,
         frames=resize_frames(reader.read(rows.tolist()), *size).numpy(),
         points=pixels[rows],

@@ -14,7 +14,7 @@ from worldmodel.evaluation.rollouts.results import (
     by_group,
     horizon,
     row_names,
-    summarise,
+    summarize,
 )
 from worldmodel.files import write_text
 from worldmodel.report.estimates import NOTHING, Estimate
@@ -99,7 +99,7 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
     for key in ("task", "embodiment"):
         found = by_group(records, key)
         if len(found) > 1:
-            groups |= {name or "unnamed": summarise(part)["gap_closed"] for name, part in found.items()}
+            groups |= {name or "unnamed": summarize(part)["gap_closed"] for name, part in found.items()}
     rows = tuple(
         (name, *(percent(estimate_of(gaps[metric])) for metric in GAP_TITLES))
         for name, gaps in groups.items()
@@ -213,7 +213,7 @@ def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path)
             path = output / "videos" / f"clip{number:03d}{suffix}"
             if path.exists():
                 items.append((path, caption))
-    text = "Left to right: truth, prediction under true actions, their difference around grey."
+    text = "Left to right: truth, prediction under true actions, their difference around gray."
     if any(path.suffix == ".png" for path, _ in items):
         text += (
             " Stills: paths of left gripper (blue), right gripper (orange) and object (green) over the last "

@@ -74,7 +74,7 @@ def horizon(records: Sequence[Record], row: str, metric: str) -> list[Estimate]:
     ]
 
 
-def summarise(records: Sequence[Record]) -> dict[str, Any]:
+def summarize(records: Sequence[Record]) -> dict[str, Any]:
     """Everything a report needs, as JSON values; estimates are {mean, low, high, count}."""
     rows = row_names(records)
     controls = [name for name in rows if name not in (CEILING, TRUE)]

@@ -30,7 +30,7 @@ from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
 from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
-from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarise
+from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarize
 from worldmodel.files import fingerprint
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
@@ -186,7 +186,7 @@ def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
-    """Evaluate what is not done yet, then summarise and write the report."""
+    """Evaluate what is not done yet, then summarize and write the report."""
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -211,7 +211,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
             evaluation.picture(number, clips[number], videos[TRUE], output / "videos")
         records.add(key, record)
     ordered = [records.records[key] for key in keys]
-    results = {"settings": settings, "regime": model.config.regime, **summarise(ordered)}
+    results = {"settings": settings, "regime": model.config.regime, **summarize(ordered)}
     checkpoint_name = Path(checkpoint_source).name
     write_rollout_page(
         results, ordered, sorted(shown), output, title=f"Rollouts of {checkpoint_name} on {source.name}"

@@ -75,7 +75,7 @@ def judge(records: Sequence[Record]) -> Following:
     is_followed = not reasons
     if is_followed:
         reasons.append(f"True actions beat every control ({', '.join(controls)}).")
-    if silent := silent_dimensions(moving):
+    if silent := unresponsive_dimensions(moving):
         reasons.append(f"No visible response to {', '.join(silent)}.")
     return Following(is_followed, tuple(reasons), checks, best)
 
@@ -90,7 +90,7 @@ def responses(records: Sequence[Record]) -> dict[str, Estimate]:
     return means_by_name(records, "response")
 
 
-def silent_dimensions(records: Sequence[Record]) -> list[str]:
+def unresponsive_dimensions(records: Sequence[Record]) -> list[str]:
     """Dimensions that the video does not answer to, compared with the one it answers to most."""
     found = responses(records)
     strongest = max((estimate.mean for estimate in found.values()), default=0.0)

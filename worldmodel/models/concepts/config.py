@@ -15,7 +15,7 @@ class ContrastConfig:
 
     generator: Literal["decoder", "denoiser"] = "decoder"  # G: appendix and code; main text: denoiser
     critic: Literal["conv", "mlp"] = "conv"  # convolutions on x_hat (appendix), or an MLP on [z, x_hat, u]
-    layer_norm: bool = True  # normalise the mechanism feature before its head, as the code does
+    layer_norm: bool = True  # normalize the mechanism feature before its head, as the code does
     mcl: MclConfig = field(default_factory=MclConfig)  # mode, variant, temperature, clipping, negatives
 
 

@@ -1,6 +1,6 @@
 """The first stage of EncDiff and MDDiff: a VQ-VAE, whose decoder may be told the condition u: G(z, u).
 
-Latents are taken before quantisation; decoding quantises them. With a condition the decoder is
+Latents are taken before quantization; decoding quantizes them. With a condition the decoder is
 
     once        post_quant_conv sees [z, u]           u broadcast over space, 3 + dim(u) input channels
     each_stage  every up-sampling stage sees [h, u]   likewise
@@ -93,11 +93,11 @@ class FirstStage(nn.Module):
             (nn.init.zeros_ if config.init == "zero" else nn.init.xavier_uniform_)(layer.weight)
 
     def encode(self, images: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b c h w"]:
-        """Latents before quantisation."""
+        """Latents before quantization."""
         latents: Tensor = self.vq.encode(images).latents
         return latents
 
-    def quantise(self, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def quantize(self, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """The nearest codes; the derivative is that of the identity."""
         codes: Tensor = self.vq.quantize(latents)[0]
         return codes
@@ -105,7 +105,7 @@ class FirstStage(nn.Module):
     def decode(
         self, codes: Float[Tensor, "b c h w"], condition: Float[Tensor, "b a"]
     ) -> Float[Tensor, "b 3 H W"]:
-        """Pictures from quantised latents."""
+        """Pictures from quantized latents."""
         decoder = self.vq.decoder
         shifts = [layer(condition)[:, :, None, None] for layer in self.condition]
         h = self.vq.post_quant_conv(codes)
@@ -118,7 +118,7 @@ class FirstStage(nn.Module):
         return images
 
     def decoder_parameters(self) -> list[nn.Parameter]:
-        """Everything behind the quantiser, the condition's weights included."""
+        """Everything behind the quantizer, the condition's weights included."""
         parts = (self.vq.post_quant_conv, self.vq.decoder, self.condition)
         return [parameter for part in parts for parameter in part.parameters()]
 

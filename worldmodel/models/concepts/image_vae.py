@@ -34,7 +34,7 @@ class ImageVaeConfig:
     family: Literal["beta_vae", "factor_vae", "beta_tcvae", "autoencoder"] = "beta_vae"  # which objective
     num_codes: int = 20  # N, scalars per picture; the references use 10
     image_size: int = 64  # pixels a side: 64, 32 or 16
-    channels: Literal[1, 3] = 3  # 1: pictures are grey, and only their first channel is modelled
+    channels: Literal[1, 3] = 3  # 1: pictures are gray, and only their first channel is modeled
     # With 2, patches do not overlap; at 32x32 a single convolution is left whose do, and places suffer.
     inner_kernel: Literal[2, 4] = 2  # of the last two convolutions; 2 in the reference study
     hidden: int = 256  # units of the fully connected layers

@@ -58,7 +58,7 @@ class MDDiff(nn.Module):
 
     @torch.no_grad()
     def latents_of(self, pixels: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b c h w"]:
-        """Latents of unit variance, before quantisation."""
+        """Latents of unit variance, before quantization."""
         # Contiguous: the forward-mode derivative of a group norm, which MCL may take, wants it.
         return (self.first_stage.encode(pixels) * self.latent_scale).contiguous()
 
@@ -82,13 +82,13 @@ class MDDiff(nn.Module):
         return tokens
 
     def codes_of(self, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """Quantised latents in the same unit-variance scale; the derivative is that of the identity."""
-        return self.first_stage.quantise(latents / self.latent_scale) * self.latent_scale
+        """Quantized latents in the same unit-variance scale; the derivative is that of the identity."""
+        return self.first_stage.quantize(latents / self.latent_scale) * self.latent_scale
 
-    def paint(
+    def decode_latents(
         self, codes: Float[Tensor, "b c h w"], condition: Float[Tensor, "b a"]
     ) -> Float[Tensor, "b 3 H W"]:
-        """G(z, u): pictures in [-1, 1] from quantised latents."""
+        """G(z, u): pictures in [-1, 1] from quantized latents."""
         return self.first_stage.decode(codes / self.latent_scale, condition)
 
     @torch.no_grad()
@@ -115,7 +115,7 @@ class MDDiff(nn.Module):
                 eta=eta,
                 generator=rng,
             )
-            pictures.append(self.paint(self.codes_of(latents), self.condition(chunk, tokens)))
+            pictures.append(self.decode_latents(self.codes_of(latents), self.condition(chunk, tokens)))
         return (torch.cat(pictures) / 2 + 0.5).clamp(0, 1)
 
     @torch.no_grad()
@@ -126,7 +126,7 @@ class MDDiff(nn.Module):
             pixels = self.pixels(chunk)
             concepts = self.encoder(pixels)
             condition = self.condition(concepts, self.tokens(concepts))
-            rebuilt.append(self.paint(self.codes_of(self.latents_of(pixels)), condition))
+            rebuilt.append(self.decode_latents(self.codes_of(self.latents_of(pixels)), condition))
         return (torch.cat(rebuilt) / 2 + 0.5).clamp(0, 1)
 
     def noise_fn(self, tokens: Float[Tensor, "b k m"]) -> Callable[[Tensor, Tensor], Tensor]:

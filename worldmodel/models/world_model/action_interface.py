@@ -53,11 +53,11 @@ class ActionInterface(nn.Module):
         self.action_sum = action_sum
         inputs = (FRAMES_PER_LATENT + action_sum) * action_dim
         self.null = nn.Parameter(torch.zeros(width))
-        self.frame_embedder = _silent(_mlp(inputs, hidden, width)) if action_dim else None
+        self.frame_embedder = zero_init(_mlp(inputs, hidden, width)) if action_dim else None
         self.map_embedder = None
         if map_tokens and action_dim:
             # Pictures of poses need more room than poses.
-            layers = _silent(_mlp(inputs, 2 * hidden, map_tokens * width))
+            layers = zero_init(_mlp(inputs, 2 * hidden, map_tokens * width))
             self.map_embedder = nn.Sequential(*layers, nn.Unflatten(-1, (map_tokens, width)))
         self.token_embedder = _mlp(action_dim, hidden, width) if token_gates and action_dim else None
         if self.token_embedder is not None:
@@ -74,14 +74,14 @@ class ActionInterface(nn.Module):
         groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
-        heard = groups.flatten(2)
+        inputs = groups.flatten(2)
         if self.action_sum:
             # In means of a latent frame: some frames' worth of motion stays of the size of an action.
-            heard = torch.cat([heard, groups.mean(2).cumsum(1)], -1)
-        frames = _fill_null(self.frame_embedder(heard), self.null, missing)
+            inputs = torch.cat([inputs, groups.mean(2).cumsum(1)], -1)
+        frames = _fill_null(self.frame_embedder(inputs), self.null, missing)
         maps = None
         if self.map_embedder is not None:
-            maps = _fill_null(self.map_embedder(heard), torch.zeros_like(self.null), missing)
+            maps = _fill_null(self.map_embedder(inputs), torch.zeros_like(self.null), missing)
         if self.token_embedder is None:
             return ActionEmbedding(frames, maps=maps)
         tokens = _fill_null(self.token_embedder(groups), self.null_token, missing)
@@ -96,7 +96,7 @@ def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
-def _silent(layers: nn.Sequential) -> nn.Sequential:
+def zero_init(layers: nn.Sequential) -> nn.Sequential:
     """The same layers, answering zero until they are trained."""
     for parameter in layers[-1].parameters():
         nn.init.zeros_(parameter)
@@ -122,7 +122,7 @@ class TextContext:
     tokens: Float[Tensor, "b s d"]  # b may be 1: the same prompt for the whole batch
     keys: tuple[Float[Tensor, "b s heads e"], ...] = ()
     values: tuple[Float[Tensor, "b s heads e"], ...] = ()
-    answers: tuple[Float[Tensor, "b 1 d"], ...] = ()  # of a one-token prompt: what every query gets from it
+    outputs: tuple[Float[Tensor, "b 1 d"], ...] = ()  # of a one-token prompt: what every query gets from it
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The desk autoencoder: small and causal, behind the encode / decode interface of AutoencoderKLWan.
 
 Frame 0 makes latent frame 0 alone (repeated four times), frames 4j-3 .. 4j make latent frame j, so each
-latent depends on its own frames only. A linear patch transform, initialised by PCA, carries the picture; a
+latent depends on its own frames only. A linear patch transform, initialized by PCA, carries the picture; a
 convolutional residual that starts at zero refines both directions.
 """
 
@@ -85,7 +85,7 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
         return DecoderOutput(sample=self._from_patches(patches, batch).clamp(-1, 1))
 
     @torch.no_grad()
-    def initialise_from(self, x: Float[Tensor, "b 3 t H W"]) -> None:
+    def initialize_from(self, x: Float[Tensor, "b 3 t H W"]) -> None:
         """Set the mean image and the linear path from frames, by PCA of their patches (closed form)."""
         self._check_size(x)
         self.mean_image.copy_(x.mean((0, 2)))
@@ -115,9 +115,9 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
             )
 
     def _to_patches(self, x: Float[Tensor, "b 3 t H W"]) -> Float[Tensor, "n p h w"]:
-        centred = x - self.mean_image[:, None]
-        first = repeat(centred[:, :, :1], "b c 1 H W -> b c r H W", r=FRAMES_PER_LATENT)
-        groups = torch.cat([first, centred[:, :, 1:]], 2)
+        centered = x - self.mean_image[:, None]
+        first = repeat(centered[:, :, :1], "b c 1 H W -> b c r H W", r=FRAMES_PER_LATENT)
+        groups = torch.cat([first, centered[:, :, 1:]], 2)
         size = self.config["scale_factor_spatial"]
         return rearrange(
             groups,

@@ -35,7 +35,7 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True)
 class WorldModelConfig:
-    """A world model; sizes that come from the data are in the frame contract and the normaliser."""
+    """A world model; sizes that come from the data are in the frame contract and the normalizer."""
 
     regime: Regime = "acg"  # what drives the video: nothing, robot actions or latent actions
     pretrained: str = ""  # backbone folder or hub id; empty: random weights of the shape in `backbone`
@@ -43,7 +43,7 @@ class WorldModelConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"  # storage of the backbone's weights
     vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
     prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
-    prediction: Prediction = "velocity"  # what the network answers with; clean for small nets from scratch
+    prediction: Prediction = "velocity"  # what the network predicts; clean for small nets from scratch
     # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
     # for small nets from scratch, tied to one latent grid
     action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone

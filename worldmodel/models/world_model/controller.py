@@ -26,7 +26,7 @@ class Controller(nn.Module):
     def forward(
         self, robot_actions: Float[Tensor, "b n a"], features: Float[Tensor, "b e"]
     ) -> Float[Tensor, "b n k"]:
-        """Normalised robot actions that start at the frame `features` describe."""
+        """Normalized robot actions that start at the frame `features` describe."""
         context = features[:, None].expand(-1, robot_actions.shape[1], -1)
         lifted = self.lift(torch.cat([robot_actions, context], -1))
         state = self.start(features).tanh()[None].contiguous()

@@ -25,8 +25,8 @@ from worldmodel.models.world_model.action_interface import (
 from worldmodel.models.world_model.frame_attention import (
     ConditionAttnProcessor,
     VideoAttnProcessor,
-    answer_of_one,
     project_context,
+    single_token_attention,
 )
 from worldmodel.models.world_model.refiner import LatentRefiner
 
@@ -158,10 +158,12 @@ class ForwardDynamics(nn.Module):
             return TextContext(tokens)
         layers = [_attention(block.attn2) for block in self.backbone.blocks]
         keys, values = zip(*(project_context(layer, tokens) for layer in layers), strict=True)
-        answers = tuple(answer_of_one(layer, tokens) for layer in layers) if tokens.shape[1] == 1 else ()
-        return TextContext(tokens, keys, values, answers)
+        outputs = (
+            tuple(single_token_attention(layer, tokens) for layer in layers) if tokens.shape[1] == 1 else ()
+        )
+        return TextContext(tokens, keys, values, outputs)
 
-    def freeze_questions(self) -> None:
+    def freeze_unused_query_key(self) -> None:
         """For a prompt of one token and no action tokens: what is asked of them changes nothing.
 
         Parameters that never get a gradient must not ask for one: distributed training would wait for it.

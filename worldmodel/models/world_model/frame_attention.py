@@ -30,7 +30,7 @@ class ConditionAttnProcessor(WanAttnProcessor):
     """Cross-attention to the prompt and, when there are any, to the action tokens of the own latent frame.
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
-    they come ready from the `TextContext`. A prompt of one token has one answer, known without asking.
+    they come ready from the `TextContext`. A prompt of one token has one output, known without asking.
     Action tokens go through the same projections and enter with a gate that starts at zero. Action maps are
     added in the first block.
     """
@@ -43,15 +43,15 @@ class ConditionAttnProcessor(WanAttnProcessor):
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
     ) -> Tensor:
         """See WanAttnProcessor; the context is a `FrameCondition`."""
-        answer = self._answer(attn, hidden_states, encoder_hidden_states)
+        output = self._cross_attend(attn, hidden_states, encoder_hidden_states)
         maps = encoder_hidden_states.actions.maps
-        return answer if maps is None or self.layer else answer + maps.flatten(0, 1).to(answer.dtype)
+        return output if maps is None or self.layer else output + maps.flatten(0, 1).to(output.dtype)
 
-    def _answer(self, attn: WanAttention, hidden_states: Tensor, condition: FrameCondition) -> Tensor:
+    def _cross_attend(self, attn: WanAttention, hidden_states: Tensor, condition: FrameCondition) -> Tensor:
         text = condition.text
         if text.tokens.shape[1] == 1 and condition.actions.tokens is None:
-            answer = text.answers[self.layer] if text.answers else answer_of_one(attn, text.tokens)
-            return answer.repeat_interleave(len(hidden_states) // len(answer), 0)
+            output = text.outputs[self.layer] if text.outputs else single_token_attention(attn, text.tokens)
+            return output.repeat_interleave(len(hidden_states) // len(output), 0)
         query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
         if text.keys:
             key, value = text.keys[self.layer], text.values[self.layer]
@@ -88,7 +88,7 @@ def project_context(
     return key, attn.to_v(tokens).unflatten(2, (attn.heads, -1))
 
 
-def answer_of_one(attn: WanAttention, token: Float[Tensor, "b 1 d"]) -> Float[Tensor, "b 1 d"]:
+def single_token_attention(attn: WanAttention, token: Float[Tensor, "b 1 d"]) -> Float[Tensor, "b 1 d"]:
     """What every query gets from one context token: a softmax over one key is 1, whatever was asked."""
-    answer: Tensor = attn.to_out[0](attn.to_v(token))
-    return answer
+    output: Tensor = attn.to_out[0](attn.to_v(token))
+    return output

@@ -35,7 +35,7 @@ class EmbodimentClassifier(nn.Module):
         )
 
     def forward(self, latent_actions: Float[Tensor, "b n k"]) -> Float[Tensor, "b n classes"]:
-        """Unnormalised log-probabilities of the embodiments."""
+        """Unnormalized log-probabilities of the embodiments."""
         logits: Tensor = self.net(latent_actions)
         return logits
 

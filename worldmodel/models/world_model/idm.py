@@ -132,7 +132,7 @@ class InverseDynamicsModel(nn.Module):
         return LatentActions(mean, logvar.clamp(*LOGVAR_RANGE))
 
     def robot_actions(self, features: PairFeatures) -> Float[Tensor, "b n a"]:
-        """The normalised robot action that these frames look like."""
+        """The normalized robot action that these frames look like."""
         pair = [features.motion, features.scene[:, :-1], features.scene[:, 1:]]
         return self.robot_action(torch.cat(pair, -1))
 
@@ -163,7 +163,7 @@ def _image_encoder(config: IdmConfig) -> Dinov2Model:
 
 
 def _prepared(encoder: Dinov2Model, config: IdmConfig) -> Dinov2Model:
-    # Only masked pretraining uses this token; an optimiser must not wait for its gradient.
+    # Only masked pretraining uses this token; an optimizer must not wait for its gradient.
     assert encoder.embeddings.mask_token is not None
     encoder.embeddings.mask_token.requires_grad_(False)
     return encoder.requires_grad_(False) if config.freeze_encoder else encoder

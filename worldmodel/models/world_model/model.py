@@ -89,7 +89,7 @@ class WorldModel(nn.Module):
             text = torch.zeros(1, 1, backbone.config["text_dim"])
         self.register_buffer("text", text, persistent=False)
         if text.shape[1] == 1 and config.action_path != "adaln+tokens":
-            self.fdm.freeze_questions()
+            self.fdm.freeze_unused_query_key()
 
     @classmethod
     def build(
@@ -206,7 +206,7 @@ class WorldModel(nn.Module):
     def encode(
         self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
     ) -> Float[Tensor, "b c f h w"]:
-        """Normalised latents of frames (uint8, or float in [0, 1])."""
+        """Normalized latents of frames (uint8, or float in [0, 1])."""
         self.contract.check(size=(frames.shape[-2], frames.shape[-1]))
         return encode_frames(self._autoencoder(), frames)
 
@@ -240,7 +240,7 @@ class WorldModel(nn.Module):
         robot_actions: Float[Tensor, "b n a"],
         frame: UInt8[Tensor, "b 3 H W"] | Float[Tensor, "b 3 H W"],
     ) -> Float[Tensor, "b n k"]:
-        """Latent actions for normalised robot actions that start at `frame` (lacg)."""
+        """Latent actions for normalized robot actions that start at `frame` (lacg)."""
         idm, controller = self._latent_parts()
         return controller(robot_actions, idm(frame[:, None]).scene[:, 0])
 

@@ -25,7 +25,7 @@ Predicts robot video from its first frames. Driven by {drive}.
 | frames | {height} x {width} pixels, {fps:g} per second, camera {camera} |
 | clip | {num_frames} frames, of which the first {num_history} are given |
 | backbone | {backbone} |
-| network answers with | {prediction} |
+| network predicts | {prediction} |
 | MCL | {mcl} |
 
 Input that differs from this table is refused. Actions are in the robot's own units; their scales are inside.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 class LatentRefiner(nn.Module):
     """A small U-Net over each latent frame but the first, which sees the frame before and the first as well.
 
-    A token of a small backbone stands for a large patch and draws it without seeing its neighbours' drawing.
+    A token of a small backbone stands for a large patch and draws it without seeing its neighbors' drawing.
     Starts at zero: an untrained refiner changes nothing.
     """
 

@@ -26,7 +26,7 @@ VideoAutoencoder = AutoencoderKLWan | CausalAutoencoder
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Shape of a randomly initialised Wan; the default is the 1.3B model (1,418,996,800 in all)."""
+    """Shape of a randomly initialized Wan; the default is the 1.3B model (1,418,996,800 in all)."""
 
     num_layers: int = 30  # transformer blocks
     num_heads: int = 12  # attention heads
@@ -119,14 +119,14 @@ def freeze(vae: VideoAutoencoder) -> VideoAutoencoder:
 def encode_frames(
     vae: VideoAutoencoder, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
 ) -> Float[Tensor, "b c f h w"]:
-    """Normalised latents of frames that are uint8, or float in [0, 1]."""
+    """Normalized latents of frames that are uint8, or float in [0, 1]."""
     scaled = frames.float() / 255 if frames.dtype == torch.uint8 else frames.float()
     return encode_video(vae, 2 * scaled - 1)
 
 
 @torch.no_grad()
 def encode_video(vae: VideoAutoencoder, video: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b c f h w"]:
-    """Latents of frames in [-1, 1], normalised by the autoencoder's own statistics."""
+    """Latents of frames in [-1, 1], normalized by the autoencoder's own statistics."""
     channels_first = rearrange(video, "b t c H W -> b c t H W").to(vae.dtype)
     latents = vae.encode(channels_first).latent_dist.mode().float()
     mean, std = _latent_statistics(vae, latents)

@@ -62,8 +62,8 @@ class ValidateFn(Protocol):
 class FitConfig:
     """How long, how much at once, how often to look, what to keep."""
 
-    steps: int = 1000  # optimiser steps of the whole run
-    global_batch: int = 16  # examples per optimiser step, over all processes
+    steps: int = 1000  # optimizer steps of the whole run
+    global_batch: int = 16  # examples per optimizer step, over all processes
     micro_batch: int = 16  # examples per forward pass of one process; the rest is accumulated
     seed: int = 0  # of data order, noise and dropout
     num_workers: int = 0  # data-loading processes beside each training process
@@ -96,7 +96,7 @@ class FitConfig:
 class FitResult:
     """Where a run stands when `fit` returns."""
 
-    step: int  # optimiser steps done
+    step: int  # optimizer steps done
     is_finished: bool  # False when a signal ended it early, after saving
     num_skipped: int  # steps without a finite loss and gradient, whole run
     metrics: dict[str, float]  # of the last validation in this process's life
@@ -235,7 +235,7 @@ def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop:
 
 
 def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[dict[str, float], bool]:
-    """One optimiser step over this process's micro-batches: (values for the log, whether to stop)."""
+    """One optimizer step over this process's micro-batches: (values for the log, whether to stop)."""
     config, state, accelerator = run.config, run.state, run.accelerator
     factor = lr_factor(state.step, config.steps, config.optim)
     set_lr(state.optimizer, factor, config.optim)

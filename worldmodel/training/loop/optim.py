@@ -1,4 +1,4 @@
-"""Optimiser, learning-rate schedule (a function of the step alone) and moving average of the weights."""
+"""Optimizer, learning-rate schedule (a function of the step alone) and moving average of the weights."""
 
 import fnmatch
 import logging

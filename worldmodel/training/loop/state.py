@@ -1,4 +1,4 @@
-"""Everything that a resumed run needs: trained weights, optimiser, moving average and counters."""
+"""Everything that a resumed run needs: trained weights, optimizer, moving average and counters."""
 
 import json
 import math
@@ -32,7 +32,7 @@ class RunState:
         self._buffers = _persistent_buffers(model)
         self.optimizer = make_optimizer(model, config)
         self.ema = ExponentialMovingAverage(model, config) if config.ema_decay else None
-        self.step = 0  # optimiser steps done
+        self.step = 0  # optimizer steps done
         self.num_skipped = 0  # steps without a finite loss and gradient
         self.num_nonfinite = 0  # of those, the ones in a row just now
         self.best: float | None = None  # lowest validation number so far

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.models.concepts.mddiff import MDDiff
-from worldmodel.objectives.first_stage import VqPlayers, vq_step
+from worldmodel.objectives.first_stage import VqGan, vq_step
 from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.mddiff import MDDiffObjective, mddiff_step
 from worldmodel.training.loop.order import seed_micro_batch
@@ -38,12 +38,12 @@ class ConceptValidation:
         self.scores = ConceptScores(data, config.scores, seed) if config.scores.num_pictures else None
 
     def __call__(
-        self, model: MDDiff | VqPlayers, step: int, accelerator: Accelerator, tracker: Tracker | None
+        self, model: MDDiff | VqGan, step: int, accelerator: Accelerator, tracker: Tracker | None
     ) -> dict[str, float]:
         """Loss and its parts; for concept models also scores, and the error of decoded pictures."""
         images = self.images.to(accelerator.device)
         generator = seed_micro_batch(self.seed, 0, 0, accelerator.device)
-        if isinstance(model, VqPlayers):
+        if isinstance(model, VqGan):
             return _as_floats(vq_step(model, images, generator))
         # The features of MCL are derivatives, which need a graph even where nothing is trained.
         with torch.set_grad_enabled(model.contrast is not None), accelerator.autocast():

@@ -19,7 +19,7 @@ from worldmodel.models.concepts.config import MDDiffConfig
 from worldmodel.models.concepts.first_stage import build_vq, codes_from_latents
 from worldmodel.models.concepts.mddiff import MDDiff
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
-from worldmodel.objectives.first_stage import VqObjective, VqPlayers, vq_step
+from worldmodel.objectives.first_stage import VqGan, VqObjective, vq_step
 from worldmodel.objectives.mddiff import (
     MDDiffObjective,
     mcl_reach,
@@ -81,7 +81,7 @@ class ConceptRun:
     """A model with its data, ready for `fit`."""
 
     config: ConceptTrainConfig  # with every default resolved
-    model: MDDiff | VqPlayers
+    model: MDDiff | VqGan
     data: FactorDataset
     step: StepFn
     validation: ConceptValidation | None
@@ -99,7 +99,7 @@ def build_run(config: ConceptTrainConfig) -> ConceptRun:
         step = partial(mddiff_step, objective=config.objective)
         log.info("parameters: %s", listed(model.parameter_counts()))
     if config.stage == "mcl":
-        _say_contrast(config, model, data)
+        _log_mcl_reach(config, model, data)
     validation = None
     if config.validation.num_images:
         validation = ConceptValidation(data, config.validation, config.objective, config.fit.seed)
@@ -131,7 +131,7 @@ def resolve(config: ConceptTrainConfig, dataset: str) -> ConceptTrainConfig:
     return replace(config, fit=replace(config.fit, optim=optim))
 
 
-def build_model(config: ConceptTrainConfig, data: FactorDataset) -> MDDiff | VqPlayers:
+def build_model(config: ConceptTrainConfig, data: FactorDataset) -> MDDiff | VqGan:
     """The same weights for the same config: random parts are drawn from the seed."""
     torch.manual_seed(config.fit.seed)
     images = data.images(some_indices(len(data), config.num_initial_images, config.fit.seed))
@@ -139,7 +139,7 @@ def build_model(config: ConceptTrainConfig, data: FactorDataset) -> MDDiff | VqP
         vq = build_vq(config.model.vq)
         if config.initial_codes == "latents":
             codes_from_latents(vq, images.float() / 127.5 - 1, torch.Generator().manual_seed(config.fit.seed))
-        return VqPlayers(vq, config.vq_objective)
+        return VqGan(vq, config.vq_objective)
     if config.stage == "encdiff":
         model = MDDiff(config.model, _load_vq(config))
         model.set_latent_scale(images)
@@ -180,7 +180,7 @@ def _continued(config: ConceptTrainConfig) -> MDDiff:
     return model
 
 
-def _say_contrast(config: ConceptTrainConfig, model: MDDiff | VqPlayers, data: FactorDataset) -> None:
+def _log_mcl_reach(config: ConceptTrainConfig, model: MDDiff | VqGan, data: FactorDataset) -> None:
     """What stage 2 adds, and what the contrast will train."""
     assert isinstance(model, MDDiff)
     added = additions(load_config(MDDiffConfig, str(Path(config.start_from) / CONFIG_FILE)), model)

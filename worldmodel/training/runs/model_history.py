@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def num_steps(self) -> int:
-        """Optimiser steps in the log."""
+        """Optimizer steps in the log."""
         return max((int(record["step"]) for record in self.records), default=0)
 
     def last(self, key: str) -> float | None:
@@ -141,7 +141,7 @@ def draw_curves(stages: Sequence[Stage], picture: Path) -> None:
                 axis.plot(
                     [first + row["step"] for row in rows], [row[key] for row in rows], label=label, **style
                 )
-            axis.axvline(first, color="grey", linewidth=0.8, linestyle=":")
+            axis.axvline(first, color="gray", linewidth=0.8, linestyle=":")
             axis.text(first, 1, f" {stage.name}", transform=axis.get_xaxis_transform(), va="top", fontsize=8)
             first += stage.num_steps
         axis.set(title=title, xlabel="step")

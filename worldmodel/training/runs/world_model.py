@@ -104,7 +104,7 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     return model
 
 
-def say_contrast(run: WorldModelRun, accelerator: Accelerator) -> None:
+def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
     """What the contrast will train, read off the gradients of two clips; nothing without one."""
     if run.model.mcl is None or not accelerator.is_main_process:
         return

@@ -91,7 +91,7 @@ def dsprites_classes(rows: np.ndarray) -> np.ndarray:
     return np.stack(np.unravel_index(rows, (1, 3, 6, 40, 32, 32)), axis=1)
 
 
-def test_dsprites_npz_and_hdf5_drop_the_colour(tmp_path: Path) -> None:
+def test_dsprites_npz_and_hdf5_drop_the_color(tmp_path: Path) -> None:
     rows = np.array([0, 737_279, 4321])
     images = RNG.randint(0, 2, size=(3, 4, 4)).astype(np.uint8)
     metadata = np.array({"author": b"python 2"}, dtype=object)  # an object array, as in the published file
@@ -112,13 +112,13 @@ def test_the_real_dsprites_grid(tmp_path: Path) -> None:
     dataset = open_factor_file(GRID_FILE, tmp_path)
     assert (dataset.factor_sizes, len(dataset)) == ((3, 6, 10, 16, 16), 46_080)
     assert is_grid(dataset)
-    # Known from the data: a larger scale covers more pixels, and pos_y moves the centre of mass down.
+    # Known from the data: a larger scale covers more pixels, and pos_y moves the center of mass down.
     small, large = (dataset.images(grid_index(dataset, np.array([[0, s, 0, 8, 8]])))[0, 0] for s in (0, 5))
     assert large.sum() > 2 * small.sum()
     rows = dataset.images(grid_index(dataset, np.array([[1, 2, 3, 4, y] for y in range(16)])))[:, 0].double()
     weights = rows.sum(2)
-    centre = (weights * np.arange(64)).sum(1) / weights.sum(1)
-    assert (centre.diff() > 1).all()
+    center = (weights * np.arange(64)).sum(1) / weights.sum(1)
+    assert (center.diff() > 1).all()
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no format fixtures at hand")

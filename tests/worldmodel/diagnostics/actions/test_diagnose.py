@@ -59,9 +59,9 @@ def test_bad_names_end_with_one_line(file: Path, capsys: pytest.CaptureFixture) 
         diagnose_generator(f"{file}:double", file.with_suffix(".md"), block_sizes=[])
 
 
-def test_a_world_model_answers_to_its_actions(make_world_model, randomise, clips: ClipDataset) -> None:
+def test_a_world_model_answers_to_its_actions(make_world_model, randomize, clips: ClipDataset) -> None:
     model = make_world_model().eval()
-    randomise(model.interface)
+    randomize(model.interface)
     batch = collate_clips([clips[i] for i in range(2)])
     assert batch.frames is not None
     generate = world_model_channel(model, batch.frames[:, :1], num_inference_steps=2)
@@ -90,14 +90,14 @@ def recordings(tmp_path: Path) -> Path:
 
 
 def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
-    make_world_model, randomise, recordings: Path, tmp_path: Path
+    make_world_model, randomize, recordings: Path, tmp_path: Path
 ) -> None:
     like = make_world_model()
     config = ClipConfig(num_frames=13, fps=like.contract.fps, height=32, width=32)
     clips = build_clip_dataset([open_dataset(recordings)], config=config)
     contract = dataclasses.replace(like.contract, camera="head_camera")
     model = WorldModel.build(like.config, contract, clips.normalizer, vae=like.vae)
-    randomise(model.interface)
+    randomize(model.interface)
     (stats,) = clips.normalizer.stats.values()
     right = [i for i, name in enumerate(stats.names) if name.startswith("right")]
     with torch.no_grad():

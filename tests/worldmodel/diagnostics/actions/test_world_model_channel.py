@@ -12,11 +12,11 @@ from worldmodel.types import ClipBatch
 @pytest.mark.parametrize("history", [1, 2])
 @pytest.mark.parametrize("regime", ["acg", "lacg"])
 def test_the_channel_is_a_rollout_of_one_clip(
-    make_world_model, randomise, batch: ClipBatch, regime: str, history: int
+    make_world_model, randomize, batch: ClipBatch, regime: str, history: int
 ) -> None:
     model = make_world_model(regime=regime, history=history, history_noise=0.05).eval()
     for part in model.parts().values():
-        randomise(part)
+        randomize(part)
     assert batch.frames is not None
     given = batch.frames[:, : 4 * history - 3]
     noise = torch.randn(

@@ -12,7 +12,7 @@ from worldmodel.diagnostics.actions.world_model_diversity import (
 )
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import Driver
+from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import ClipBatch
 
 
@@ -33,11 +33,11 @@ def case(model: WorldModel, batch: ClipBatch) -> tuple[Tensor, Tensor, Tensor]:
     ],
 )
 def test_the_generator_is_one_network_call_in_double(
-    make_world_model, randomise, batch: ClipBatch, options: dict
+    make_world_model, randomize, batch: ClipBatch, options: dict
 ) -> None:
     model = make_world_model(**options).eval()
     for part in model.parts().values():
-        randomise(part)
+        randomize(part)
     given, noise, actions = case(model, batch)
     past = model.config.history
     generate = latent_channel(model, given, actions)
@@ -47,7 +47,7 @@ def test_the_generator_is_one_network_call_in_double(
         noisy = torch.cat([model.encode(many[1]), many[0][:, :, past:]], 2)
         sigma = torch.ones(noisy.shape[0], noisy.shape[2])
         sigma[:, :past] = 0
-        embedding = Driver(model, actions).embed(given.shape[1], many[1])
+        embedding = ActionConditions(model, actions).embed(given.shape[1], many[1])
         expected = model.fdm(noisy, sigma, embedding, model.text_context()).clean[:, :, past:]
         found = generate(many[0].double(), choice)
     torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=1e-4)
@@ -62,14 +62,14 @@ def test_the_generator_is_one_network_call_in_double(
 
 
 def test_actions_that_are_heard_reshape_the_answer_and_unheard_ones_do_not(
-    make_world_model, randomise, batch: ClipBatch
+    make_world_model, randomize, batch: ClipBatch
 ) -> None:
     model = make_world_model().eval()
     deaf = world_model_diversity(model, *case(model, batch))  # a new interface answers zero
     assert deaf.largest_contrast < 1e-12
     assert deaf.rank.tolist() == [0]
     assert deaf.limits == ("dependent contrasts",)
-    randomise(model.interface)
+    randomize(model.interface)
     heard = world_model_diversity(model, *case(model, batch))
     assert heard.largest_contrast > 1e-6
     assert heard.full_rank.all()

@@ -44,15 +44,15 @@ def test_the_curve_of_type_s_shows_where_a_small_overlap_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("num_blocks", [2, 3, 7])
-def test_the_normalised_contrast_has_the_range_it_says(num_blocks: int) -> None:
+def test_the_normalized_contrast_has_the_range_it_says(num_blocks: int) -> None:
     even = np.ones((6, num_blocks))
-    assert compositional_contrast(even).normalised == pytest.approx((num_blocks - 1) / (2 * num_blocks))
-    assert compositional_contrast(np.eye(num_blocks)).normalised == 0
+    assert compositional_contrast(even).normalized == pytest.approx((num_blocks - 1) / (2 * num_blocks))
+    assert compositional_contrast(np.eye(num_blocks)).normalized == 0
 
 
-def test_the_normalised_contrast_does_not_mind_scale_and_the_raw_one_does() -> None:
+def test_the_normalized_contrast_does_not_mind_scale_and_the_raw_one_does() -> None:
     small, large = compositional_contrast(TOUCHING), compositional_contrast(10 * TOUCHING)
-    assert large.normalised == pytest.approx(small.normalised)
+    assert large.normalized == pytest.approx(small.normalized)
     assert large.raw == pytest.approx(100 * small.raw)
 
 
@@ -71,8 +71,8 @@ def test_the_loss_equals_the_measure_and_its_gradient_is_finite_at_zero() -> Non
     assert jacobian.grad is not None
     assert jacobian.grad.isfinite().all()
     assert jacobian.grad[2].abs().max() > 0
-    normalised = compositional_contrast_loss(jacobian.detach(), [(0,), (1,)], normalised=True)
-    assert normalised.item() == pytest.approx(compositional_contrast(jacobian.detach()).normalised)
+    normalized = compositional_contrast_loss(jacobian.detach(), [(0,), (1,)], normalized=True)
+    assert normalized.item() == pytest.approx(compositional_contrast(jacobian.detach()).normalized)
 
 
 def test_curves_see_a_leak_below_their_threshold() -> None:

@@ -20,7 +20,7 @@ def test_two_correlated_codes_have_their_closed_forms() -> None:
     # Equal variances: the eigenvalues 1.9 and 0.1 of the covariance give the roots.
     expected = 4 - 2 * (np.sqrt(1.9) + np.sqrt(0.1))
     assert wasserstein_correlation(PAIR) == pytest.approx(expected)
-    assert wasserstein_correlation(PAIR, normalised=True) == pytest.approx(expected / 2)
+    assert wasserstein_correlation(PAIR, normalized=True) == pytest.approx(expected / 2)
 
 
 def test_uncorrelated_codes_have_none() -> None:
@@ -48,6 +48,6 @@ def test_constant_codes_depend_on_nothing_and_repeated_ones_on_everything() -> N
     assert wasserstein_correlation(padded) == pytest.approx(wasserstein_correlation(PAIR))
     assert gaussian_total_correlation(np.hstack([PAIR, PAIR])) == np.inf
     assert gaussian_total_correlation(np.ones((5, 3))) == 0
-    assert wasserstein_correlation(np.ones((5, 3)), normalised=True) == 0
+    assert wasserstein_correlation(np.ones((5, 3)), normalized=True) == 0
     with pytest.raises(ValueError, match="at least 2 samples"):
         gaussian_total_correlation(PAIR[:1])

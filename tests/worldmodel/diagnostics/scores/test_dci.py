@@ -93,8 +93,8 @@ def test_real_codes_match_the_reference(name: str, vae_codes, grid_factors) -> N
 
 @pytest.mark.slow
 def test_a_rotated_code_is_entangled_for_dci(vae_codes, grid_factors) -> None:
-    standardised = (grid_factors - grid_factors.mean(0)) / grid_factors.std(0)
-    result = dci(standardised @ vae_codes["rotation_Q"], grid_factors, num_train=1000, num_test=1000)
+    standardized = (grid_factors - grid_factors.mean(0)) / grid_factors.std(0)
+    result = dci(standardized @ vae_codes["rotation_Q"], grid_factors, num_train=1000, num_test=1000)
     found = (result.disentanglement, result.completeness, result.informativeness)
     assert found == pytest.approx((0.1043, 0.1092, 0.5196), abs=0.01)
 

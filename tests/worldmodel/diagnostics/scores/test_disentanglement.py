@@ -15,12 +15,12 @@ def constructed_codes(factors: np.ndarray, rotation: np.ndarray) -> dict[str, np
     rng = np.random.RandomState(123)
     drawn, _ = np.linalg.qr(rng.randn(5, 5))
     np.testing.assert_allclose(drawn, rotation, atol=1e-6)
-    standardised = (factors - factors.mean(0)) / factors.std(0)
+    standardized = (factors - factors.mean(0)) / factors.std(0)
     dead = np.concatenate([factors, np.zeros(factors.shape), 1e-3 * rng.randn(*factors.shape)], axis=1)
     noise = rng.randn(len(factors), 10)
     return {
         "identity": factors.astype(float),
-        "rotated": standardised @ drawn,
+        "rotated": standardized @ drawn,
         "identity_plus_dead": dead,
         "noise10": noise,
     }

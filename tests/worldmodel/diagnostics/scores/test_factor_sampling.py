@@ -11,7 +11,7 @@ from worldmodel.diagnostics.scores.factor_sampling import (
 )
 
 
-def test_a_shuffled_grid_is_recognised_and_keeps_rows_together(small_grid: np.ndarray) -> None:
+def test_a_shuffled_grid_is_recognized_and_keeps_rows_together(small_grid: np.ndarray) -> None:
     order = np.random.default_rng(0).permutation(len(small_grid))
     # Values with gaps are recoded; the codes carry the original row number.
     table = factor_table(order[:, None].astype(np.float64), 10 * small_grid[order] - 7)

@@ -52,7 +52,7 @@ def test_a_small_table_is_split_and_said_so(small_grid: np.ndarray) -> None:
     assert result.num_samples == 160
 
 
-def test_rows_are_not_their_own_neighbours(factors: np.ndarray) -> None:
-    # With repeated rows, the nearest-neighbour estimate would find that noise knows every factor.
+def test_rows_are_not_their_own_neighbors(factors: np.ndarray) -> None:
+    # With repeated rows, the nearest-neighbor estimate would find that noise knows every factor.
     noise = np.random.default_rng(0).normal(size=factors.shape)
     assert infomec(noise, factors, **COUNTS).information.max() < 0.1

@@ -23,7 +23,7 @@ from worldmodel.evaluation.locator.train import (
     locator_step,
     main,
     measure,
-    spoilt,
+    spoiled,
     train,
 )
 from worldmodel.training.loop.distributed import MachineConfig
@@ -144,7 +144,7 @@ def test_training_reads_several_datasets_and_stores_half_precision(tmp_path, mon
             super().__init__(SimpleNamespace(uid=f"{path}/episode{i}") for i in range(12))
             self.number = frames[path]
 
-    def labelled(dataset, number, *_):
+    def labeled(dataset, number, *_):
         batch = dots(4, seed=100 * dataset.number + number)
         arrays = {
             name: getattr(batch, name).numpy() for name in ("frames", "points", "is_known", "is_visible")
@@ -152,7 +152,7 @@ def test_training_reads_several_datasets_and_stores_half_precision(tmp_path, mon
         return SimpleNamespace(**arrays, embodiment=f"robot{dataset.number}")
 
     monkeypatch.setattr("worldmodel.evaluation.locator.train.RobotwinDataset", Dataset)
-    monkeypatch.setattr("worldmodel.evaluation.locator.train.label_episode", labelled)
+    monkeypatch.setattr("worldmodel.evaluation.locator.train.label_episode", labeled)
     for path in frames:
         Path(path).mkdir()
     settings = ["model.height=32", "model.width=32", "model.channels=8", "fit.steps=2", "fit.global_batch=4"]
@@ -184,9 +184,9 @@ def test_measure_counts_what_is_visible_only():
     assert errors["visibility_accuracy"] == pytest.approx(22 / 24)
 
 
-def test_spoilt_frames_stay_frames_and_depend_on_the_generator_alone():
+def test_spoiled_frames_stay_frames_and_depend_on_the_generator_alone():
     frames = dots(6).frames.float() / 255
-    a, b = (spoilt(frames, torch.Generator().manual_seed(3)) for _ in range(2))
+    a, b = (spoiled(frames, torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(a, b)
     assert a.shape == frames.shape
     assert a.min() >= 0

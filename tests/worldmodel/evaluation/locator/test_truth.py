@@ -13,14 +13,14 @@ from worldmodel.evaluation.locator.truth import (
     object_in_frames,
     object_path,
     project,
-    tool_centres,
+    tool_centers,
 )
 
 HALF_TURN = np.sqrt(0.5)
 
 
 def test_projection_of_a_camera_that_can_be_done_by_hand():
-    # At the origin, looking along +z: 100 pixels of focal length, centre (32, 24).
+    # At the origin, looking along +z: 100 pixels of focal length, center (32, 24).
     intrinsic = np.array([[[100.0, 0, 32], [0, 100, 24], [0, 0, 1]]]).repeat(3, 0)
     extrinsic = np.eye(3, 4)[None].repeat(3, 0)
     pixels, depth = project(np.array([[0, 0, 2.0], [0.2, -0.1, 2.0], [0, 0, -1.0]]), intrinsic, extrinsic)
@@ -51,7 +51,7 @@ def test_robotwins_own_head_camera():
 )
 def test_fingertips_are_12_cm_along_the_approach_direction(quaternion, approach):
     pose = np.array([[0.1, 0.2, 0.3, *quaternion]])
-    assert tool_centres(pose)[0] == pytest.approx(np.array([0.1, 0.2, 0.3]) + 0.12 * np.array(approach))
+    assert tool_centers(pose)[0] == pytest.approx(np.array([0.1, 0.2, 0.3]) + 0.12 * np.array(approach))
 
 
 @pytest.mark.parametrize("robot", ["finch", "crane"])
@@ -70,10 +70,10 @@ def test_poses_lead_to_the_simulators_own_fingertips(robot):
     run_episode("babble", EMBODIMENTS[robot], 3, look)
     poses, sites = np.array(stored), np.array(true)
     for arm in range(2):
-        assert tool_centres(poses[:, arm]) == pytest.approx(sites[:, arm], abs=2e-3)  # one physics step apart
+        assert tool_centers(poses[:, arm]) == pytest.approx(sites[:, arm], abs=2e-3)  # one physics step apart
     intrinsic = np.repeat(intrinsic_cv(DESK.fovy, 64, 64)[None], len(poses), 0)
     extrinsic = np.array([extrinsic_cv(pose) for pose in pixels])
-    ours = project(tool_centres(poses[:, 0]), intrinsic, extrinsic)[0]
+    ours = project(tool_centers(poses[:, 0]), intrinsic, extrinsic)[0]
     exact = project(sites[:, 0], intrinsic, extrinsic)[0]
     assert np.abs(ours - exact).max() < 0.3
 
@@ -95,10 +95,10 @@ def test_labels_of_a_recorded_episode(recorded):
     assert small.is_known.all()
     assert small.is_visible[:, 2].all()  # the object stays on the table
     assert not (small.is_visible & ((small.points < 0) | (small.points >= 32)).any(2)).any()
-    # The object is a strongly coloured thing on a grey table: its place shows colour, a far one does not.
+    # The object is a strongly colored thing on a gray table: its place shows color, a far one does not.
     x, y = small.points[0, 2].astype(int)
-    colour = np.ptp(small.frames[0, :, y, x].astype(int))
-    assert colour > 60
+    color = np.ptp(small.frames[0, :, y, x].astype(int))
+    assert color > 60
     assert np.ptp(small.frames[0, :, 30, 30 if x < 16 else 2].astype(int)) < 30
 
 
@@ -110,7 +110,7 @@ def test_the_simulated_object_moves_with_the_gripper_that_carries_it(recorded):
     moving = np.linalg.norm(np.diff(path, axis=0), axis=1) > 4e-3
     assert moving.sum() > 10
     distances = [
-        np.linalg.norm(tool_centres(grippers[1:, first : first + 7]) - path[1:], axis=1)[moving].max()
+        np.linalg.norm(tool_centers(grippers[1:, first : first + 7]) - path[1:], axis=1)[moving].max()
         for first in (0, 8)
     ]
     assert min(distances) < 0.1

@@ -21,7 +21,7 @@ from worldmodel.evaluation.rollouts.results import (
     episode_means,
     horizon,
     row_names,
-    summarise,
+    summarize,
     wins,
 )
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig, run
@@ -52,7 +52,7 @@ RECORDS = [
 
 
 def test_frames_then_clips_then_episodes():
-    results = summarise(RECORDS)
+    results = summarize(RECORDS)
     assert (results["episodes"], results["clips"]) == (2, 3)
     assert results["rows"]["true"]["psnr"]["mean"] == pytest.approx((27 + 22) / 2)
     assert results["rows"]["true"]["psnr"]["count"] == 2
@@ -103,7 +103,7 @@ def test_object_numbers_are_of_the_clips_in_which_it_is_carried():
         for moved, near, distance in ((True, True, 1.0), (True, False, None), (False, False, 9.0))
     ]
     records = [{**one, "object": found} for one, found in zip(RECORDS, judged, strict=True)]
-    results = summarise(records)
+    results = summarize(records)
     assert (results["object_carried"]["mean"], results["object_carried"]["count"]) == (2 / 3, 3)
     assert (results["object"]["true"]["mean"], results["object"]["true"]["count"]) == (0.5, 2)
     assert results["object_distance"]["true"]["mean"] == 1.0
@@ -262,7 +262,7 @@ def test_rollouts_may_be_longer_than_a_clip(make_model, source, contract, traini
     evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(0)
     assert videos["true"].shape == clips[0].frames.shape
     assert {len(rows["psnr"]) for rows in evaluated["rows"].values()} == {24}
-    assert summarise([evaluated])["above_static"]["mse"]["frame"] in range(1, 25)
+    assert summarize([evaluated])["above_static"]["mse"]["frame"] in range(1, 25)
 
 
 class Blobs:
@@ -306,8 +306,8 @@ def test_recovered_actions_are_compared_with_the_recorded_ones(make_model, sourc
     clip = clips[0]
     # A judge that reads every action off the brightness of the frame behind it.
     evaluation.recover = lambda frames, _: clip.actions + frames[1:].mean((1, 2, 3))[:, None]
-    black, grey = torch.zeros_like(clip.frames), torch.full_like(clip.frames, 0.25)
-    errors = evaluation._action_errors(clip, {"true": black, "zero": grey})
+    black, gray = torch.zeros_like(clip.frames), torch.full_like(clip.frames, 0.25)
+    errors = evaluation._action_errors(clip, {"true": black, "zero": gray})
     assert errors["true"] == 0
     assert errors["zero"] == pytest.approx(0.25)
     assert errors["truth"] == pytest.approx(clip.frames[1:].mean().item(), rel=1e-5)

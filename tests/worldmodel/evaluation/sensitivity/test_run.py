@@ -23,8 +23,8 @@ CONFIG = SensitivityConfig(response_clips=3)
 class Renderer:
     """A perfect world model: it draws the shapes where the commands put them; `gain` spoils its scale."""
 
-    def __init__(self, normalizer, colours, gain=1.0):
-        self.normalizer, self.colours, self.gain = normalizer, colours, gain
+    def __init__(self, normalizer, colors, gain=1.0):
+        self.normalizer, self.colors, self.gain = normalizer, colors, gain
 
     def __call__(self, given, actions, num_frames, seed):
         if actions is None:
@@ -32,7 +32,7 @@ class Renderer:
         videos = []
         for row, first in zip(actions, given, strict=True):
             states = self.normalizer.denormalize((self.gain * row).clamp(-1, 1), "a")
-            frames = SyntheticFrames(states, tuple(given.shape[-2:]), self.colours).read(range(len(states)))
+            frames = SyntheticFrames(states, tuple(given.shape[-2:]), self.colors).read(range(len(states)))
             later = torch.from_numpy(frames).permute(0, 3, 1, 2).float() / 255
             videos.append(torch.cat([first, later[len(first) - 1 :]]))
         return torch.stack(videos)
@@ -52,8 +52,8 @@ def clips(source, contract, training_clips):
 
 
 @pytest.fixture(scope="module")
-def colours(source):
-    return source[0].frames["head"].colours
+def colors(source):
+    return source[0].frames["head"].colors
 
 
 def records_of(predict, clips, recover=None):
@@ -68,8 +68,8 @@ def records_of(predict, clips, recover=None):
     return records
 
 
-def test_a_model_that_draws_what_it_is_told_follows(clips, colours):
-    records = records_of(Renderer(clips.normalizer, colours), clips)
+def test_a_model_that_draws_what_it_is_told_follows(clips, colors):
+    records = records_of(Renderer(clips.normalizer, colors), clips)
     following = judge(records)
     assert following.is_followed, following.reasons
     assert following.title == "The actions are followed."
@@ -80,8 +80,8 @@ def test_a_model_that_draws_what_it_is_told_follows(clips, colours):
     assert all(estimate.mean > 1e-3 for estimate in responses(records).values())
 
 
-def test_a_robot_told_to_hold_drifts_less_than_one_that_is_driven(clips, colours):
-    records = records_of(Renderer(clips.normalizer, colours), clips)
+def test_a_robot_told_to_hold_drifts_less_than_one_that_is_driven(clips, colors):
+    records = records_of(Renderer(clips.normalizer, colors), clips)
     drift = {name: np.mean([record["drift"][name][-1] for record in records]) for name in records[0]["drift"]}
     assert drift[STATIC] == 0
     assert 0 < drift["hold"] < 0.5 * drift["true"]
@@ -115,14 +115,14 @@ def test_a_model_that_remembers_the_video_but_does_not_listen_is_found_out(clips
     assert {check.control for check in following.checks if check.is_passed} == {STATIC}
 
 
-def test_actions_fifty_times_too_large_are_named(clips, colours):
-    following = judge(records_of(Renderer(clips.normalizer, colours, gain=50.0), clips))
+def test_actions_fifty_times_too_large_are_named(clips, colors):
+    following = judge(records_of(Renderer(clips.normalizer, colors, gain=50.0), clips))
     assert following.title == "The actions are not followed."
     assert following.best_scale == 0.02
     assert any("multiplied by 0.02: their scale is wrong" in reason for reason in following.reasons)
 
 
-def test_a_dimension_without_effect_is_named(clips, colours):
+def test_a_dimension_without_effect_is_named(clips, colors):
     class OneArmed(Renderer):
         def __call__(self, given, actions, num_frames, seed):
             still = None if actions is None else actions.clone()
@@ -130,7 +130,7 @@ def test_a_dimension_without_effect_is_named(clips, colours):
                 still[..., 3] = 0
             return super().__call__(given, still, num_frames, seed)
 
-    following = judge(records_of(OneArmed(clips.normalizer, colours), clips))
+    following = judge(records_of(OneArmed(clips.normalizer, colors), clips))
     assert any("No visible response to right_y." in reason for reason in following.reasons)
 
 
@@ -145,26 +145,26 @@ def test_an_idle_clip_proves_nothing(clips):
     assert check.wins.count == 1
 
 
-def test_three_good_episodes_are_not_enough(clips, colours):
-    records = records_of(Renderer(clips.normalizer, colours), clips)
+def test_three_good_episodes_are_not_enough(clips, colors):
+    records = records_of(Renderer(clips.normalizer, colors), clips)
     assert not judge(records[:3]).is_followed
     assert judge(records[:5]).is_followed
 
 
-def test_recovered_actions_are_compared_with_what_each_video_was_told(clips, colours):
-    def centres(frames, embodiment):
-        """Reads the shapes' places back from the pictures: the mean place of each one's colour."""
-        shapes = torch.from_numpy(colours / 255).float()
+def test_recovered_actions_are_compared_with_what_each_video_was_told(clips, colors):
+    def centers(frames, embodiment):
+        """Reads the shapes' places back from the pictures: the mean place of each one's color."""
+        shapes = torch.from_numpy(colors / 255).float()
         grid = torch.linspace(-1, 1, frames.shape[-1]) / 0.7
         found = []
-        for colour in shapes[1:]:
-            weight = (-200 * (frames - colour[:, None, None]).square().sum(1)).exp()
+        for color in shapes[1:]:
+            weight = (-200 * (frames - color[:, None, None]).square().sum(1)).exp()
             total = weight.sum((1, 2)).clamp_min(1e-6)
             found += [(weight.sum(1) * grid).sum(1) / total, (weight.sum(2) * grid).sum(1) / total]
         raw = torch.stack(found, 1)[1:].double().numpy()
         return clips.normalizer.normalize(np.clip(raw, -1, 1), embodiment)
 
-    records = records_of(Renderer(clips.normalizer, colours), clips, centres)
+    records = records_of(Renderer(clips.normalizer, colors), clips, centers)
     mean = {name: np.mean([r["recovered"][name] for r in records]) for name in records[0]["recovered"]}
     assert "null" not in mean
     assert mean["true video"] < 0.25
@@ -201,9 +201,9 @@ FEW = {"num_inference_steps": 1, "response_clips": 1, "sheets": 0}
 
 @pytest.mark.parametrize(("gain", "code"), [(1.0, 0), (50.0, 3)])
 def test_script_finds_mis_scaled_actions(
-    model_folder, source, clips, colours, tmp_path, capsys, monkeypatch, gain, code
+    model_folder, source, clips, colors, tmp_path, capsys, monkeypatch, gain, code
 ):
-    renderer = Renderer(clips.normalizer, colours)
+    renderer = Renderer(clips.normalizer, colors)
     # A model that follows what reaches it.
     monkeypatch.setattr(ModelPredictor, "__call__", lambda self, *told: renderer(*told))
     held_out = HeldOutConfig(split="all", episodes=5)

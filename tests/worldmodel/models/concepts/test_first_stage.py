@@ -33,7 +33,7 @@ def test_a_fresh_condition_leaves_the_decoder_as_it_was(where: str) -> None:
     vq = build_vq(TINY.vq)
     stage = FirstStage(vq, DecoderConditionConfig(where=where), 5)  # type: ignore[arg-type]
     latents, u = torch.randn(2, 3, 4, 4), torch.randn(2, 5)
-    torch.testing.assert_close(stage.decode(stage.quantise(latents), u), vq.decode(latents).sample)
+    torch.testing.assert_close(stage.decode(stage.quantize(latents), u), vq.decode(latents).sample)
     drawn = FirstStage(vq, DecoderConditionConfig(where=where, init="xavier"), 5)  # type: ignore[arg-type]
     is_changed = not torch.allclose(drawn.decode(latents, u), stage.decode(latents, u))
     assert is_changed == (where != "none")
@@ -53,10 +53,10 @@ def test_once_is_the_concatenation_before_the_first_convolution() -> None:
     torch.testing.assert_close(stage.decode(codes, u), vq.decoder(wide(joined)))
 
 
-def test_the_quantiser_gives_codes_forward_and_the_identity_backward() -> None:
+def test_the_quantizer_gives_codes_forward_and_the_identity_backward() -> None:
     stage = tiny_mddiff().first_stage
     latents = torch.randn(1, 3, 4, 4, requires_grad=True)
-    codes = stage.quantise(latents)
+    codes = stage.quantize(latents)
     distance = torch.cdist(codes.detach().flatten(2)[0].T, stage.vq.quantize.embedding.weight)
     assert distance.min(1).values.max() < 1e-5
     weight = torch.randn_like(codes)

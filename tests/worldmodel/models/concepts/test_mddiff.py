@@ -31,7 +31,7 @@ def test_latents_have_unit_variance_after_measuring_their_scale() -> None:
     model.set_latent_scale(some_images())
     latents = model.latents_of(model.pixels(some_images()))
     assert float(latents.std()) == pytest.approx(1.0, abs=1e-5)
-    raw = model.first_stage.quantise(latents / model.latent_scale)
+    raw = model.first_stage.quantize(latents / model.latent_scale)
     torch.testing.assert_close(model.codes_of(latents), raw * model.latent_scale)
 
 

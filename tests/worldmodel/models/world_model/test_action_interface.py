@@ -28,7 +28,7 @@ def make_interface(has_tokens: bool = False, has_maps: bool = False) -> ActionIn
     return ActionInterface(5, WIDTH, hidden=32, token_gates=gates, map_tokens=PATCHES * has_maps)
 
 
-def randomise(module: torch.nn.Module) -> None:
+def randomize(module: torch.nn.Module) -> None:
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
 
@@ -67,7 +67,7 @@ def test_wrapped_backbone_keeps_the_parameter_names_of_wan():
 @torch.no_grad()
 def test_action_sum_hears_what_was_done_before_but_not_in_which_order():
     interface = ActionInterface(5, WIDTH, hidden=32, map_tokens=PATCHES, action_sum=True)
-    randomise(interface)
+    randomize(interface)
     actions = torch.randn(1, 12, 5)
     reference = interface(actions)
     ordered, more = actions.clone(), actions.clone()
@@ -92,7 +92,7 @@ def test_action_sum_is_in_means_of_a_latent_frame():
 @pytest.mark.parametrize("has_tokens", [False, True])
 def test_latent_frame_answers_only_to_its_own_transitions(has_tokens):
     interface = make_interface(has_tokens)
-    randomise(interface)
+    randomize(interface)
     actions = torch.randn(1, 8, 5)
     reference = interface(actions)
     for transition in range(8):
@@ -110,7 +110,7 @@ def test_latent_frame_answers_only_to_its_own_transitions(has_tokens):
 @torch.no_grad()
 def test_frame_zero_and_missing_actions_get_the_null_embedding():
     interface = make_interface()
-    randomise(interface)
+    randomize(interface)
     missing = torch.tensor([[False, True, False]])
     frames = interface(torch.randn(1, 8, 5), missing).frames
     assert torch.equal(frames[0, 0], interface.null)
@@ -123,7 +123,7 @@ def test_frame_zero_and_missing_actions_get_the_null_embedding():
 def test_action_maps_reach_only_their_own_latent_frame_and_none_without_actions(inputs):
     noisy, sigma, text, actions = inputs
     interface = make_interface(has_maps=True)
-    randomise(interface)
+    randomize(interface)
     first, second = interface(actions), interface(actions + torch.eye(8)[5][:, None])
     assert [int(i) for i in (first.maps - second.maps).abs().amax((0, 2, 3)).nonzero()] == [2]
     missing = torch.tensor([[False, True, False]]).expand(2, -1)
@@ -148,7 +148,7 @@ def test_action_reaches_every_block_and_the_head(inputs):
     # With all attention and feed-forward outputs at zero, only the output head is left to modulate.
     noisy, sigma, text, actions = inputs
     interface = make_interface()
-    randomise(interface)
+    randomize(interface)
     fdm = ForwardDynamics(build_wan(tiny_wan()))
     other = interface(actions + 1)
     seen = []
@@ -174,7 +174,7 @@ def test_action_reaches_every_block_and_the_head(inputs):
 def test_action_tokens_reach_only_their_own_latent_frame(inputs):
     noisy, sigma, text, actions = inputs
     interface = make_interface(has_tokens=True)
-    randomise(interface)
+    randomize(interface)
     fdm = ForwardDynamics(build_wan(dataclasses.replace(tiny_wan(), num_layers=1)))
     # One block whose self-attention is silent: only the tokens could carry an action across frames.
     torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)

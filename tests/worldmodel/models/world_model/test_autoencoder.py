@@ -41,9 +41,9 @@ def test_shapes_are_those_of_the_wan_autoencoder(scale):
 
 def test_initial_linear_path_is_the_pca_of_the_patches(clips):
     vae, video = make(), video_of(clips, 6)
-    vae.initialise_from(video)
-    centred = (video - vae.mean_image[:, None])[:, :, 1:]
-    patches = centred.unfold(2, 4, 4).unfold(3, 4, 4).unfold(4, 4, 4)
+    vae.initialize_from(video)
+    centered = (video - vae.mean_image[:, None])[:, :, 1:]
+    patches = centered.unfold(2, 4, 4).unfold(3, 4, 4).unfold(4, 4, 4)
     patches = patches.permute(0, 2, 3, 4, 1, 5, 6, 7).flatten(0, 3).flatten(1).double().numpy()
     first = (video - vae.mean_image[:, None])[:, :, :1].expand(-1, -1, 4, -1, -1)
     first = first.unfold(3, 4, 4).unfold(4, 4, 4).permute(0, 3, 4, 1, 2, 5, 6).flatten(0, 2).flatten(1)
@@ -59,7 +59,7 @@ def test_initial_linear_path_is_the_pca_of_the_patches(clips):
 @torch.no_grad()
 def test_latents_see_their_own_frames_only(clips):
     vae, video = make(), video_of(clips, 1)
-    vae.initialise_from(video_of(clips, 4))
+    vae.initialize_from(video_of(clips, 4))
     torch.nn.init.normal_(vae.encoder[-1].weight, std=0.1)
     reference = vae.encode(video).latent_dist.mode()
     for frame in range(13):
@@ -71,7 +71,7 @@ def test_latents_see_their_own_frames_only(clips):
 
 def test_training_refines_both_directions_from_the_linear_start(clips):
     vae, video = make(), video_of(clips, 8)
-    vae.initialise_from(video)
+    vae.initialize_from(video)
     start = float((rebuilt(vae, video) - video).square().mean())
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3)
     for _ in range(30):
@@ -85,7 +85,7 @@ def test_training_refines_both_directions_from_the_linear_start(clips):
 
 def test_statistics_travel_with_the_weights(clips, tmp_path):
     vae, video = make(), video_of(clips, 6)
-    vae.initialise_from(video)
+    vae.initialize_from(video)
     vae.set_latent_statistics(video)
     latents = encode_video(vae, video.transpose(1, 2))
     assert float(latents.mean().abs()) < 1e-3

@@ -20,10 +20,10 @@ def answer(model, batch, *, with_keys: bool = False):
 
 
 @torch.no_grad()
-def test_clean_and_velocity_networks_answer_in_the_same_flow(make_world_model, batch, randomise):
+def test_clean_and_velocity_networks_answer_in_the_same_flow(make_world_model, batch, randomize):
     clean, velocity = (make_world_model(prediction=p, scene=True) for p in ("clean", "velocity"))
     for model in (clean, velocity):
-        randomise(model.interface)
+        randomize(model.interface)
         noisy, sigma = noisy_clip(model, batch)
         output = answer(model, batch)
         future = (noisy - sigma[:, None, :, None, None] * output.velocity)[:, :, 1:]
@@ -41,17 +41,17 @@ def test_given_frames_come_back_as_they_are(make_world_model, batch):
 
 
 @torch.no_grad()
-def test_prepared_keys_give_the_same_answer(make_world_model, batch, randomise):
+def test_prepared_keys_give_the_same_answer(make_world_model, batch, randomize):
     model = make_world_model(action_path="adaln+tokens")
-    randomise(model.interface)
+    randomize(model.interface)
     model.text = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
     plain, prepared = (answer(model, batch, with_keys=keys).velocity for keys in (False, True))
     assert torch.allclose(plain, prepared, atol=1e-6)
 
 
-def test_a_prompt_of_one_token_is_answered_before_it_is_asked(make_world_model, batch, randomise):
+def test_a_prompt_of_one_token_is_answered_before_it_is_asked(make_world_model, batch, randomize):
     model = make_world_model()
-    randomise(model.interface)
+    randomize(model.interface)
     noisy, sigma = noisy_clip(model, batch)
     value = model.fdm.backbone.blocks[0].attn2.to_v.weight
     for count in (1, len(batch.frames)):  # one prompt for all samples, or one each
@@ -75,9 +75,9 @@ def test_only_a_prompt_of_one_token_needs_no_questions(make_world_model):
 
 
 @torch.no_grad()
-def test_modulation_made_before_gives_the_same_answer(make_world_model, batch, randomise):
+def test_modulation_made_before_gives_the_same_answer(make_world_model, batch, randomize):
     model = make_world_model()
-    randomise(model.interface)
+    randomize(model.interface)
     noisy, sigma = noisy_clip(model, batch)
     actions, text = model.interface(batch.robot_actions), model.text_context()
     steps = model.fdm.modulate(torch.stack([sigma, sigma / 2]), actions, text)
@@ -88,11 +88,11 @@ def test_modulation_made_before_gives_the_same_answer(make_world_model, batch, r
     assert not torch.allclose(before, model.fdm(noisy, sigma, actions, text).velocity, atol=1e-3)
 
 
-def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch, randomise):
+def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch, randomize):
     gradients = []
     for checkpointing in (False, True):
         model = make_world_model(action_path="adaln+tokens", scene=True)
-        randomise(model.interface)
+        randomize(model.interface)
         if checkpointing:
             model.fdm.backbone.enable_gradient_checkpointing()
         answer(model, batch).velocity.square().mean().backward()
@@ -105,20 +105,20 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch
 
 
 @torch.no_grad()
-def test_a_copy_of_the_model_is_independent_of_it(make_world_model, batch, randomise):
+def test_a_copy_of_the_model_is_independent_of_it(make_world_model, batch, randomize):
     # The scene embedding hangs on a hook: a copy (as EMA makes one) must call its own.
     model = make_world_model(scene=True)
     twin = copy.deepcopy(model)
     before = answer(model, batch).velocity
-    randomise(twin.fdm.scene)
+    randomize(twin.fdm.scene)
     assert torch.equal(answer(model, batch).velocity, before)
     assert (answer(twin, batch).velocity - before).abs().max() > 1e-3
 
 
 @torch.no_grad()
-def test_batch_equals_singles(make_world_model, batch, randomise):
+def test_batch_equals_singles(make_world_model, batch, randomize):
     model = make_world_model(action_path="adaln+tokens", scene=True)
-    randomise(model.interface)
+    randomize(model.interface)
     noisy, sigma = noisy_clip(model, batch)
     together = answer(model, batch).velocity
     for i in range(4):

@@ -32,11 +32,11 @@ save_file({"frames": video.frames}, output)
 
 
 @pytest.fixture
-def trained(make_world_model, randomise):
+def trained(make_world_model, randomize):
     def make(**options):
         model = make_world_model(**options)
         for part in model.parts().values():
-            randomise(part)
+            randomize(part)
         for name, parameter in model.fdm.backbone.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(0))

@@ -27,9 +27,9 @@ def test_an_untrained_refiner_changes_nothing(make_world_model, batch, latents, 
 
 
 @torch.no_grad()
-def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomise):
+def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomize):
     refiner = LatentRefiner(4, 8)
-    randomise(refiner)
+    randomize(refiner)
     noisy = torch.zeros_like(latents)
     before = refiner(latents, noisy, sigma)
     for changed, reached in ((1, {1, 2}), (2, {2})):
@@ -56,9 +56,9 @@ def test_what_cannot_be_refined_is_refused():
 
 
 @torch.no_grad()
-def test_derivatives_of_many_clips_are_taken_at_once(latents, sigma, randomise):
+def test_derivatives_of_many_clips_are_taken_at_once(latents, sigma, randomize):
     refiner = LatentRefiner(4, 8)
-    randomise(refiner)
+    randomize(refiner)
 
     def refine(one: torch.Tensor) -> torch.Tensor:
         return refiner(one[None], torch.zeros_like(one)[None], sigma[:1])[0]

@@ -96,7 +96,7 @@ def test_random_backbone_is_a_function_of_its_seed():
 
 @pytest.mark.parametrize("kind", ["wan", "desk"])
 @torch.no_grad()
-def test_latents_are_normalised_by_the_autoencoder_and_come_back(kind):
+def test_latents_are_normalized_by_the_autoencoder_and_come_back(kind):
     torch.manual_seed(0)
     vae = tiny_wan_vae() if kind == "wan" else CausalAutoencoder(height=16, width=16, hidden=8)
     vae.eval()
@@ -117,7 +117,7 @@ def test_empty_prompt_is_what_the_pipeline_would_encode():
     torch.manual_seed(0)
     config = UMT5Config(vocab_size=16, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
     encoder = UMT5EncoderModel(config).eval()
-    # The pipeline tokenises to end-of-text and padding, masks the padding out and zeroes what it gave.
+    # The pipeline tokenizes to end-of-text and padding, masks the padding out and zeroes what it gave.
     ids, mask = torch.zeros(1, 512, dtype=torch.long), torch.zeros(1, 512, dtype=torch.long)
     ids[0, 0], mask[0, 0] = 1, 1
     expected = encoder(ids, mask).last_hidden_state
