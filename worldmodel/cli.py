@@ -179,13 +179,18 @@ def _add_diagnose(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "diagnose",
         help="one page with tables and figures about a generator or a world model's action channel",
         description="A generator: mechanistic independence of its factors (Types D, M, S, H, graphs, rank). "
-        "A world model folder: which arm moves which pixels, on clips of a dataset.",
+        "A world model folder: which group of action dimensions moves which pixels, on clips of a dataset.",
     )
     command.add_argument("source", help="world model folder, package.module:name or path/file.py:name")
     command.add_argument("--blocks", type=int, nargs="+", default=(), help="coordinates of each factor")
     command.add_argument("--points", type=int, default=16, help="latents to look at (default: 16)")
     command.add_argument("--dataset", help="clips for a world model: folder, .zip or .hdf5")
     command.add_argument("--clips", type=int, default=4, help="clips to look at (default: 4)")
+    command.add_argument("--camera", help="camera of the dataset (default: the one the model was trained on)")
+    command.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    command.add_argument(
+        "--groups", default="", help='action groups such as "arm=0-5,gripper=6" (default: by action names)'
+    )
     command.add_argument("--seed", type=int, default=0, help="of latents or noise (default: 0)")
     command.add_argument("--out", type=Path, default=Path("outputs/diagnose.html"), help="*.html or *.md")
     command.set_defaults(run=_diagnose)
@@ -209,7 +214,14 @@ def _diagnose(arguments: argparse.Namespace) -> None:
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")
         model = WorldModel.from_pretrained(arguments.source)
-        source = open_dataset(arguments.dataset, action_space=action_space_for(model.normalizer))
-        batch = first_clips(model, source, arguments.clips)
-        written = diagnose_world_model(model, batch, arguments.out, seed=arguments.seed)
+        source = open_dataset(
+            arguments.dataset,
+            camera=arguments.camera,
+            mapping=arguments.mapping,
+            action_space=action_space_for(model.normalizer),
+        )
+        batch = first_clips(model, source, arguments.clips, camera=arguments.camera)
+        written = diagnose_world_model(
+            model, batch, arguments.out, groups=arguments.groups, seed=arguments.seed
+        )
     print("\n".join(f"wrote {path}" for path in written))

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -31,6 +32,7 @@ from worldmodel.report.page import Section
 
 VideoGenerator = Callable[[Tensor, Tensor], Tensor]  # (latent[b ...], actions[b n a]) -> frames[b t c H W]
 Derivative = Literal["forward", "difference"]
+GROUP_COLORS = (*colormaps["tab10"].colors, *colormaps["Set3"].colors)  # type: ignore[attr-defined]
 MOVED = 0.05  # share of the strongest effect above which a pixel counts as moved
 
 
@@ -82,7 +84,7 @@ class ActionChannel:
         figure = Figure(figsize=(2 * len(columns), 2 * (num_groups + 1)))
         axes = figure.subplots(num_groups + 1, len(columns), squeeze=False)
         top = max(float(self.maps.max()), 1e-12)
-        colors = [f"C{number}" for number in range(num_groups)]
+        colors = [GROUP_COLORS[number % len(GROUP_COLORS)] for number in range(num_groups)]
         for column, frame in enumerate(columns):
             for row, name in enumerate(self.groups):
                 axes[row][column].imshow(self.maps[row, frame], vmin=0, vmax=top, cmap="magma")
@@ -105,7 +107,7 @@ class ActionChannel:
 
 HEADROOM = (
     "A pixel counts as shared when two groups each move it by more than 5 % of the strongest effect. Arms "
-    "that never cross share none."
+    "that never cross share none. The joints of one arm move the same pixels, and share most of them."
 )
 
 
@@ -126,7 +128,7 @@ def action_channel(
         generator: differentiable for derivative="forward"; any callable for "difference".
         latent: what else the video depends on (noise, first frames, a state).
         actions: normalized, about [-1, 1].
-        groups: name -> action dimensions, for instance from `arm_groups`; dimensions may be left out.
+        groups: name -> action dimensions, for instance from `group_actions`; dimensions may be left out.
         derivative: forward-mode differentiation, or central differences for what cannot be differentiated.
         step: half width of the differences, in units of normalized action.
         num_directions: latent directions for the GMD contrasts of the actions; 0 leaves them out. They need
@@ -176,17 +178,6 @@ def diversity_section(diversity: MechanismDiversity, text: str = "") -> Section:
     size = f"Largest contrast {diversity.largest_contrast:.3g} before scaling."
     lines = f"{text} {diversity.verdict()}. {size}".strip()
     return Section("Mechanism diversity of the actions", lines, header, rows)
-
-
-def arm_groups(action_names: Sequence[str]) -> dict[str, list[int]]:
-    """Dimensions of the left and of the right arm, by the beginning of their names."""
-    sides = {side: [i for i, name in enumerate(action_names) if name.startswith(side)] for side in ARMS}
-    if not all(sides.values()):
-        raise ValueError(f"expected action names that begin with left and right, got {list(action_names)}")
-    return sides
-
-
-ARMS = ("left", "right")
 
 
 def action_diversity(

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
-from worldmodel.diagnostics.actions.action_channel import action_channel, arm_groups, diversity_section
+from worldmodel.diagnostics.actions.action_channel import action_channel, diversity_section
+from worldmodel.diagnostics.actions.action_groups import ActionGroups, group_actions, parse_groups
 from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
 from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions, world_model_diversity
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
@@ -45,21 +46,45 @@ def diagnose_generator(
     return write_page(page, f"Diagnostics of {source}", report.sections())
 
 
-def diagnose_world_model(model: WorldModel, batch: ClipBatch, page: Path, *, seed: int = 0) -> list[Path]:
-    """Which arm moves which pixels, on the clips of a batch of one embodiment, and GMD contrasts of one."""
+def diagnose_world_model(
+    model: WorldModel, batch: ClipBatch, page: Path, *, groups: str = "", seed: int = 0
+) -> list[Path]:
+    """Which group of action dimensions moves which pixels, and the GMD contrasts of one clip.
+
+    Args:
+        model: with an action channel.
+        batch: clips of one embodiment, with frames.
+        page: *.html or *.md to write.
+        groups: "arm=0-5,gripper=6"; empty: as the action names tell.
+        seed: of the noise.
+    """
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
     given = batch.frames[:, : FRAMES_PER_LATENT * (model.config.history - 1) + 1]
     generator = world_model_channel(model.eval(), given)
     embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
-    groups = arm_groups(model.normalizer.stats[embodiment].names)
+    names = model.normalizer.stats[embodiment].names
+    found = parse_groups(groups, names) if groups else group_actions(names)
     shape = (len(given), model.contract.latent_channels, *model.contract.latent_grid)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    report = action_channel(generator, noise, batch.robot_actions, groups, derivative="difference")
-    arms = [index for indices in groups.values() for index in indices]
-    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], arms, seed)
-    sections = [*report.sections(), contrasts]
+    report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
+    grouped = [index for indices in found.dimensions.values() for index in indices]
+    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed)
+    sections = [_group_section(found, names), *report.sections(), contrasts]
     return write_page(page, f"Action channel of a world model, {embodiment}", sections)
+
+
+def _group_section(groups: ActionGroups, names: Sequence[str]) -> Section:
+    """Which dimensions are in which group, and why."""
+    rows = tuple(
+        (group, ", ".join(map(str, columns)), ", ".join(names[column] for column in columns))
+        for group, columns in groups.dimensions.items()
+    )
+    left_out = set(range(len(names))) - {index for columns in groups.dimensions.values() for index in columns}
+    text = f"Chosen this way: {groups.reason}."
+    if left_out:
+        text += f" Left out: {', '.join(names[index] for index in sorted(left_out))}."
+    return Section("Action groups", text, ("group", "columns", "names"), rows)
 
 
 def _contrasts(
@@ -67,11 +92,11 @@ def _contrasts(
     given: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
     noise: Float[Tensor, "1 c f h w"],
     actions: Float[Tensor, "1 n a"],
-    arms: Sequence[int],
+    dimensions: Sequence[int],
     seed: int,
 ) -> Section:
     """GMD contrasts of the first clip, or why there are none."""
-    sequences = nearby_actions(actions, arms, 2 * NUM_DIRECTIONS, seed=seed)
+    sequences = nearby_actions(actions, dimensions, 2 * NUM_DIRECTIONS, seed=seed)
     try:
         found = world_model_diversity(
             model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed
@@ -85,19 +110,21 @@ NUM_DIRECTIONS = 2  # of the noise, for the GMD contrasts
 CONTRASTS = (
     f"GMD contrasts of one network call, noise latents to clean latents at sigma 1 behind the clean history "
     f"of the first clip, along {NUM_DIRECTIONS} random directions of the noise. Conditions: the actions of "
-    f"the clip, and the same with a random offset of all arm dimensions held throughout."
+    f"the clip, and the same with a random offset of all grouped dimensions held throughout."
 )
 
 
-def first_clips(model: WorldModel, source: EpisodeSource, num_clips: int) -> ClipBatch:
-    """Clips of one embodiment as the model's contract asks for them."""
+def first_clips(
+    model: WorldModel, source: EpisodeSource, num_clips: int, *, camera: str | None = None
+) -> ClipBatch:
+    """Clips of one embodiment as the model's contract asks for them, or of another `camera`."""
     contract = model.contract
     config = ClipConfig(
         num_frames=contract.num_frames,
         fps=contract.fps,
         height=contract.height,
         width=contract.width,
-        camera=contract.camera or None,
+        camera=camera or contract.camera or None,
     )
     clips = build_clip_dataset([source], config=config, normalizer=model.normalizer)
     found = [clips[i] for i in range(min(len(clips), num_clips))]

@@ -3,9 +3,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldmodel.diagnostics.actions.action_channel import action_channel, action_diversity, arm_groups
+from worldmodel.diagnostics.actions.action_channel import action_channel, action_diversity
 
-NAMES = ("left_joint1", "left_gripper", "right_joint1", "right_gripper")
 GROUPS = {"left": [0, 1], "right": [2, 3]}
 
 
@@ -81,10 +80,26 @@ def test_sections_have_a_row_per_group_and_a_picture() -> None:
     assert {row[2] for section in alone for row in section.rows} == {"one point"}
 
 
-def test_groups_come_from_names() -> None:
-    assert arm_groups(NAMES) == GROUPS
-    with pytest.raises(ValueError, match="begin with left and right"):
-        arm_groups(["x", "y"])
+def test_one_group_has_nothing_to_share() -> None:
+    found = action_channel(two_arms(), LATENT, ACTIONS, {"all": [0, 1, 2, 3]})
+    assert (found.type_d.score, found.contrast.raw) == (0, 0)
+    assert [row[0] for row in found.sections()[0].rows] == ["all"]
+
+
+def test_more_groups_than_named_colors_are_told_apart() -> None:
+    wide = 0.1 * torch.randn(2, 3, 14, generator=torch.Generator().manual_seed(0))
+    found = action_channel(
+        lambda latent, actions: actions[:, :, None, None].expand(-1, -1, 3, 2, -1),
+        LATENT[:2],
+        wide,
+        {f"column {index}": [index] for index in range(14)},
+    )
+    (legend,) = found.figure().legends
+    assert len({patch.get_facecolor() for patch in legend.get_patches()}) == 15
+    assert found.owners()[0, 0].tolist() == list(range(14))
+
+
+def test_impossible_groups_and_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="different dimensions below 4"):
         action_channel(two_arms(), LATENT, ACTIONS, {"left": [0, 4]})
     with pytest.raises(ValueError, match="frames"):

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,22 @@ import torch
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.robotwin.write import CameraRecord, RobotwinEpisode, write_robotwin_episode
+from tests.support.video_sets import write_video_set
 from worldmodel.cli import main
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
-from worldmodel.diagnostics.actions.diagnose import diagnose_generator, diagnose_world_model, load_generator
+from worldmodel.diagnostics.actions import world_model_diversity
+from worldmodel.diagnostics.actions.diagnose import (
+    diagnose_generator,
+    diagnose_world_model,
+    first_clips,
+    load_generator,
+)
 from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.types import EpisodeSource
 
+ROBOTS = Path(__file__).parents[4] / "../shared/data/robots"
 FILE = """
 import torch
 from torch import nn
@@ -110,15 +120,91 @@ def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
     assert float(rows["left"][2]) > 0
     assert float(rows["right"][2]) == 0
     assert float(rows["Type D: pixels moved by several groups"][2]) == 0
-    assert (tmp_path / "page_0_0.png").stat().st_size > 1000
+    assert (tmp_path / "page_1_0.png").stat().st_size > 1000
     assert "Assumption 2 holds at" in page.read_text()
     assert int(rows["0"][2]) == 4  # the rank of the contrasts at the one point
     assert float(rows["0"][4]) < 1e6
 
 
-def test_the_page_of_a_world_model_needs_names_of_arms(
-    make_world_model, clips: ClipDataset, tmp_path: Path
+def saved_model(make_world_model, randomize, source: EpisodeSource, camera: str, folder: Path) -> WorldModel:
+    like = make_world_model()
+    fps = min(like.contract.fps, source[0].fps)
+    clip = ClipConfig(num_frames=13, fps=fps, height=32, width=32, camera=camera)
+    normalizer = build_clip_dataset([source], config=clip).normalizer
+    contract = dataclasses.replace(like.contract, camera=camera, fps=fps)
+    model = WorldModel.build(like.config, contract, normalizer, vae=like.vae)
+    randomize(model.interface)
+    model.save_pretrained(folder)
+    return model
+
+
+def first_column(page: Path, title: str) -> list[str]:
+    """The first cells of the table below a heading."""
+    below = page.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    return [line.split("|")[1].strip() for line in below.splitlines() if line.startswith("|")][2:]
+
+
+@pytest.fixture
+def without_contrasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Third derivatives take seconds, and have tests of their own."""
+    monkeypatch.setattr(world_model_diversity, "MAX_PARAMETERS", 0)
+
+
+@pytest.mark.usefixtures("without_contrasts")
+def test_one_arm_in_a_folder_of_videos(make_world_model, randomize, tmp_path: Path) -> None:
+    mapping = write_video_set(tmp_path / "arm")
+    source = open_dataset(tmp_path / "arm", mapping=mapping)
+    saved_model(make_world_model, randomize, source, "side", tmp_path / "model")
+    page = tmp_path / "page.md"
+    command = ["diagnose", str(tmp_path / "model"), "--dataset", str(tmp_path / "arm"), "--out", str(page)]
+    command += ["--mapping", str(mapping), "--clips", "1"]
+    assert main(command) == 0
+    assert first_column(page, "Action channel") == ["position", "rotation", "gripper"]
+    assert "| rotation | 3, 4, 5 | roll, pitch, yaw |" in page.read_text()
+    assert main([*command, "--groups", "arm=0-5", "--camera", "wrist"]) == 0
+    assert first_column(page, "Action channel") == ["arm"]
+    assert "as given by --groups. Left out: gripper." in page.read_text()
+
+
+def test_the_camera_that_was_asked_for_is_shown(make_world_model, randomize, tmp_path: Path) -> None:
+    mapping = write_video_set(tmp_path / "arm")
+    source = open_dataset(tmp_path / "arm", mapping=mapping)
+    model = saved_model(make_world_model, randomize, source, "side", tmp_path / "model")
+    shown = {
+        camera: first_clips(model, source, 1, camera=camera).frames for camera in (None, "side", "wrist")
+    }
+    assert torch.equal(shown[None], shown["side"])
+    assert not torch.equal(shown["wrist"], shown["side"])
+
+
+@pytest.mark.usefixtures("without_contrasts")
+def test_columns_without_names_stand_by_themselves(make_world_model, randomize, tmp_path: Path) -> None:
+    mapping = write_video_set(tmp_path / "arm", names=(), dim=3)
+    source = open_dataset(tmp_path / "arm", mapping=mapping)
+    model = saved_model(make_world_model, randomize, source, "side", tmp_path / "model")
+    page = tmp_path / "page.md"
+    diagnose_world_model(model, first_clips(model, source, 1), page)
+    assert first_column(page, "Action channel") == ["action_0", "action_1", "action_2"]
+    with pytest.raises(ValueError, match=r"\[3\] do not exist. The actions have 3 dimensions"):
+        diagnose_world_model(model, first_clips(model, source, 1), page, groups="all=0-3")
+
+
+@pytest.mark.usefixtures("without_contrasts")
+@pytest.mark.parametrize(
+    ("name", "camera", "groups"),
+    [
+        ("droid_franka_real/droid_subset", "0", "arm=0-5,gripper=6"),
+        ("lerobot_v20_gr1_sim", "ego_view", "arms=0-6,22-28"),
+        ("lerobot_v21_arx_x5_dual", "cam_head", "left=0-6,right=7-13"),
+    ],
+)
+def test_real_robots_get_a_page(
+    make_world_model, randomize, tmp_path: Path, name: str, camera: str, groups: str
 ) -> None:
-    batch = collate_clips([clips[0]])
-    with pytest.raises(ValueError, match="begin with left and right"):
-        diagnose_world_model(make_world_model(), batch, tmp_path / "page.md")
+    if not (ROBOTS / name).is_dir():
+        pytest.skip(f"no {name} here")
+    source = open_dataset(ROBOTS / name, camera=camera, verify=False)
+    model = saved_model(make_world_model, randomize, source, camera, tmp_path / "model")
+    page = tmp_path / "page.md"
+    diagnose_world_model(model, first_clips(model, source, 1), page, groups=groups)
+    assert first_column(page, "Action channel") == re.findall(r"(\w+)=", groups)
