@@ -7,6 +7,7 @@ row leads nowhere and is dropped:
     action     a0  a1  a2  (a3)   if a[t] == s[t], the rows are targets already reached: shift by one
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,6 +32,7 @@ CAMERA_ORDER = (
     "front",
     "image",
 )
+NUMBERED = re.compile(r"(motor|action|state|dim)?_?\d*")  # names that only count the columns
 LED_BY_ROW = "row i leads from frame i to frame i + 1"  # what our own writer promises in info.json
 
 
@@ -181,8 +183,8 @@ def _names(meta: LerobotMeta, key: str, word: str) -> tuple[str, ...]:
     feature = meta.features[key]
     width = int(np.prod(feature.shape)) if feature.shape else 1
     names = feature.names if len(feature.names) == width else ()
-    # "motor_7" says nothing; modality.json, where present, tells the body part.
-    if not names or all(name.startswith("motor_") for name in names):
+    # "motor_7" or "action_7" says nothing; modality.json, where present, tells the body part.
+    if all(NUMBERED.fullmatch(name) for name in names):
         names = _modality_names(meta, word, width) or names
     return names or tuple(f"{word}_{index}" for index in range(width))
 

@@ -130,6 +130,16 @@ def test_names_in_every_form(v21: Path, names: Any, expected: tuple[str, ...]) -
     assert LerobotDataset(v21)[0].action_names == expected
 
 
+@pytest.mark.parametrize("word", ["motor", "action"])
+def test_numbered_columns_are_named_by_modality_json(v21: Path, word: str) -> None:
+    numbered = [f"{word}_{index}" for index in range(4)]
+    edit_json(v21 / "meta/info.json", lambda info: info["features"]["action"].update(names=numbered))
+    assert LerobotDataset(v21)[0].action_names == tuple(numbered)
+    parts = {"arm": {"start": 0, "end": 3}, "gripper": {"start": 3, "end": 4}}
+    (v21 / "meta/modality.json").write_text(json.dumps({"action": parts}))
+    assert LerobotDataset(v21)[0].action_names == ("arm_0", "arm_1", "arm_2", "gripper_0")
+
+
 @pytest.mark.parametrize(
     ("shape", "names", "size"),
     [
