@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
+from worldmodel.data.cameras import find_camera
 from worldmodel.data.video import write_video
 from worldmodel.files import atomic_file
-from worldmodel.types import Episode, FrameReader
+from worldmodel.types import Episode
 
 PAPER, INK, FAINT, GRID = (250, 250, 248), (35, 38, 42), (125, 130, 136), (222, 224, 226)
 CURSOR = (214, 60, 50)
@@ -48,7 +49,7 @@ def write_action_video(path: str | Path, episodes: Sequence[Episode], *, camera:
     if not episodes:
         raise ValueError("an action video needs at least one episode")
     # One file has one size: the first episode sets it.
-    height, width = _camera(episodes[0], camera).size
+    height, width = find_camera(episodes[0], camera).size
     picture = _even(VIDEO_WIDTH), _even(VIDEO_WIDTH * height / width)
     traces = max(len(_moving(episode.robot_actions)) for episode in episodes)
     frames = (
@@ -57,17 +58,8 @@ def write_action_video(path: str | Path, episodes: Sequence[Episode], *, camera:
     return write_video(path, frames, episodes[0].fps)
 
 
-def _camera(episode: Episode, camera: str | None) -> FrameReader:
-    name = next(iter(episode.frames), "") if camera is None else camera
-    if name not in episode.frames:
-        raise ValueError(
-            f"{episode.source}: no camera {name!r}, it has {', '.join(episode.frames) or 'none'}"
-        )
-    return episode.frames[name]
-
-
 def _sheet_row(episode: Episode, camera: str | None, columns: int) -> Image.Image:
-    reader = _camera(episode, camera)
+    reader = find_camera(episode, camera)
     count = len(reader)
     indices = np.unique(np.linspace(0, count - 1, columns).round().astype(int)).tolist()
     tiles = [_fit(frame, TILE) for frame in reader.read(indices)]
@@ -129,7 +121,7 @@ def _moving(actions: Float[np.ndarray, "n a"]) -> list[int]:
 def _action_frames(
     episode: Episode, camera: str | None, picture: tuple[int, int], num_traces: int
 ) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
-    reader = _camera(episode, camera)
+    reader = find_camera(episode, camera)
     strip, left, right = _strip(episode, picture[0], num_traces)
     last = max(len(reader) - 1, 1)
     resample = Image.Resampling.NEAREST if reader.size[1] * 2 <= picture[0] else Image.Resampling.BILINEAR

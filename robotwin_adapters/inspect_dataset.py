@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_action_video
 from robotwin_adapters.open_dataset import describe_format
+from worldmodel.data.cameras import choose_camera, find_camera
 from worldmodel.types import Episode, EpisodeSource
 
 MAX_LISTED = 12  # tasks, notes and skipped files shown in full
@@ -51,6 +52,7 @@ class DatasetSummary:
     lengths: list[int] = field(default_factory=list)
     fps: Counter[float] = field(default_factory=Counter)
     cameras: Counter[str] = field(default_factory=Counter)
+    shown: Counter[str] = field(default_factory=Counter)  # the camera of the pictures, and why
     embodiments: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
@@ -66,6 +68,8 @@ class DatasetSummary:
         self.fps[episode.fps] += 1
         for camera, reader in episode.frames.items():
             self.cameras[f"{camera} {reader.size[1]}x{reader.size[0]}"] += 1
+        choice = choose_camera(episode)
+        self.shown[f"{choice.name}: {choice.reason}"] += 1
         self.embodiments[episode.embodiment] += 1
         self.tasks[episode.task or "(none)"] += 1
         self.notes.update(episode.notes)
@@ -112,7 +116,7 @@ def write_pictures(
     for position in (summary.good[index] for index in chosen):
         episode = _opened(source, position)
         try:
-            reader = next(iter(episode.frames.values()))
+            reader = find_camera(episode)
             for start in range(0, len(reader), 64):
                 reader.read(range(start, min(start + 64, len(reader))))
             episodes.append(episode)
@@ -143,6 +147,7 @@ def format_summary(summary: DatasetSummary) -> str:
         ("duration", [f"{minutes:.0f} min {seconds:.1f} s"]),
         ("fps", [", ".join(f"{fps:.4g}" for fps in sorted(summary.fps))]),
         ("cameras", _counted(summary.cameras, len(lengths))),
+        ("shown", _counted(summary.shown, len(lengths))),
         ("embodiments", _counted(summary.embodiments, len(lengths))),
         ("tasks", _counted(summary.tasks, len(lengths))),
     ]

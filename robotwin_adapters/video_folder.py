@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
+from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.lerobot.meta import read_json
 from worldmodel.config import load_config
 from worldmodel.data.video import VideoFrames, open_video, probe_video
@@ -137,7 +138,7 @@ class VideoFolderDataset:
         if self.camera is not None and self.camera not in shown:
             raise ValueError(f"{path}: no camera {self.camera!r}, it has {', '.join(shown)}")
         frames, notes = {}, []
-        for camera in shown if self.camera is None else [self.camera]:
+        for camera in overview_first(shown) if self.camera is None else [self.camera]:
             file = self.root / videos[shown[camera]]
             extra = len(probe_video(file).pts) - length
             if not 0 <= extra <= self.config.max_extra_frames:

@@ -15,23 +15,12 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
+from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.lerobot.meta import INFO, EpisodeRow, LerobotMeta, read_json, read_meta
 from robotwin_adapters.lerobot.rows import ACTION, STATE, episode_rows, open_images, vectors
 from worldmodel.data.video import open_video, probe_video
 from worldmodel.types import Episode, FrameReader
 
-# The overview camera goes first; names as found in public sets, best first.
-CAMERA_ORDER = (
-    "cam_high",
-    "head_camera",
-    "cam_head",
-    "head",
-    "ego_view",
-    "top",
-    "overhead",
-    "front",
-    "image",
-)
 NUMBERED = re.compile(r"(motor|action|state|dim)?_?\d*")  # names that only count the columns
 LED_BY_ROW = "row i leads from frame i to frame i + 1"  # what our own writer promises in info.json
 
@@ -127,17 +116,12 @@ def _usable_cameras(meta: LerobotMeta) -> tuple[dict[str, str], tuple[str, ...]]
     short = {key: key.rsplit("images.", 1)[-1] for key in usable}
     if len(set(short.values())) < len(short):
         short = {key: key for key in usable}
-    return {short[key]: key for key in sorted(usable, key=lambda key: _camera_rank(short[key]))}, tuple(notes)
+    keys = {name: key for key, name in short.items()}
+    return {name: keys[name] for name in overview_first(keys)}, tuple(notes)
 
 
 def _has_file(meta: LerobotMeta, row: EpisodeRow, key: str) -> bool:
     return key in row.videos and (Path(meta.root) / row.videos[key][0]).is_file()
-
-
-def _camera_rank(name: str) -> int:
-    ranks = [rank for rank, suffix in enumerate(CAMERA_ORDER) if name.lower().endswith(suffix)]
-    wrist = 100 if any(word in name.lower() for word in ("wrist", "hand", "left", "right")) else 0
-    return min(ranks, default=50) + wrist
 
 
 def _chosen(meta: LerobotMeta, cameras: Mapping[str, str], camera: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from robotwin_adapters.actions import ArmParts, join_arms
+from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.hdf5_tree import (
     attribute_at,
     dataset_at,
@@ -187,7 +188,7 @@ def _open_cameras(
     store: FileStore, name: str, file: h5py.File, cameras: Sequence[str] | None, dataset: str
 ) -> dict[str, JpegFrames]:
     paths = camera_paths(file)
-    wanted = sorted(paths) if cameras is None else list(cameras)
+    wanted = overview_first(sorted(paths)) if cameras is None else list(cameras)
     if missing := [camera for camera in wanted if camera not in paths]:
         raise ValueError(f"no camera {', '.join(missing)}; the file has {sorted(paths)}")
     if not wanted:

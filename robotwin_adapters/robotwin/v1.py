@@ -11,6 +11,7 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 
 from robotwin_adapters.actions import ArmLayout, split_arms
+from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.robotwin.plain_pickle import PickledArray, load_plain_pickle
 from robotwin_adapters.robotwin.recording import ActionSpace, Recording, joint_rows
 from robotwin_adapters.storage import FileStore, errors_name
@@ -69,7 +70,7 @@ def read_v1_episode(
         with errors_name(store.label(name)):
             frame = _load_frame(store, name)
             rows.append(_joint_row(frame))
-            wanted = sorted(_observation(frame)) if cameras is None else cameras
+            wanted = overview_first(sorted(_observation(frame))) if cameras is None else cameras
             for camera in wanted:
                 size = _picture(frame, camera).shape[:2]
                 if sizes.setdefault(camera, size) != size:

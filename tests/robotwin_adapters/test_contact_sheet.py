@@ -71,7 +71,7 @@ def test_action_video_has_a_cursor_that_moves_with_time(tmp_path: Path) -> None:
 def test_constant_actions_and_unknown_cameras(tmp_path: Path) -> None:
     still = replace(gray_episode(5), robot_actions=np.zeros((4, 3)))
     assert write_action_video(tmp_path / "still.mp4", [still]) == 5
-    with pytest.raises(ValueError, match=r"episode0\.hdf5: no camera 'wrist', it has head_camera"):
+    with pytest.raises(ValueError, match=r"episode0\.hdf5: camera 'wrist' expected, found head_camera"):
         contact_sheet([still], camera="wrist")
     with pytest.raises(ValueError, match="at least one episode"):
         contact_sheet([])

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from worldmodel.types import Episode, FrameReader, num_latent_frames
+from worldmodel.data.cameras import find_camera
+from worldmodel.types import Episode, num_latent_frames
 
 # Frame rates are often rounded labels (16.67, 29.97): a ratio this near to a whole number is that number.
 FPS_TOLERANCE = 0.01
@@ -40,7 +41,7 @@ class ClipConfig:
     aspect: Literal["stretch", "crop"] = (
         "stretch"  # how another aspect ratio is met: distort, or cut the center
     )
-    camera: str | None = None  # camera name; none: the only camera, or the first whose name contains "head"
+    camera: str | None = None  # camera name; none: the first that the reader lists, the overview camera
     merge: Literal["last", "sum"] = "last"  # action of a coarser transition: last command, or sum of deltas
 
     def __post_init__(self) -> None:
@@ -109,17 +110,6 @@ def cut_clip(
     images = find_camera(episode, config.camera).read(positions.tolist())
     robot_actions = merge_actions(episode.robot_actions, positions, config.merge)
     return resize_frames(images, config.height, config.width, config.aspect), robot_actions
-
-
-def find_camera(episode: Episode, camera: str | None) -> FrameReader:
-    """The named camera; without a name the only one, else the first (by name) that contains "head"."""
-    names = sorted(episode.frames)
-    heads = [name for name in names if "head" in name]
-    chosen = camera or (names[0] if len(names) == 1 else heads[0] if heads else "")
-    if chosen not in episode.frames:
-        wanted = f"camera {camera!r}" if camera else "one camera, or one with 'head' in its name,"
-        raise ValueError(f"{episode.source}: {wanted} expected, found {', '.join(names) or 'no camera'}")
-    return episode.frames[chosen]
 
 
 def resize_frames(

@@ -1,12 +1,14 @@
 """One pass over the episodes: what each holds, its split, the action statistics, and what is wrong."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions, find_camera
+from worldmodel.data.cameras import CameraChoice, choose_camera, find_camera
+from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions
 from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
 from worldmodel.data.splits import Split, SplitConfig, split_of
 from worldmodel.types import Episode, EpisodeSource
@@ -45,6 +47,7 @@ class EpisodeIndex:
     stats: Mapping[str, ActionStats]  # per embodiment, of the training split
     skipped: tuple[BadEpisode, ...]
     too_short: tuple[str, ...]  # files of good episodes that are shorter than one clip
+    cameras: Mapping[CameraChoice, int] = field(default_factory=dict)  # in how many episodes each was chosen
 
     def of(self, split: Split) -> tuple[EpisodeRecord, ...]:
         """The episodes of one split."""
@@ -68,6 +71,13 @@ class EpisodeIndex:
         )
         return f"{splits}; {len(self.skipped)} unreadable, {len(self.too_short)} shorter than a clip"
 
+    def camera_summary(self) -> str:
+        """One line: which camera is used, and why."""
+        lines = [f"camera {choice.name} ({choice.reason})" for choice in self.cameras]
+        if len(lines) > 1:
+            lines = [f"{line} in {n} episodes" for line, n in zip(lines, self.cameras.values(), strict=True)]
+        return "; ".join(lines)
+
 
 def index_episodes(
     sources: Sequence[EpisodeSource],
@@ -82,6 +92,7 @@ def index_episodes(
     skipped: list[BadEpisode] = []
     too_short: list[str] = []
     builders: dict[str, ActionStatsBuilder] = {}
+    cameras: Counter[CameraChoice] = Counter()
     for source_number, source in enumerate(sources):
         for number in range(len(source)):
             try:
@@ -100,10 +111,13 @@ def index_episodes(
                 continue
             if record.starts:
                 records.append(record)
+                cameras[choose_camera(episode, config.camera)] += 1
             else:
                 too_short.append(record.file)
     stats = {name: builders[name].stats() for name in sorted(builders)}
-    return EpisodeIndex(tuple(sources), config, tuple(records), stats, tuple(skipped), tuple(too_short))
+    return EpisodeIndex(
+        tuple(sources), config, tuple(records), stats, tuple(skipped), tuple(too_short), cameras
+    )
 
 
 def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False) -> None:

@@ -31,7 +31,8 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, find_camera
+from worldmodel.data.cameras import find_camera
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.files import write_tensors
 from worldmodel.types import Episode, num_latent_frames

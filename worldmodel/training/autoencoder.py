@@ -4,6 +4,7 @@ The linear path starts from a PCA of the training frames (seconds), then both di
 The result, with its latent statistics, is the folder OUTPUT/vae that `model.vae` of a world model names.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from worldmodel.training.data import DataConfig, open_clips, open_index
 from worldmodel.training.loop.distributed import start_accelerator
 from worldmodel.training.loop.fit import FitConfig, fit, open_store
 from worldmodel.types import ClipBatch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
     accelerator = start_accelerator(config.fit.machine)
     open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
     index = open_index(config.data)
+    log.info("%s\n%s", index.summary(), index.camera_summary())
     clips = open_clips(config.data, index, "train", index.normalizer(), None, with_frames=True)
     torch.manual_seed(config.fit.seed)
     model = CausalAutoencoder(

@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.robotwin.recording import ActionSpace
-from worldmodel.data.clips import ClipConfig, find_camera, frames_per_step
+from worldmodel.data.cameras import choose_camera
+from worldmodel.data.clips import ClipConfig, frames_per_step
 from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
 from worldmodel.data.latents import LatentCache, LatentTable, module_identity
@@ -82,13 +83,12 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
     if high - low > FPS_TOLERANCE * high:
         raise ValueError(f"clips of different frame rates cannot be mixed: {rates}; set clip.fps")
     episode = index.open(index.records[0])
-    reader = find_camera(episode, config.camera)
     return FrameContract(
         num_frames=config.num_frames,
         height=config.height,
         width=config.width,
         fps=high,
-        camera=next(name for name, candidate in episode.frames.items() if candidate is reader),
+        camera=choose_camera(episode, config.camera).name,
         latent_channels=vae.config["z_dim"],
         latent_scale=vae.config["scale_factor_spatial"],
     )

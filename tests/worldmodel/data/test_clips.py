@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from worldmodel.data.clips import (
     clip_starts,
     cut_clip,
     episode_actions,
-    find_camera,
     resize_frames,
 )
 from worldmodel.types import Episode
@@ -21,16 +20,17 @@ from worldmodel.types import Episode
 
 @dataclass(frozen=True)
 class CountingFrames:
-    """Every pixel of frame i has the value i."""
+    """Every pixel of frame i has the value first + i."""
 
     count: int
     size: tuple[int, int] = (8, 12)
+    first: int = 0
 
     def __len__(self) -> int:
         return self.count
 
     def read(self, indices: Sequence[int]) -> np.ndarray:
-        values = np.array(indices, np.uint8)[:, None, None, None]
+        values = (self.first + np.array(indices, np.uint8))[:, None, None, None]
         return np.broadcast_to(values, (len(indices), *self.size, 3))
 
 
@@ -148,15 +148,12 @@ def test_crop_keeps_shapes_round() -> None:
     assert stretched.any(0).sum() == stretched.any(1).sum() / 2
 
 
-def test_camera_choice() -> None:
-    assert find_camera(counting_episode(cameras=("left",)), None)
-    three = counting_episode(cameras=("left", "head_camera", "front"))
-    assert find_camera(three, None) is three.frames["head_camera"]
-    assert find_camera(three, "front") is three.frames["front"]
-    with pytest.raises(ValueError, match=r"e0\.hdf5: camera 'top' expected, found front, head_camera, left"):
-        find_camera(three, "top")
-    with pytest.raises(ValueError, match="found a, b"):
-        find_camera(counting_episode(cameras=("a", "b")), None)
+def test_a_clip_shows_the_chosen_camera() -> None:
+    episode = counting_episode(cameras=("head_camera", "left"))
+    later = CountingFrames(80)
+    shifted = replace(episode, frames={**episode.frames, "left": replace(later, first=20)})
+    assert numbers(cut_clip(shifted, 7, config())[0]) == [7, 8, 9, 10, 11]
+    assert numbers(cut_clip(shifted, 7, config(camera="left"))[0]) == [27, 28, 29, 30, 31]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float, UInt8
 from robotwin_adapters.robotwin.cameras import CameraMatrices
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS, TCP_OFFSET
-from worldmodel.data.clips import find_camera, resize_frames
+from worldmodel.data.cameras import find_camera
+from worldmodel.data.clips import resize_frames
 
 POINTS = ("left gripper", "right gripper", "object")
 POSE_DIM = 7  # x y z, quaternion w x y z

@@ -79,6 +79,7 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
     """Open the data, build or load the model, encode what the latent cache lacks."""
     index = open_index(config.data)
     log.info("%s", index.summary())
+    log.info("%s", index.camera_summary())
     model = build_model(config, index)
     assert model.vae is not None, "a world model in training has an autoencoder"
     latents = None

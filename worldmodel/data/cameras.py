@@ -1,0 +1,46 @@
+"""Which camera of an episode is used: one rule for `inspect`, training, evaluation and diagnostics.
+
+1. the camera that the settings name (`data.clip.camera`, `--camera`, the model's contract);
+2. the only camera there is;
+3. the first of the episode. Readers put the overview camera first and cameras on wrists last.
+"""
+
+from dataclasses import dataclass
+
+from worldmodel.types import Episode, FrameReader
+
+
+@dataclass(frozen=True)
+class CameraChoice:
+    """A camera of an episode, and why it was chosen."""
+
+    name: str
+    reason: str
+
+
+def choose_camera(episode: Episode, camera: str | None = None) -> CameraChoice:
+    """The camera by the rule above; `camera` is a name, its end, or a longer name that ends in it."""
+    names = tuple(episode.frames)
+    if camera:
+        return CameraChoice(_named(episode, camera), "named in the settings")
+    if not names:
+        raise ValueError(f"{episode.source}: no camera in the episode")
+    if len(names) == 1:
+        return CameraChoice(names[0], "the only camera")
+    return CameraChoice(names[0], f"no camera was named, and it is the first of {', '.join(names)}")
+
+
+def find_camera(episode: Episode, camera: str | None = None) -> FrameReader:
+    """The frames of the chosen camera."""
+    return episode.frames[choose_camera(episode, camera).name]
+
+
+def _named(episode: Episode, camera: str) -> str:
+    if camera in episode.frames:
+        return camera
+    # A set may call the same camera "observation.images.top" in one place and "top" in another.
+    close = [name for name in episode.frames if name.endswith(camera) or camera.endswith(f".{name}")]
+    if len(close) != 1:
+        found = ", ".join(episode.frames) or "no camera"
+        raise ValueError(f"{episode.source}: camera {camera!r} expected, found {found}")
+    return close[0]
