@@ -1,7 +1,7 @@
 """Train one cell of the identifiability study, or a list of cells in turn; both resume where they stopped.
 
-python training/train_identifiability.py configs/simulation/ivae.yaml data.latent_dim=10 out=outputs/d10
-python training/train_identifiability.py --study configs/simulation/study.txt --out outputs/simulation
+python training/train_identifiability.py configs/identifiability/ivae.yaml data.latent_dim=10 out=outputs/d10
+python training/train_identifiability.py --study configs/identifiability/study.txt --out outputs/identifiability
 """
 
 import argparse
@@ -42,7 +42,7 @@ class CellConfig:
     report_epochs: tuple[int, ...] = (50, 100, 150, 200)  # all seeds are scored after these and the last
     save_every: int = 10  # epochs between checkpoints
     num_threads: int = 2  # the seeds are split among this many threads
-    out: str = "outputs/simulation/cell"  # folder of result and checkpoints
+    out: str = "outputs/identifiability/cell"  # folder of result and checkpoints
 
     @property
     def cell(self) -> str:
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="key=value")
     parser.add_argument("--study", type=Path, help="file with the arguments of one cell per line")
     parser.add_argument(
-        "--out", type=Path, default=Path("outputs/simulation"), help="folder of the study's cells"
+        "--out", type=Path, default=Path("outputs/identifiability"), help="folder of the study's cells"
     )
     parser.add_argument("--show", action="store_true", help="print the resolved config and stop")
     arguments = parser.parse_intermixed_args(argv)

@@ -1,9 +1,9 @@
 """Collect the cells of the identifiability study, bound their scores, and write the tables and figures.
 
-python eval/identifiability.py collect outputs/simulation     finished cells -> docs/results/simulation/cells
+python eval/identifiability.py collect outputs/identifiability   finished cells -> docs/results/identifiability
 python eval/identifiability.py oracles                           floors and ceilings of all collected data
-python eval/identifiability.py controls outputs/simulation/*_smooth_*  rotation control, mechanism diversity
-python eval/identifiability.py report                            docs/results/simulation/tables.md, figures
+python eval/identifiability.py controls outputs/identifiability/*_smooth_*     rotations, mechanism diversity
+python eval/identifiability.py report                            tables.md and figures, beside the cells
 """
 
 import argparse
@@ -23,7 +23,7 @@ from worldmodel.training.identifiability import CellConfig, restore_stacks, roun
 from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.runs.seed_stack import SeedStack
 
-RESULTS = Path("docs/results/simulation")
+RESULTS = Path("docs/results/identifiability")
 
 
 def collect(runs: Path, results: Path) -> None:

@@ -213,7 +213,7 @@ def test_bounds_belong_to_their_data(tmp_path) -> None:
 
 
 def test_the_ablation_has_signal_and_names_of_its_own() -> None:
-    study = Path(__file__).parents[4] / "configs/simulation/mcl_ablation.txt"
+    study = Path(__file__).parents[4] / "configs/identifiability/mcl_ablation.txt"
     lines = [line.split() for line in study.read_text().splitlines() if not line.startswith("#")]
     cells = [load_config(CellConfig, str(study.parents[2] / path), settings) for path, *settings in lines]
     assert len({cell.cell for cell in cells}) == len(cells)
