@@ -1,4 +1,4 @@
-"""Time 30 seeds of a simulation cell trained at once against the same steps run one seed after another.
+"""Time 30 seeds of a identifiability cell trained at once against the same steps run one seed after another.
 
 python eval/bench/identifiability.py [--latent-dims 20 10 5] [--rounds 15]
 
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-from worldmodel.data.identifiability import SimulationConfig, simulate
+from worldmodel.data.identifiability import IdentifiabilityDataConfig, draw_identifiability_data
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
@@ -50,7 +50,7 @@ class Clock:
 class PlainVae(nn.Module):
     """The concat MD-VAE of one seed, written the usual way."""
 
-    def __init__(self, data: SimulationConfig) -> None:
+    def __init__(self, data: IdentifiabilityDataConfig) -> None:
         super().__init__()
         d, x, a, width = data.latent_dim, data.width, data.condition_dim, data.width
         self.encoder = three_layers(x + a, width, 2 * d)
@@ -69,9 +69,9 @@ def three_layers(in_dim: int, width: int, out_dim: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(width, out_dim))
 
 
-def plain_steps(data: SimulationConfig) -> Iterator[None]:
+def plain_steps(data: IdentifiabilityDataConfig) -> Iterator[None]:
     """The base: each `next` is one step of one seed."""
-    sample = simulate(data, [0])
+    sample = draw_identifiability_data(data, [0])
     x, u = sample.x[0, : sample.num_train].clone(), sample.u[0, : sample.num_train].clone()
     model = PlainVae(data)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -100,7 +100,7 @@ def advance(steps: Iterator[None], count: int) -> float:
     return time.thread_time() - start
 
 
-def flops_per_seed_step(data: SimulationConfig) -> float:
+def flops_per_seed_step(data: IdentifiabilityDataConfig) -> float:
     """Multiplications and additions of all matrix products, forward and backward."""
     d, x, a, width = data.latent_dim, data.width, data.condition_dim, data.width
     first = (x + a) * width  # its input needs no gradient
@@ -120,7 +120,7 @@ def matmul_peak(pool: ThreadPoolExecutor, rounds: int) -> float:
 
 
 def bench(latent_dim: int, rounds: int, pool: ThreadPoolExecutor) -> float:
-    data = SimulationConfig(latent_dim=latent_dim)
+    data = IdentifiabilityDataConfig(latent_dim=latent_dim)
     print(f"d_z {latent_dim}, |U| 8, N {data.num_samples}, batch {BATCH}; milliseconds per seed-step")
     torch.set_num_threads(1)
     settings = (data, VaeConfig(), MclConfig(), OptimisationConfig(batch_size=BATCH))

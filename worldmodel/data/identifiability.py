@@ -22,7 +22,7 @@ REFERENCE_DRAWS = 4096  # conditions and latents used to fix the scales of m, b 
 
 
 @dataclass(frozen=True)
-class SimulationConfig:
+class IdentifiabilityDataConfig:
     """Every choice of the data process; those that the paper leaves open say so."""
 
     latent_dim: int = 5  # d_z
@@ -66,7 +66,7 @@ class TrueGenerator:
     mixing: tuple[Float[Tensor, "s _ _"], ...]  # weights of h, last one scaled by the gain
     modulation: tuple[Float[Tensor, "s _ _"], ...]  # weights of log m, then its offset
     shift: tuple[Float[Tensor, "s _ _"], ...]
-    config: SimulationConfig
+    config: IdentifiabilityDataConfig
 
     def modulate(self, z: Float[Tensor, "s n d"], u: Float[Tensor, "s n a"]) -> Float[Tensor, "s n d"]:
         """The modulated latent w = z * m(u) + b(u)."""
@@ -90,7 +90,7 @@ class TrueGenerator:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class IdentifiabilityData:
     """Datasets of s seeds; the first `num_train` samples are for training."""
 
     x: Float[Tensor, "s n x"]
@@ -109,14 +109,14 @@ def random_stream(*key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
-def simulate(config: SimulationConfig, seeds: Sequence[int]) -> Simulation:
+def draw_identifiability_data(config: IdentifiabilityDataConfig, seeds: Sequence[int]) -> IdentifiabilityData:
     """The datasets of these seeds; each depends on its own seed only."""
     truth = _true_generator(config, seeds)
     parts = [_draw(config, seed) for seed in seeds]
     z, alphabet, condition, noise = (torch.stack(column) for column in zip(*parts, strict=True))
     u = torch.take_along_dim(alphabet, condition.unsqueeze(-1), dim=1)
     x = truth(z, u).add_(noise, alpha=config.noise_std)
-    return Simulation(
+    return IdentifiabilityData(
         x,
         u,
         condition,
@@ -127,7 +127,7 @@ def simulate(config: SimulationConfig, seeds: Sequence[int]) -> Simulation:
     )
 
 
-def _draw(config: SimulationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _draw(config: IdentifiabilityDataConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Latents, alphabet, condition indices and unit noise of one seed."""
     alphabet = _alphabet(config, seed)
     stream = random_stream(seed, LATENTS)
@@ -139,12 +139,12 @@ def _draw(config: SimulationConfig, seed: int) -> tuple[Tensor, Tensor, Tensor, 
     return z, alphabet, condition, noise
 
 
-def _alphabet(config: SimulationConfig, seed: int) -> Tensor:
+def _alphabet(config: IdentifiabilityDataConfig, seed: int) -> Tensor:
     table = torch.randn(MAX_CONDITIONS, config.condition_dim, generator=random_stream(seed, ALPHABET))
     return table[: config.num_conditions]
 
 
-def _true_generator(config: SimulationConfig, seeds: Sequence[int]) -> TrueGenerator:
+def _true_generator(config: IdentifiabilityDataConfig, seeds: Sequence[int]) -> TrueGenerator:
     each = [_seed_generator(config, seed) for seed in seeds]
     mixing, modulation, shift = (
         tuple(torch.cat(layer) for layer in zip(*(parts[kind] for parts in each), strict=True))
@@ -153,7 +153,9 @@ def _true_generator(config: SimulationConfig, seeds: Sequence[int]) -> TrueGener
     return TrueGenerator(mixing, modulation, shift, config)
 
 
-def _seed_generator(config: SimulationConfig, seed: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def _seed_generator(
+    config: IdentifiabilityDataConfig, seed: int
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     reference = torch.randn(
         1, REFERENCE_DRAWS, config.condition_dim, generator=random_stream(seed, ALPHABET, 1)
     )
@@ -174,7 +176,7 @@ def _seed_generator(config: SimulationConfig, seed: int) -> tuple[list[Tensor], 
     return mixing, nets[0], nets[1]
 
 
-def _mixing_weights(config: SimulationConfig, stream: torch.Generator) -> list[Tensor]:
+def _mixing_weights(config: IdentifiabilityDataConfig, stream: torch.Generator) -> list[Tensor]:
     sizes = [config.latent_dim, config.width, config.width, _observed_dim(config)]
     weights = []
     for rows, columns in itertools.pairwise(sizes):
@@ -189,7 +191,7 @@ def _mixing_weights(config: SimulationConfig, stream: torch.Generator) -> list[T
     return weights
 
 
-def _observed_dim(config: SimulationConfig) -> int:
+def _observed_dim(config: IdentifiabilityDataConfig) -> int:
     return config.output_dim or config.width
 
 
@@ -198,7 +200,7 @@ def _condition_net(layers: Sequence[Tensor], u: Tensor, slope: float) -> Tensor:
     return F.leaky_relu(u @ first, slope) @ second + offset
 
 
-def _mix(layers: Sequence[Tensor], w: Tensor, config: SimulationConfig) -> Tensor:
+def _mix(layers: Sequence[Tensor], w: Tensor, config: IdentifiabilityDataConfig) -> Tensor:
     for layer in layers[:-1]:
         w = w @ layer
         if config.activation == "leaky_relu":

@@ -1,7 +1,7 @@
 """Train one cell of the identifiability study, or a list of cells in turn; both resume where they stopped.
 
 python training/train_identifiability.py configs/identifiability/ivae.yaml data.latent_dim=10 out=outputs/d10
-python training/train_identifiability.py --study configs/identifiability/study.txt --out outputs/identifiability
+python training/train_identifiability.py --study configs/identifiability/study.txt --out outputs/study
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from worldmodel.config import config_to_yaml, describe_config, load_config
-from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.files import write_text
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
@@ -33,7 +33,7 @@ class CellConfig:
     """One model on one data process, over many seeds."""
 
     name: str = "md_vae_concat"  # of the model, in tables
-    data: SimulationConfig = field(default_factory=SimulationConfig)
+    data: IdentifiabilityDataConfig = field(default_factory=IdentifiabilityDataConfig)
     model: VaeConfig = field(default_factory=VaeConfig)
     mcl: MclConfig = field(default_factory=MclConfig)
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)

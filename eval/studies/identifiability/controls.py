@@ -1,4 +1,4 @@
-"""What bounds a score of the simulation study: oracles, rotations of learned latents, mechanism diversity.
+"""What bounds a score of the identifiability study: oracles, rotated latents, mechanism diversity.
 
 Axes: s seeds, n samples, d latents.
 """
@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
-from worldmodel.data.identifiability import Simulation, SimulationConfig, random_stream, simulate
+from worldmodel.data.identifiability import (
+    IdentifiabilityData,
+    IdentifiabilityDataConfig,
+    draw_identifiability_data,
+    random_stream,
+)
 from worldmodel.diagnostics.identifiability.correlation import matched_correlation
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity, mechanism_diversity
 from worldmodel.models.gaussian import Gaussian, gaussian_nll, standard_kl
@@ -21,34 +26,34 @@ from worldmodel.training.runs.seed_stack import SeedStack
 ROTATION = 200  # random stream of the rotations, beside those of data and training
 
 
-def oracles(config: SimulationConfig, seeds: range) -> dict[str, list[float]]:
+def oracles(config: IdentifiabilityDataConfig, seeds: range) -> dict[str, list[float]]:
     """Scores that need no model, per seed: what they say about the metric, not about learning.
 
     ceiling: posterior means of the true model linearised at the true latent, so about what the best estimate
     from (x, u) reaches. modulated: w = z * m(u) + b(u) itself, scored against z. rotated: z after one random
     rotation. rotated_by_condition: z after a rotation of its own in every condition.
     """
-    simulation = simulate(config, list(seeds))
-    parts = (simulation.z, simulation.u, simulation.condition)
-    z, u, condition = (part[:, simulation.num_train :] for part in parts)
+    drawn = draw_identifiability_data(config, list(seeds))
+    parts = (drawn.z, drawn.u, drawn.condition)
+    z, u, condition = (part[:, drawn.num_train :] for part in parts)
     shared = rotations(list(seeds), 1, config.latent_dim)[:, 0]
     own = rotations(list(seeds), config.num_conditions, config.latent_dim)
     return {
-        "ceiling": [ceiling(simulation, index) for index in range(len(seeds))],
-        "modulated": _mcc(z, simulation.truth.modulate(z, u)),
+        "ceiling": [ceiling(drawn, index) for index in range(len(seeds))],
+        "modulated": _mcc(z, drawn.truth.modulate(z, u)),
         "rotated": _mcc(z, z @ shared.transpose(-1, -2)),
         "rotated_by_condition": _mcc(z, turned(z, of_condition(own, condition))),
     }
 
 
-def ceiling(simulation: Simulation, index: int, num_points: int = 400) -> float:
+def ceiling(drawn: IdentifiabilityData, index: int, num_points: int = 400) -> float:
     """Correlation of z with E[z | x, u], sqrt(1 - mean posterior variance), h linearised at each true z."""
-    truth, std = simulation.truth.of_seed(index), simulation.truth.config.noise_std
+    truth, std = drawn.truth.of_seed(index), drawn.truth.config.noise_std
 
     def output(z: Tensor, u: Tensor) -> Tensor:
         return truth(z.view(1, 1, -1), u.view(1, 1, -1)).flatten()
 
-    z, u = (part[index, -num_points:].double() for part in (simulation.z, simulation.u))
+    z, u = (part[index, -num_points:].double() for part in (drawn.z, drawn.u))
     jacobian = vmap(jacfwd(output))(z, u)
     precision = torch.eye(z.shape[1]) + jacobian.transpose(1, 2) @ jacobian / std**2
     variance = torch.linalg.inv(precision).diagonal(0, 1, 2).mean(0)

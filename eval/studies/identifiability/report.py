@@ -204,7 +204,7 @@ def write_report(results: Path) -> None:
         "Rotation control and mechanism diversity": control_tables(controls),
     }
     text = [
-        "# Simulation study: tables",
+        "# Identifiability study: tables",
         "",
         "Written by `python eval/identifiability.py report`; do not edit.",
         "",

@@ -1,9 +1,9 @@
 """Collect the cells of the identifiability study, bound their scores, and write the tables and figures.
 
-python eval/identifiability.py collect outputs/identifiability   finished cells -> docs/results/identifiability
-python eval/identifiability.py oracles                           floors and ceilings of all collected data
+python eval/identifiability.py collect outputs/identifiability    finished cells -> docs/results
+python eval/identifiability.py oracles                            floors and ceilings of all collected data
 python eval/identifiability.py controls outputs/identifiability/*_smooth_*     rotations, mechanism diversity
-python eval/identifiability.py report                            tables.md and figures, beside the cells
+python eval/identifiability.py report                             tables.md and figures, beside the cells
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 from studies.identifiability.controls import learned_diversity, oracles, rotation_control, true_diversity
 from studies.identifiability.report import write_report
 from worldmodel.config import load_config
-from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.files import write_text
 from worldmodel.training.identifiability import CellConfig, restore_stacks, rounded
 from worldmodel.training.loop.checkpoints import CheckpointStore
@@ -38,7 +38,7 @@ def collect(runs: Path, results: Path) -> None:
 def write_oracles(results: Path, num_seeds: int) -> None:
     """One file per data process of the collected cells; those that exist are kept."""
     for path in sorted((results / "cells").glob("*.json")):
-        data = SimulationConfig(**json.loads(path.read_text())["identity"]["data"])
+        data = IdentifiabilityDataConfig(**json.loads(path.read_text())["identity"]["data"])
         target = results / "oracles" / f"{data_name(data)}.json"
         if target.exists():
             _check_data(target, data)
@@ -47,14 +47,14 @@ def write_oracles(results: Path, num_seeds: int) -> None:
             print(target.stem)
 
 
-def data_name(data: SimulationConfig) -> str:
+def data_name(data: IdentifiabilityDataConfig) -> str:
     """Names a data process among files: mixing, d_z, |U|, and the form of h where it is not the usual."""
     smooth = "" if data.activation == "leaky_relu" else f"_{data.activation}"
     gain = "" if data.gain == 1 else f"_gain{data.gain:g}"
     return f"{data.mixing}_d{data.latent_dim}_u{data.num_conditions}{smooth}{gain}"
 
 
-def _check_data(path: Path, data: SimulationConfig) -> None:
+def _check_data(path: Path, data: IdentifiabilityDataConfig) -> None:
     found = json.loads(path.read_text())["data"]
     changed = [name for name, value in asdict(data).items() if found.get(name) != value]
     if changed:

@@ -6,13 +6,13 @@ import torch
 from bench.identifiability import BATCH, PlainVae, flops_per_seed_step
 from torch.utils.flop_counter import FlopCounterMode
 
-from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack
 
-DATA = SimulationConfig(latent_dim=20, num_samples=500)
+DATA = IdentifiabilityDataConfig(latent_dim=20, num_samples=500)
 
 
 def layer_pairs(stack: SeedStack, plain: PlainVae) -> Iterator[tuple[StackedLinear, torch.nn.Linear]]:

@@ -5,14 +5,14 @@ from typing import get_args
 import pytest
 import torch
 
-from worldmodel.data.identifiability import SimulationConfig, random_stream
+from worldmodel.data.identifiability import IdentifiabilityDataConfig, random_stream
 from worldmodel.mcl.contrast import MclConfig, Mode
 from worldmodel.models.identifiability.md_vae import Family, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.training.identifiability import CellConfig, run_study, train_cell
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
-DATA = SimulationConfig(latent_dim=3, num_conditions=4, num_samples=1600)
+DATA = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=1600)
 
 
 def cell(folder, **options) -> CellConfig:

@@ -1,4 +1,4 @@
-"""Several seeds of a simulation cell as one stack of models: the steps of each seed, in batched kernels.
+"""Several seeds of a identifiability cell as one stack of models: the steps of each seed, in batched kernels.
 
 All that is random depends on (seed, epoch) only: a stack, a part of it and a resumed run draw the same.
 """
@@ -13,7 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from worldmodel.data.identifiability import Simulation, SimulationConfig, random_stream, simulate
+from worldmodel.data.identifiability import (
+    IdentifiabilityData,
+    IdentifiabilityDataConfig,
+    draw_identifiability_data,
+    random_stream,
+)
 from worldmodel.diagnostics.identifiability.joint_diagonalization import ConditionAlignment
 from worldmodel.diagnostics.identifiability.latent_recovery import latent_recovery
 from worldmodel.mcl.contrast import MclConfig, MechanisticContrast
@@ -51,14 +56,14 @@ class SeedStack:
 
     def __init__(
         self,
-        data: SimulationConfig,
+        data: IdentifiabilityDataConfig,
         model: VaeConfig,
         mcl: MclConfig,
         optimisation: OptimisationConfig,
         seeds: Sequence[int],
     ) -> None:
         self.seeds, self.data, self.optimisation = tuple(seeds), data, optimisation
-        self._load(simulate(data, seeds))
+        self._load(draw_identifiability_data(data, seeds))
         self.model = StackedVae(
             model,
             latent_dim=data.latent_dim,
@@ -181,16 +186,16 @@ class SeedStack:
             index, key = name.split("/")
             self.optimizer.state[self.parameters[int(index)]][key] = value
 
-    def _load(self, simulation: Simulation) -> None:
-        rows = torch.cat([simulation.x, simulation.u], dim=-1)
-        self.row_dims = [simulation.x.shape[-1], simulation.u.shape[-1]]
-        self.num_train = cut = simulation.num_train
+    def _load(self, drawn: IdentifiabilityData) -> None:
+        rows = torch.cat([drawn.x, drawn.u], dim=-1)
+        self.row_dims = [drawn.x.shape[-1], drawn.u.shape[-1]]
+        self.num_train = cut = drawn.num_train
         self.train_rows = rows[:, :cut].reshape(-1, rows.shape[-1])
         self.test_rows = rows[:, cut:].clone()
-        self.test_z = simulation.z[:, cut:].clone()
-        self.test_condition = simulation.condition[:, cut:].clone()
-        self.train_condition = simulation.condition[:, : min(cut, ALIGNMENT_SAMPLES)].clone()
-        self.truth, self.alphabet = simulation.truth, simulation.alphabet
+        self.test_z = drawn.z[:, cut:].clone()
+        self.test_condition = drawn.condition[:, cut:].clone()
+        self.train_condition = drawn.condition[:, : min(cut, ALIGNMENT_SAMPLES)].clone()
+        self.truth, self.alphabet = drawn.truth, drawn.alphabet
 
     def _contrast(self, config: MclConfig) -> MechanisticContrast:
         restart = self.optimisation.restart

@@ -19,7 +19,7 @@ from studies.identifiability.report import ablation_table, write_report
 from studies.identifiability.run import collect, data_name, write_controls, write_oracles
 
 from worldmodel.config import load_config
-from worldmodel.data.identifiability import SimulationConfig
+from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.models.identifiability.md_vae import VaeConfig
@@ -28,7 +28,7 @@ from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack
 
 
 def stack(num_epochs: int = 3, **model) -> SeedStack:
-    data = SimulationConfig(latent_dim=3, num_conditions=4, num_samples=1600)
+    data = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=1600)
     trained = SeedStack(data, VaeConfig(**model), MclConfig(), OptimisationConfig(lr=3e-3), [0, 1])
     for epoch in range(1, num_epochs + 1):
         trained.train_epoch(epoch)
@@ -36,7 +36,7 @@ def stack(num_epochs: int = 3, **model) -> SeedStack:
 
 
 def test_oracles_are_where_theory_puts_them() -> None:
-    config = SimulationConfig(latent_dim=5, num_samples=8000)
+    config = IdentifiabilityDataConfig(latent_dim=5, num_samples=8000)
     found = oracles(config, range(6))
     # The probe's lossless rotations at d = 5: 0.72 shared, 0.22 of its own in each of 8 conditions.
     assert np.median(found["rotated"]) == pytest.approx(0.72, abs=0.06)
@@ -46,8 +46,8 @@ def test_oracles_are_where_theory_puts_them() -> None:
 
 
 def test_the_ceiling_falls_with_the_signal() -> None:
-    loud = oracles(SimulationConfig(num_samples=2000), range(2))["ceiling"]
-    quiet = oracles(SimulationConfig(num_samples=2000, gain=0.3), range(2))["ceiling"]
+    loud = oracles(IdentifiabilityDataConfig(num_samples=2000), range(2))["ceiling"]
+    quiet = oracles(IdentifiabilityDataConfig(num_samples=2000, gain=0.3), range(2))["ceiling"]
     assert max(quiet) < min(loud)
 
 
@@ -122,7 +122,7 @@ def test_restarts_are_chosen_by_the_bound_alone() -> None:
 
 
 def test_from_trained_cells_to_the_report(tmp_path) -> None:
-    data = SimulationConfig(latent_dim=5, num_samples=1600)
+    data = IdentifiabilityDataConfig(latent_dim=5, num_samples=1600)
     for name, family in (("concat", "concat"), ("ivae", "ivae")):
         config = CellConfig(
             name=name,
@@ -195,11 +195,11 @@ def test_the_ablation_table_sets_every_mode_beside_no_mcl() -> None:
 
 
 def test_bounds_belong_to_their_data(tmp_path) -> None:
-    data = SimulationConfig(latent_dim=2, num_samples=400, activation="smooth", gain=4.0)
+    data = IdentifiabilityDataConfig(latent_dim=2, num_samples=400, activation="smooth", gain=4.0)
     assert data_name(data) == "orthogonal_d2_u8_smooth_gain4"
-    assert data_name(SimulationConfig(latent_dim=2)) == "orthogonal_d2_u8"
+    assert data_name(IdentifiabilityDataConfig(latent_dim=2)) == "orthogonal_d2_u8"
 
-    def collected(config: SimulationConfig) -> None:
+    def collected(config: IdentifiabilityDataConfig) -> None:
         (tmp_path / "cells").mkdir(exist_ok=True)
         content = json.dumps({"identity": {"data": dataclasses.asdict(config)}})
         (tmp_path / "cells" / "one.json").write_text(content)

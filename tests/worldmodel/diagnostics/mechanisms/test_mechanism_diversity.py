@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldmodel.data.identifiability import SimulationConfig, simulate
+from worldmodel.data.identifiability import IdentifiabilityDataConfig, draw_identifiability_data
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import mechanism_diversity, mechanism_vectors
 
 DIM = 3
@@ -82,12 +82,12 @@ def test_conditions_that_do_not_reshape_the_generator_are_dependent_contrasts() 
 
 @pytest.mark.parametrize("num_conditions", [8, 16, 32])
 def test_the_leaky_relu_simulator_has_no_mechanism_vectors_for_any_alphabet(num_conditions: int) -> None:
-    config = SimulationConfig(latent_dim=DIM, num_conditions=num_conditions, num_samples=100)
-    simulation = simulate(config, [0])
-    truth = simulation.truth.of_seed(0)
+    config = IdentifiabilityDataConfig(latent_dim=DIM, num_conditions=num_conditions, num_samples=100)
+    drawn = draw_identifiability_data(config, [0])
+    truth = drawn.truth.of_seed(0)
     with pytest.warns(UserWarning, match="piecewise linear"):
         found = mechanism_diversity(
-            lambda z, u: truth(z.unsqueeze(0), u.unsqueeze(0)).squeeze(0), points(), simulation.alphabet[0]
+            lambda z, u: truth(z.unsqueeze(0), u.unsqueeze(0)).squeeze(0), points(), drawn.alphabet[0]
         )
     assert found.largest_contrast == 0
     assert (found.rank == 0).all()
@@ -95,15 +95,15 @@ def test_the_leaky_relu_simulator_has_no_mechanism_vectors_for_any_alphabet(num_
 
 
 def test_a_smooth_simulator_has_full_rank() -> None:
-    config = SimulationConfig(
+    config = IdentifiabilityDataConfig(
         latent_dim=DIM, num_conditions=2 * DIM + 1, num_samples=100, activation="smooth"
     )
-    simulation = simulate(config, [0])
-    truth = simulation.truth.of_seed(0)
+    drawn = draw_identifiability_data(config, [0])
+    truth = drawn.truth.of_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = mechanism_diversity(
-            lambda z, u: truth(z.unsqueeze(0), u.unsqueeze(0)).squeeze(0), points(), simulation.alphabet[0]
+            lambda z, u: truth(z.unsqueeze(0), u.unsqueeze(0)).squeeze(0), points(), drawn.alphabet[0]
         )
     assert found.full_rank.all()
 
