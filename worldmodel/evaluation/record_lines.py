@@ -1,71 +1,103 @@
 """Results that survive a kill: one JSON line per item, and a first line that says what they belong to."""
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from worldmodel.files import write_text
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The items of a finished run, in the order in which they were done."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return list({line["key"]: line["record"] for line in lines[1:]}.values())
+def read_records(path: Path) -> dict[str, dict[str, Any]]:
+    """Items by key, in the order in which they were done; also while a run still adds to them."""
+    if not path.is_file():
+        raise ValueError(f"no results at {path}")
+    raw = path.read_bytes()
+    lines = _parse(path, raw[: raw.rfind(b"\n") + 1])
+    return {line["key"]: line["record"] for line in lines[1:]}
 
 
 class RecordLines:
     """Finished items of a run, by key; a run that is started again finds them and goes on.
 
-    Settings other than those of the first line are refused: results of two runs never mix.
+    Settings other than those of the first line are refused: results of two runs never mix. Several processes
+    may add items of their own to one file.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path, self.settings = path, json.loads(json.dumps(settings))
         self.records: dict[str, dict[str, Any]] = {}
-        if path.exists():
-            self._read()
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._append({"settings": self.settings})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked() as file:
+            lines = _parse(path, _whole_lines(file))
+            if not lines:
+                _append(file, _text({"settings": self.settings}))
+                return
+        found = lines[0].get("settings")
+        if found != self.settings:
+            raise ValueError(
+                f"{path} belongs to another run: {_difference(found, self.settings)}; use another output"
+            )
+        self.records = {line["key"]: line["record"] for line in lines[1:]}
 
     def __contains__(self, key: str) -> bool:
         return key in self.records
 
     def add(self, key: str, record: dict[str, Any]) -> None:
-        """Keep the item; on return it is on the disk."""
-        self._append({"key": key, "record": record})
+        """Keep the item in place of an earlier one of its key; on return it is on the disk."""
+        is_new = key not in self.records
+        line = _text({"key": key, "record": record})
         self.records[key] = record
+        if is_new:
+            with self._locked() as file:
+                _whole_lines(file)
+                _append(file, line)
+        else:
+            lines = [_text({"key": key, "record": record}) for key, record in self.records.items()]
+            write_text(self.path, _text({"settings": self.settings}) + "".join(lines))
 
-    def _read(self) -> None:
-        raw = self.path.read_bytes()
-        whole = raw[: raw.rfind(b"\n") + 1]  # a kill may have cut the last line
-        lines = [self._parse(line, number) for number, line in enumerate(whole.splitlines(), 1)]
-        if not lines:
-            self.path.unlink()
-            return
-        found = lines[0].get("settings")
-        if found != self.settings:
-            raise ValueError(
-                f"{self.path} belongs to another run: {_difference(found, self.settings)}; use another output"
-            )
-        self.records = {line["key"]: line["record"] for line in lines[1:]}
-        if len(whole) < len(raw):
-            os.truncate(self.path, len(whole))
+    @contextmanager
+    def _locked(self) -> Iterator[IO[bytes]]:
+        """The file, while no other process may write to it."""
+        with self.path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
 
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+
+def _whole_lines(file: IO[bytes]) -> bytes:
+    """What the file holds; a last line that a kill has cut is removed."""
+    file.seek(0)
+    raw = file.read()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if len(whole) < len(raw):
+        file.truncate(len(whole))
+    return whole
+
+
+def _parse(path: Path, whole: bytes) -> list[dict[str, Any]]:
+    lines = []
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{self.path}, line {number}: not JSON ({error})") from error
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(value, dict):
-            raise ValueError(f"{self.path}, line {number}: expected an object, got {type(value).__name__}")
-        return value
+            raise ValueError(f"{path}, line {number}: expected an object, got {type(value).__name__}")
+        lines.append(value)
+    return lines
 
-    def _append(self, value: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(value, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, allow_nan=False) + "\n"
+
+
+def _append(file: IO[bytes], text: str) -> None:
+    file.write(text.encode())
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _difference(found: Any, expected: Mapping[str, Any]) -> str:

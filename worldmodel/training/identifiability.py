@@ -160,12 +160,13 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def rounded(value: Any) -> Any:
+def rounded(value: Any, digits: int = 6) -> Any:
+    """All numbers in it with this many significant digits."""
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {key: rounded(entry) for key, entry in value.items()}
-    return [rounded(entry) for entry in value] if isinstance(value, list) else value
+        return {key: rounded(entry, digits) for key, entry in value.items()}
+    return [rounded(entry, digits) for entry in value] if isinstance(value, list) else value
 
 
 def run_study(study: Path, out: Path, overrides: list[str]) -> None:

@@ -1,12 +1,12 @@
 """One page of a study: tables, what MCL changes, training dynamics, traversals, swaps and attention."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from studies.cells_file import open_cells
 from studies.disentanglement.dynamics import draw_dynamics, read_curves
 from studies.disentanglement.effect import effect_section
 from studies.disentanglement.first_stage import ceiling_section
@@ -22,7 +22,6 @@ from worldmodel.evaluation.concepts.pictures import (
     factor_swaps,
     traversals,
 )
-from worldmodel.files import write_text
 from worldmodel.report.html_page import Figures, Page, Section, Text, Verdict, write_page
 
 
@@ -34,6 +33,7 @@ class Origin:
     study_file: Path
     study: Study
     runs: Path
+    results: Path  # folder of cells.jsonl
 
 
 def write_report(
@@ -45,8 +45,10 @@ def write_report(
     ddim_steps: int,
     seed: int = 0,
 ) -> Path:
-    """RUNS/report.html and report.md with figures beside them, and their numbers in scores.json."""
-    write_text(origin.runs / "scores.json", json.dumps(seed_scores(models), indent=1) + "\n")
+    """RUNS/report.html and report.md with figures beside them; their numbers are added to cells.jsonl."""
+    cells = open_cells(origin.results, "disentanglement")
+    for key, scores in seed_scores(models).items():
+        cells.add(f"{origin.study_file.stem}/{key}", scores)
     figures = origin.runs / "figures"
     draw_dynamics(figures / "dynamics.png", read_curves(origin.runs, origin.study), ("factor_vae", "mig"))
     caption = "scores of a few thousand pictures; a line per seed, a colour per family, MCL after its stage 1"

@@ -5,7 +5,7 @@ python eval/disentanglement_study.py STUDY --out FOLDER --seeds 1 num_votes=1000
 python eval/disentanglement_study.py STUDY --out FOLDER --report
 
 Writes OUT/ROW/seedN (runs and scores), OUT/logs, OUT/failures.json, OUT/report.{html,md} and the numbers of
-its tables, seed by seed, in OUT/scores.json. A row that fails is recorded, rows that need it are skipped,
+its tables, a line per seed, in OUT/cells.jsonl. A row that fails is recorded, rows that need it are skipped,
 the others go on. Exit code 0 all done, 1 some rows failed, 2 wrong study or results of other settings, 130
 stopped by a signal, 143 a training was stopped by one.
 """
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
             failures = run_study(chosen, runs, range(arguments.seeds), overrides)
         words = shlex.join(sys.argv[1:] if argv is None else argv)
         command = f"python eval/disentanglement_study.py {words}"
-        print(report(Origin(command, arguments.study, study, runs), overrides))
+        print(report(Origin(command, arguments.study, study, runs, arguments.results or runs), overrides))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1 if failures else 2
@@ -101,5 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to this, not included")
     parser.add_argument("--only", metavar="NAME,NAME", help="these rows alone")
+    parser.add_argument(
+        "--results", type=Path, help="folder of cells.jsonl, which studies may share (default: OUT)"
+    )
     parser.add_argument("--report", action="store_true", help="only write the page of what is scored")
     return parser

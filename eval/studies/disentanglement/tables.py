@@ -112,19 +112,17 @@ def total_cost(runs: Path, study: Study, name: str, seed_folder: str) -> Cost | 
     return total
 
 
-def seed_scores(models: Sequence[ScoredModel]) -> dict[str, list[dict[str, Any]]]:
-    """The numbers behind the tables, seed by seed, for JSON; what was not computed is left out."""
+def seed_scores(models: Sequence[ScoredModel]) -> dict[str, dict[str, Any]]:
+    """The numbers behind the tables, ROW/POINT/seedN -> scores; what was not computed is left out."""
     return {
-        f"{model.name} {model.point}": [
-            {"seed": int(folder.name.removeprefix("seed"))}
-            | {
-                name: round(number, 5)
-                for title, (_, name, _) in COLUMNS.items()
-                if math.isfinite(number := model.values(title)[place])
-            }
-            for place, folder in enumerate(model.folders)
-        ]
+        f"{model.name}/{model.point}/{folder.name}": {"seed": int(folder.name.removeprefix("seed"))}
+        | {
+            name: round(number, 5)
+            for title, (_, name, _) in COLUMNS.items()
+            if math.isfinite(number := model.values(title)[place])
+        }
         for model in models
+        for place, folder in enumerate(model.folders)
     }
 
 

@@ -1,12 +1,13 @@
 """The collected cells of the identifiability study: what was run, and what the paper reports beside it."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from studies.cells_file import read_cells
 
 MIXINGS, DIMS, CONDITIONS = ("orthogonal", "generic"), (5, 10, 20), (2, 4, 8, 16, 32)
 # What the paper reports: section 5.1 at |U| = 8, and Table 5.
@@ -62,12 +63,11 @@ class Cell:
 def load_cells(results: Path) -> list[Cell]:
     """All collected cells."""
     cells = []
-    for path in sorted((results / "cells").glob("*.json")):
-        content = json.loads(path.read_text())
+    for content in read_cells(results, "cells").values():
         data = content["identity"]["data"]
         key = (content["identity"]["name"], data["mixing"], data["latent_dim"], data["num_conditions"])
         cells.append(Cell(*key, content["scores"], content))
-    return cells
+    return sorted(cells, key=lambda cell: cell.content["cell"])
 
 
 def best_of_restarts(cells: list[Cell]) -> list[Cell]:

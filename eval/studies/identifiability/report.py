@@ -1,11 +1,11 @@
-"""Tables of the identifiability study from its collected JSON files."""
+"""Tables of the identifiability study from its collected cells."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from studies.cells_file import read_cells
 from studies.identifiability.cells import (
     COLUMNS,
     CONDITIONS,
@@ -20,6 +20,7 @@ from studies.identifiability.cells import (
     load_cells,
 )
 from studies.identifiability.figures import sweep_curves, violins
+from worldmodel.files import write_text
 
 # Scores without a model: title and name in the files of oracles.
 BOUNDS = {
@@ -191,10 +192,8 @@ def write_report(results: Path) -> None:
     """tables.md and the figures from whatever has been collected."""
     cells = load_cells(results)
     cells += best_of_restarts(cells)
-    oracles = {
-        path.stem: json.loads(path.read_text()) for path in sorted((results / "oracles").glob("*.json"))
-    }
-    controls = [json.loads(path.read_text()) for path in sorted((results / "controls").glob("*.json"))]
+    oracles = read_cells(results, "oracles")
+    controls = [entry for _, entry in sorted(read_cells(results, "controls").items())]
     sections = {
         "MCC at |U| = 8, median [quartiles] over seeds": main_table(cells, oracles),
         "Median MCC over |U|": sweep_table(cells, oracles),
@@ -211,7 +210,7 @@ def write_report(results: Path) -> None:
     ]
     for title, lines in sections.items():
         text += [f"## {title}", "", *lines, ""]
-    (results / "tables.md").write_text("\n".join(text))
+    write_text(results / "tables.md", "\n".join(text))
     violins(cells, results / "mcc.png")
     sweep_curves(cells, oracles, results / "sweep.png")
 

@@ -8,43 +8,45 @@ python eval/identifiability.py report                             tables.md and 
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from studies.cells_file import finite, open_cells, read_cells
 from studies.identifiability.controls import learned_diversity, oracles, rotation_control, true_diversity
 from studies.identifiability.report import write_report
 from worldmodel.config import load_config
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
-from worldmodel.files import write_text
 from worldmodel.training.identifiability import CellConfig, restore_stacks, rounded
 from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.runs.seed_stack import SeedStack
 
-RESULTS = Path("docs/results/identifiability")
+STUDY = "identifiability"
+RESULTS = Path("docs/results") / STUDY
 
 
 def collect(runs: Path, results: Path) -> None:
     """Copy what is finished, without the loss curves of every epoch."""
+    cells = open_cells(results, STUDY)
     for path in sorted(runs.glob("*/result.json")):
         result = json.loads(path.read_text())
         result["final_losses"] = result.pop("losses")[-1]
-        _write(results / "cells" / f"{result['cell']}.json", result)
+        cells.add(f"cells/{result['cell']}", plain(result))
         print(result["cell"])
 
 
 def write_oracles(results: Path, num_seeds: int) -> None:
-    """One file per data process of the collected cells; those that exist are kept."""
-    for path in sorted((results / "cells").glob("*.json")):
-        data = IdentifiabilityDataConfig(**json.loads(path.read_text())["identity"]["data"])
-        target = results / "oracles" / f"{data_name(data)}.json"
-        if target.exists():
-            _check_data(target, data)
+    """One line per data process of the collected cells; those that exist are kept."""
+    cells = open_cells(results, STUDY)
+    for cell in read_cells(results, "cells").values():
+        data = IdentifiabilityDataConfig(**cell["identity"]["data"])
+        name = data_name(data)
+        if f"oracles/{name}" in cells:
+            _check_data(name, cells.records[f"oracles/{name}"]["data"], data)
         else:
-            _write(target, {"data": asdict(data)} | oracles(data, range(num_seeds)))
-            print(target.stem)
+            cells.add(f"oracles/{name}", plain({"data": asdict(data)} | oracles(data, range(num_seeds))))
+            print(name)
 
 
 def data_name(data: IdentifiabilityDataConfig) -> str:
@@ -54,12 +56,12 @@ def data_name(data: IdentifiabilityDataConfig) -> str:
     return f"{data.mixing}_d{data.latent_dim}_u{data.num_conditions}{smooth}{gain}"
 
 
-def _check_data(path: Path, data: IdentifiabilityDataConfig) -> None:
-    found = json.loads(path.read_text())["data"]
+def _check_data(name: str, found: dict[str, Any], data: IdentifiabilityDataConfig) -> None:
     changed = [name for name, value in asdict(data).items() if found.get(name) != value]
     if changed:
         raise ValueError(
-            f"{path} bounds other data: {', '.join(changed)} differ from a collected cell's; remove one"
+            f"oracles/{name} bounds other data: {', '.join(changed)} differ from a collected cell's; "
+            "remove one of the two lines"
         )
 
 
@@ -83,7 +85,7 @@ def write_controls(run: Path, results: Path, num_diverse: int) -> None:
         }
         for index in range(min(num_diverse, len(seeds)))
     ]
-    _write(results / "controls" / f"{config.cell}.json", found)
+    open_cells(results, STUDY).add(f"controls/{config.cell}", plain(found))
 
 
 def summary(diversity: Any) -> dict[str, Any]:
@@ -98,18 +100,10 @@ def summary(diversity: Any) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(finite(rounded(content)), allow_nan=False) + "\n")
-
-
-def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON does not know: infinite ones and those of diverged seeds."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    return [finite(entry) for entry in value] if isinstance(value, list) else value
+def plain(content: dict[str, Any]) -> dict[str, Any]:
+    """Rounded to six digits, and without what JSON does not know."""
+    answer: dict[str, Any] = finite(rounded(content))
+    return answer
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,5 @@
-"""Tables and figures of the mechanistic-independence study from its result files."""
+"""Tables and figures of the mechanistic-independence study from its cells."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from studies.cells_file import read_cells
 from studies.mechanistic_independence.training import CellConfig
 from worldmodel.report.intervals import mean_interval
 from worldmodel.report.page import Section, write_page
@@ -28,12 +28,12 @@ Results = dict[str, dict[str, Any]]
 
 def write_report(results: Path, cells: list[CellConfig], score_name: Callable[[str], str]) -> None:
     """tables.md and its figures; cells that were not run are left out and named."""
-    paths = {cell.name: results / "cells" / f"{cell.name}.json" for cell in cells}
-    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    missing = sorted(paths.keys() - found.keys())
+    trained = read_cells(results, "cells")
+    found = {cell.name: trained[cell.name] for cell in cells if cell.name in trained}
+    missing = sorted({cell.name for cell in cells} - found.keys())
     sections = [
         recovery_section(found, score_name),
-        gap_section(json.loads((results / "gaps.json").read_text())),
+        gap_section(list(read_cells(results, "gaps").values())),
         selection_section(found, score_name),
         stopping_section(found, score_name),
     ]
@@ -43,7 +43,7 @@ def write_report(results: Path, cells: list[CellConfig], score_name: Callable[[s
 
 
 def scores(result: dict[str, Any], name: str, step: int = -1) -> np.ndarray:
-    return np.array(result["trace"][step][name])
+    return np.array(result["trace"][step][name], float)  # None where a seed diverged
 
 
 def spread(values: np.ndarray) -> str:

@@ -7,7 +7,6 @@ python eval/mechanistic_independence.py report  tables.md and figures
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from studies.cells_file import finite, open_cells, read_cells
 from studies.mechanistic_independence.figures import write_report
 from studies.mechanistic_independence.training import (
     BLOCKS,
@@ -29,9 +29,10 @@ from worldmodel.diagnostics import compositional_contrast, irreducible_component
 from worldmodel.diagnostics.mechanisms.jacobians import jacobian_blocks
 from worldmodel.diagnostics.mechanisms.mechanistic import type_m
 from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
-from worldmodel.files import write_json
+from worldmodel.training.identifiability import rounded
 
-RESULTS = Path("docs/results/mechanistic_independence")
+STUDY = "mechanistic_independence"
+RESULTS = Path("docs/results") / STUDY
 OVERLAPS = (0.0, 0.05, 0.2, 0.5)
 OBJECTIVES: tuple[Objective, ...] = ("contrast", "contrast_normalised", "sparse_coordinates", "hessian")
 # Ablations at high overlap, with the weight of the criterion that they vary.
@@ -61,12 +62,12 @@ def tuning_cells() -> list[CellConfig]:
 def chosen_weights(results: Path) -> dict[str, float]:
     """The weight with the best mean recovery on the tuning seeds, for every criterion."""
     means: dict[str, dict[float, float]] = {}
+    cells = read_cells(results, "cells")
     for config in tuning_cells():
-        path = results / "cells" / f"{config.name}.json"
-        if not path.exists():
-            raise ValueError(f"{path} is missing: run the command `tune` first")
-        last = json.loads(path.read_text())["trace"][-1]
-        found = float(np.mean(last[score_name(config.objective)]))
+        if config.name not in cells:
+            raise ValueError(f"{results} has no cell {config.name}: run the command `tune` first")
+        last = cells[config.name]["trace"][-1]
+        found = float(np.mean(np.array(last[score_name(config.objective)], float)))
         means.setdefault(config.objective, {})[config.weight] = found
     return {objective: max(scores, key=scores.__getitem__) for objective, scores in means.items()}
 
@@ -96,13 +97,13 @@ def study_cells(weights: dict[str, float]) -> list[CellConfig]:
 
 
 def run_cells(cells: list[CellConfig], results: Path, part: str) -> None:
-    """Train what has no file yet; `part` i/n takes every n-th cell."""
+    """Train what has no line yet; `part` i/n takes every n-th cell, so that n processes share the work."""
     index, count = (int(number) for number in part.split("/"))
+    done = open_cells(results, STUDY)
     for config in cells[index::count]:
-        path = results / "cells" / f"{config.name}.json"
-        if not path.exists():
+        if f"cells/{config.name}" not in done:
             result = train_cell(config)
-            write_rounded(path, result)
+            done.add(f"cells/{config.name}", plain(result))
             last = np.mean(result["trace"][-1][score_name(config.objective)])
             print(f"{config.name}: recovery {last:.3f}, {result['cpu_seconds']} s", flush=True)
 
@@ -142,21 +143,18 @@ def measures(jacobian: torch.Tensor) -> dict[str, float]:
 
 
 def write_gaps(results: Path) -> None:
+    """The criteria at the generators of every overlap, anew."""
     cells = [CellConfig(overlap=overlap) for overlap in OVERLAPS]
     cells += [CellConfig(overlap=overlap, interaction="mixed") for overlap in OVERLAPS[1:]]
-    write_rounded(results / "gaps.json", [true_gaps(cell) for cell in cells])
+    kept = open_cells(results, STUDY)
+    for cell in cells:
+        kept.add(f"gaps/{cell.generator_name}", plain(true_gaps(cell)))
 
 
-def write_rounded(path: Path, content: Any) -> None:
-    write_json(path, _rounded(content), indent=1)
-
-
-def _rounded(content: Any) -> Any:
-    if isinstance(content, float):
-        return float(f"{content:.5g}")
-    if isinstance(content, dict):
-        return {key: _rounded(value) for key, value in content.items()}
-    return [_rounded(value) for value in content] if isinstance(content, list) else content
+def plain(content: dict[str, Any]) -> dict[str, Any]:
+    """Rounded to five digits, and without what JSON does not know."""
+    answer: dict[str, Any] = finite(rounded(content, 5))
+    return answer
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,11 +58,15 @@ class CellConfig:
     trace_every: int = 150  # steps between evaluations
 
     @property
+    def generator_name(self) -> str:
+        """What the shared outputs do, and their share in percent."""
+        return f"{self.interaction}_{round(100 * self.overlap):02d}"
+
+    @property
     def name(self) -> str:
-        """Names the result file."""
-        kind = f"{self.interaction}_{round(100 * self.overlap):02d}_{self.objective}"
+        """Key of the result."""
         length = "" if self.steps == CellConfig.steps else f"_{self.steps}steps"
-        return f"{kind}_w{self.weight:g}_s{self.first_seed}{length}"
+        return f"{self.generator_name}_{self.objective}_w{self.weight:g}_s{self.first_seed}{length}"
 
     @property
     def seeds(self) -> range:

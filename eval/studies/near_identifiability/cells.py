@@ -24,7 +24,7 @@ class StudyConfig:
     latent_dim: int = 5  # synthetic factors, and size of the representation
     output_dim: int = 32  # of the synthetic data
     num_rows: int = 20_000  # synthetic samples
-    dsprites: str = "../shared/data/disentanglement/dsprites_grid/dsprites_downsampled.npz"  # empty: left out
+    dsprites: str = "data/dsprites_downsampled.npz"  # empty: left out
     dsprites_dims: tuple[int, ...] = (5, 10)  # sizes of the representation on dSprites
     seeds: int = 5  # autoencoders of each cell
     width: int = 128  # hidden units of the autoencoders, two layers on each side

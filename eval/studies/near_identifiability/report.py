@@ -1,6 +1,5 @@
-"""Tables and figures of the near-identifiability study, from the JSON files of its cells."""
+"""Tables and figures of the near-identifiability study, from its cells."""
 
-import json
 from pathlib import Path
 
 import matplotlib as mpl
@@ -9,6 +8,7 @@ import numpy as np
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from studies.cells_file import read_cells
 from worldmodel.files import atomic_file, write_text
 
 ORDER = ("uniform", "laplace", "normal", "dsprites")  # of the cells in tables and figures
@@ -31,7 +31,7 @@ LABELS = {
 
 def write_report(folder: Path) -> None:
     """Writes tables.md and one figure per question; nothing is left half-written."""
-    cells = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    cells = list(read_cells(folder).values())
     cells.sort(key=lambda cell: (ORDER.index(cell["cell"].split()[0]), cell["cell"]))
     text = "\n\n".join(_table(cells, kind, title) for kind, (title, _) in FIGURES.items())
     write_text(folder / "tables.md", text + "\n\n" + _health(cells) + "\n")
@@ -107,4 +107,4 @@ def _figure(cells: list[dict], kind: str, title: str, names: tuple[str, ...], pa
 
 
 def _values(cell: dict, kind: str, name: str) -> np.ndarray:
-    return np.array([agreement[name]["value"] for agreement in cell[kind]])
+    return np.array([agreement[name]["value"] for agreement in cell[kind]], float)

@@ -3,8 +3,9 @@
     python eval/near_identifiability.py OUT [key=value ...]        --help lists the keys
 
 Cells: synthetic sources (uniform, Laplace, and Gaussian as the control that must fail) through a smooth
-generator that is bent more or less, and the images of the dSprites grid. Every cell writes OUT/<cell>.json
-when it is done; cells that are there already are skipped. Tables and figures are made from all of them.
+generator that is bent more or less, and the images of the dSprites grid. Every cell adds a line to
+OUT/cells.jsonl when it is done; cells that are there already are skipped. Tables and figures are made from
+all of them.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from studies.cells_file import finite, open_cells
 from studies.near_identifiability.cells import (
     Cell,
     StudyConfig,
@@ -29,7 +31,6 @@ from studies.near_identifiability.cells import (
 from studies.near_identifiability.report import write_report
 from worldmodel.config import describe_config, load_config
 from worldmodel.diagnostics import IcaAligner, NearIdentifiability, bi_lipschitz
-from worldmodel.files import write_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args(argv)
     config = load_config(StudyConfig, None, arguments.overrides)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     cells = itertools.chain(synthetic_cells(config), dsprites_cells(config) if config.dsprites else ())
+    done = open_cells(arguments.out, "near_identifiability")
     for cell in cells:
-        path = arguments.out / f"{cell.name.replace(' ', '_')}.json"
-        if path.exists():
+        key = cell.name.replace(" ", "_")
+        if key in done:
             continue
         result = measure(cell, config)
-        write_json(path, result, indent=1)
+        done.add(key, finite(result))
         print(f"{cell.name}: {result['total_cpu_s']:.0f} s CPU")
     write_report(arguments.out)
     return 0
@@ -88,4 +89,3 @@ def measure(cell: Cell, config: StudyConfig) -> dict:
         "total_cpu_s": time.process_time() - started,
         "config": asdict(config),
     }
-    return 0

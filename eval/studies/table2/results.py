@@ -78,7 +78,7 @@ def _read(config: Table2Config, task: str) -> dict[str, Evaluated]:
         folders = {seed: rollout_folder(Path(config.output), name, seed, task) for seed in config.seeds}
         done = {seed: folder for seed, folder in folders.items() if (folder / "report.html").exists()}
         if done:
-            records = tuple(read_records(folder / "clips.jsonl") for folder in done.values())
+            records = tuple(list(read_records(folder / "clips.jsonl").values()) for folder in done.values())
             rows[name] = Evaluated(tuple(done), records)
     _check_episodes(rows, task)
     return rows

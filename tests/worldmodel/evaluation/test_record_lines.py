@@ -1,8 +1,9 @@
 import json
+import multiprocessing
 
 import pytest
 
-from worldmodel.evaluation.record_lines import RecordLines
+from worldmodel.evaluation.record_lines import RecordLines, read_records
 
 SETTINGS = {"seed": 0, "controls": ("zero", "null")}
 
@@ -54,3 +55,41 @@ def test_no_number_that_json_does_not_know(tmp_path):
         lines.add("a", {"x": float("nan")})
     assert len((tmp_path / "clips.jsonl").read_text().splitlines()) == 1
     assert json.loads((tmp_path / "clips.jsonl").read_text())["settings"]["controls"] == ["zero", "null"]
+
+
+def test_a_second_record_of_a_key_takes_the_place_of_the_first(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    lines = RecordLines(path, SETTINGS)
+    for key, value in (("a", 1), ("b", 2), ("a", 3)):
+        lines.add(key, {"x": value})
+    assert read_records(path) == {"a": {"x": 3}, "b": {"x": 2}} == RecordLines(path, SETTINGS).records
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_results_are_read_while_a_line_is_written(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    RecordLines(path, SETTINGS).add("a", {"x": 1})
+    with path.open("a") as file:
+        file.write('{"key": "b", "rec')
+    assert read_records(path) == {"a": {"x": 1}}
+    with pytest.raises(ValueError, match="no results at "):
+        read_records(tmp_path / "other.jsonl")
+
+
+def add_many(path, name):
+    lines = RecordLines(path, {})
+    for number in range(40):
+        lines.add(f"{name}{number}", {"x": [number] * 5000})
+
+
+def test_processes_add_to_one_file_without_mixing_their_lines(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=add_many, args=(path, name)) for name in "abc"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    found = read_records(path)
+    assert len(found) == 120
+    assert all(record["x"] == [int(key[1:])] * 5000 for key, record in found.items())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from studies.cells_file import read_cells
 from studies.disentanglement import work
 from studies.disentanglement.dynamics import read_curves
 from studies.disentanglement.effect import effect_section
@@ -85,6 +86,9 @@ def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: P
     assert f"Command: python eval/disentanglement_study.py {study_file}" in text
     assert "Seeds: 0, 1" in text
     assert "highest FactorVAE score of the row" in text
+    cells = read_cells(runs)
+    assert len(cells) == 2 * 2 * 2  # rows, points of training, seeds
+    assert cells["study/ae_ica/best/seed1"]["mig"] == round(result["scores"]["mig"]["value"], 5)
     kept = runs / "autoencoder/seed0/scores_autoencoder_last.json"
     stamp = kept.stat().st_mtime_ns
     (runs / "autoencoder/seed1/scores_autoencoder_last.json").unlink()  # as if it had been killed before
@@ -100,8 +104,11 @@ def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: P
         "batch=100",
         "--only",
         "ae_ica",
+        "--results",
+        str(tmp_path / "kept"),
     ]
     assert main(again) == 0  # the same scores, otherwise computed
+    assert read_cells(tmp_path / "kept") == cells == read_cells(runs)
     assert len(started()) == 2
     assert kept.stat().st_mtime_ns == stamp
     assert (runs / "autoencoder/seed1/scores_autoencoder_last.json").exists()
@@ -258,9 +265,9 @@ def test_tables_state_means_and_intervals_over_seeds() -> None:
 
 def test_scores_of_every_seed_are_kept_without_what_was_not_computed() -> None:
     numbers = seed_scores([scored("beta_vae", [0.5, 0.6]), scored("m", [0.25], "best")])
-    assert list(numbers) == ["beta_vae last", "m best"]
+    assert list(numbers) == ["beta_vae/last/seed0", "beta_vae/last/seed1", "m/best/seed0"]
     expected = {"factor_vae": 0.6, "dci": 0.6, "mig": 0.4, "ssim": 0.5, "psnr": 20.0, "mse": 0.01}
-    assert numbers["beta_vae last"][1] == {"seed": 1, **expected}
+    assert numbers["beta_vae/last/seed1"] == {"seed": 1, **expected}
     json.dumps(numbers, allow_nan=False)
 
 

@@ -1,10 +1,10 @@
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from studies.cells_file import open_cells, read_cells
 from studies.identifiability.cells import Cell, best_of_restarts
 from studies.identifiability.controls import (
     _nearest_diagonal,
@@ -139,11 +139,11 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
     write_oracles(results, 3)
     write_controls(tmp_path / "runs" / "concat", results, 1)
     write_report(results)
-    cell = json.loads((results / "cells" / "orthogonal_d5_u8_concat.json").read_text())
+    cell = read_cells(results, "cells")["orthogonal_d5_u8_concat"]
     tables = (results / "tables.md").read_text()
     assert f"{np.median(cell['scores']['2']['mcc']):.3f}" in tables
     assert "not run" in tables
-    bounds = json.loads((results / "oracles" / "orthogonal_d5_u8.json").read_text())
+    bounds = read_cells(results, "oracles")["orthogonal_d5_u8"]
     assert f"| orthogonal | 5 | ceiling |  |  | {np.median(bounds['ceiling']):.3f} |  |  |" in tables
     assert "| paper | 20 | iVAE |  |  | 0.65 |  |  |" in tables
     last = [f"{np.median(cell['scores']['2'][name]):.3f}" for name in ("r2", "r2_by_condition")]
@@ -151,12 +151,15 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
     assert f" | {' | '.join(last)} |" in tables
     assert "of 3 |" in tables
     assert all((results / name).stat().st_size > 10_000 for name in ("mcc.png", "sweep.png"))
-    text = (results / "controls" / "orthogonal_d5_u8_concat.json").read_text()
-    controls = json.loads(text, parse_constant=pytest.fail)  # called for what is no JSON: NaN, Infinity
+    controls = read_cells(results, "controls")["orthogonal_d5_u8_concat"]
     assert controls["diversity"][0]["true"]["condition_number"] is None
     assert "| true | 0 | 10 | 0 | inf | 0 |" in tables
     assert controls["diversity"][0]["true"]["largest_contrast"] == 0
     assert len(controls["rotation"]["mcc"]) == 3
+    before = (results / "cells.jsonl").read_text()
+    collect(tmp_path / "runs", results)
+    write_oracles(results, 3)
+    assert (results / "cells.jsonl").read_text() == before  # a line a cell, however often it is collected
 
 
 def test_the_ablation_table_sets_every_mode_beside_no_mcl() -> None:
@@ -200,9 +203,8 @@ def test_bounds_belong_to_their_data(tmp_path) -> None:
     assert data_name(IdentifiabilityDataConfig(latent_dim=2)) == "orthogonal_d2_u8"
 
     def collected(config: IdentifiabilityDataConfig) -> None:
-        (tmp_path / "cells").mkdir(exist_ok=True)
-        content = json.dumps({"identity": {"data": dataclasses.asdict(config)}})
-        (tmp_path / "cells" / "one.json").write_text(content)
+        content = {"identity": {"data": dataclasses.asdict(config)}}
+        open_cells(tmp_path, "identifiability").add("cells/one", content)
 
     collected(data)
     write_oracles(tmp_path, 1)

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -6,6 +5,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from studies.cells_file import open_cells, read_cells
 from studies.mechanistic_independence.figures import stopping_index, write_report
 from studies.mechanistic_independence.run import (
     chosen_weights,
@@ -14,7 +14,6 @@ from studies.mechanistic_independence.run import (
     study_cells,
     true_gaps,
     tuning_cells,
-    write_json,
 )
 from studies.mechanistic_independence.training import (
     BLOCKS,
@@ -110,27 +109,39 @@ def test_gaps_have_the_signs_of_theory() -> None:
 
 
 def test_the_study_goes_on_where_it_stopped_and_reports(tmp_path: Path) -> None:
+    cells = open_cells(tmp_path, "mechanistic_independence")
     for cell in tuning_cells():
-        result = {"trace": [{score_name(cell.objective): [cell.weight == 0.01]}]}
-        write_json(tmp_path / "cells" / f"{cell.name}.json", result)
+        cells.add(f"cells/{cell.name}", {"trace": [{score_name(cell.objective): [cell.weight == 0.01]}]})
     weights = chosen_weights(tmp_path)
     assert set(weights.values()) == {0.01}
     names = {cell.name for cell in study_cells(weights)}
     assert len(names) == 4 * 5 + 4 + 2 + 6
     tiny = [replace(TINY, objective=objective) for objective in ("contrast", "sparse_coordinates")]
     run_cells(tiny, tmp_path, "0/1")
-    path = tmp_path / "cells" / f"{tiny[0].name}.json"
-    before = path.stat().st_mtime_ns
+    before = (tmp_path / "cells.jsonl").read_bytes()
     run_cells(tiny, tmp_path, "0/1")
-    assert path.stat().st_mtime_ns == before
-    write_json(tmp_path / "gaps.json", [true_gaps(TINY, num_points=4)])
+    assert (tmp_path / "cells.jsonl").read_bytes() == before
+    assert len(before.splitlines()) == 1 + len(tuning_cells()) + len(tiny)
+    open_cells(tmp_path, "mechanistic_independence").add("gaps/additive_00", true_gaps(TINY, num_points=4))
     write_report(tmp_path, [*tiny, replace(TINY, objective="hessian")], score_name)
     text = (tmp_path / "tables.md").read_text()
     assert "S: sparse volume + grouping (ours)" in text
     assert f"## Not run\n\n{replace(TINY, objective='hessian').name}" in text
-    assert json.loads(path.read_text())["config"]["num_seeds"] == 2
+    assert read_cells(tmp_path, "cells")[tiny[0].name]["config"]["num_seeds"] == 2
 
 
 def test_stopping_waits_for_three_equal_counts() -> None:
     merges = [[0.9, 0.8], [0.9, 0.1], [0.1, 0.1], [0.1, 0.1], [0.1, 0.1], [0.1, 0.1]]
     assert stopping_index([{"block_merges": [pair]} for pair in merges], 0) == 4
+
+
+def test_two_processes_share_the_cells_of_one_file(tmp_path: Path) -> None:
+    cells = [replace(TINY, objective=objective) for objective in ("none", "contrast")]
+    open_cells(tmp_path, "mechanistic_independence")
+    first = open_cells(tmp_path, "mechanistic_independence")  # a process that began before the other was done
+    run_cells(cells, tmp_path, "1/2")
+    assert list(read_cells(tmp_path, "cells")) == [cells[1].name]
+    first.add(f"cells/{cells[0].name}", {"trace": []})
+    assert set(read_cells(tmp_path, "cells")) == {cell.name for cell in cells}
+    with pytest.raises(ValueError, match="study was 'mechanistic_independence', now 'identifiability'"):
+        open_cells(tmp_path, "identifiability")

@@ -1,9 +1,9 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from studies.cells_file import read_cells
 from studies.near_identifiability.cells import StudyConfig, decoder, encode, synthetic_cells, train
 from studies.near_identifiability.run import main
 
@@ -24,25 +24,21 @@ def test_a_study_writes_cells_tables_and_figures_and_resumes(tmp_path: Path, cap
         "restarts=2",
     ]
     main(arguments)
-    assert sorted(path.name for path in out.iterdir()) == [
-        "dsprites_d_3.json",
-        "statistical.png",
-        "structural.png",
-        "tables.md",
-        "uniform_bend_0.3.json",
-    ]
-    cell = json.loads((out / "uniform_bend_0.3.json").read_text())
-    assert len(cell["statistical"]) == 1
-    assert len(cell["structural"]) == 2
+    names = ["cells.jsonl", "statistical.png", "structural.png", "tables.md"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    cells = read_cells(out)
+    assert list(cells) == ["uniform_bend_0.3", "dsprites_d_3"]
+    assert len(cells["uniform_bend_0.3"]["statistical"]) == 1
+    assert len(cells["uniform_bend_0.3"]["structural"]) == 2
     assert "| uniform bend 0.3 |" in (out / "tables.md").read_text()
-    before = {path.name: path.read_bytes() for path in out.glob("*.json")}
-    (out / "dsprites_d_3.json").unlink()
+    whole = (out / "cells.jsonl").read_bytes()
+    (out / "cells.jsonl").write_bytes(whole[:-7])  # as if it had been killed in the last cell
     capsys.readouterr()
     main(arguments)
     assert capsys.readouterr().out.startswith("dsprites d 3:")
-    again = json.loads((out / "dsprites_d_3.json").read_text())
-    assert again["relative_error"] == json.loads(before["dsprites_d_3.json"])["relative_error"]
-    assert (out / "uniform_bend_0.3.json").read_bytes() == before["uniform_bend_0.3.json"]
+    again = read_cells(out)
+    assert again["dsprites_d_3"]["relative_error"] == cells["dsprites_d_3"]["relative_error"]
+    assert again["uniform_bend_0.3"] == cells["uniform_bend_0.3"]
 
 
 def test_the_generator_bends_as_much_as_it_says() -> None:

@@ -1,0 +1,33 @@
+"""All numbers of a study in one file, cells.jsonl: a first line that names the study, then a line per cell.
+
+A key is NAME or KIND/NAME.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from worldmodel.evaluation.record_lines import RecordLines, read_records
+
+CELLS_FILE = "cells.jsonl"
+
+
+def open_cells(folder: Path, study: str) -> RecordLines:
+    """The cells in a folder of results, to add to; a file of another study is refused."""
+    return RecordLines(folder / CELLS_FILE, {"study": study})
+
+
+def read_cells(folder: Path, kind: str = "") -> dict[str, dict[str, Any]]:
+    """Name -> record of all cells, or of those of one kind."""
+    prefix = f"{kind}/" if kind else ""
+    records = read_records(folder / CELLS_FILE).items()
+    return {key.removeprefix(prefix): record for key, record in records if key.startswith(prefix)}
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know: infinite ones and those of diverged seeds."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    return [finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
