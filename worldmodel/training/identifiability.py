@@ -1,12 +1,11 @@
 """Train one cell of the identifiability study, or a list of cells in turn; both resume where they stopped.
 
 python training/train_identifiability.py configs/identifiability/ivae.yaml data.latent_dim=10 out=outputs/d10
-python training/train_identifiability.py --study configs/identifiability/study.txt --out outputs/study
+python training/train_identifiability.py --study configs/identifiability/study.yaml
 """
 
 import argparse
 import json
-import shlex
 import statistics
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from worldmodel.files import write_text
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore
+from worldmodel.training.runs.cell_grid import read_grids
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
 
@@ -169,14 +169,24 @@ def rounded(value: Any, digits: int = 6) -> Any:
     return [rounded(entry, digits) for entry in value] if isinstance(value, list) else value
 
 
-def run_study(study: Path, out: Path, overrides: list[str]) -> None:
-    """Every line of the study file is the arguments of one cell; finished cells are skipped."""
-    lines = [line for line in study.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    for number, line in enumerate(lines, 1):
-        path, *settings = shlex.split(line)
-        named = load_config(CellConfig, path, settings)
-        config = load_config(CellConfig, path, [*settings, f"out={out / named.cell}", *overrides])
-        print(f"[{number}/{len(lines)}] {config.cell}", flush=True)
+def study_cells(study: Path, out: Path, overrides: Sequence[str] = ()) -> list[CellConfig]:
+    """The configs of a study's cells, each with a folder of its own below `out`."""
+    cells = []
+    for request in read_grids(study):
+        named = load_config(CellConfig, request.preset, request.overrides)
+        settings = [*request.overrides, f"out={out / named.cell}", *overrides]
+        cells.append(load_config(CellConfig, request.preset, settings))
+    names = [cell.cell for cell in cells]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{study}: two cells are called {twice[0]}; give their grids a name")
+    return cells
+
+
+def run_study(study: Path, out: Path, overrides: Sequence[str]) -> None:
+    """Train the cells in turn; finished ones are skipped."""
+    cells = study_cells(study, out, overrides)
+    for number, config in enumerate(cells, 1):
+        print(f"[{number}/{len(cells)}] {config.cell}", flush=True)
         result = train_cell(config)
         scores = result["scores"][max(result["scores"], key=int)]
         print(f"  median MCC {statistics.median(scores['mcc']):.3f}", flush=True)
@@ -190,7 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", nargs="?", help="YAML of one cell")
     parser.add_argument("overrides", nargs="*", help="key=value")
-    parser.add_argument("--study", type=Path, help="file with the arguments of one cell per line")
+    parser.add_argument(
+        "--study", type=Path, help="YAML of many cells: worldmodel/training/runs/cell_grid.py"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("outputs/identifiability"), help="folder of the study's cells"
     )

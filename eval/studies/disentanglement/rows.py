@@ -1,24 +1,68 @@
-"""A study as a text file, one row a line ({runs}: the folder of all runs, {seed}: the seed):
+"""A study as a YAML file: groups of rows that share a script, where they start and most of their settings.
 
-data    key=value ...                  pictures, for every row
-prepare NAME SCRIPT CONFIG key=value   train, no scores (a first stage)
-train   NAME SCRIPT CONFIG key=value   train, then score the last and the best weights
-score   NAME RUN key=value             score the models of another row in another way
+presets: configs/disentanglement/desk            # a row takes the YAML of its name from here, or `preset`
+data: [data.path=rooms, data.size=32]            # pictures, for every row
+groups:
+  - script: training/train_concepts.py           # train, then score the last and the best weights
+    start_from: vqvae                            # the model of that row, seed by seed
+    settings: [fit.optim.lr=1e-3]
+    rows: [{name: encdiff, steps: 650, validate_every: 325}, {name: mddiff, settings: [fit.steps=575]}]
+  - scores_of: encdiff                           # score the models of another row in another way
+    rows: [{name: encdiff_ica, scoring: [ica=true]}]
 """
 
-import re
-import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from worldmodel.config import load_config
+
 POINTS = {"last": "model", "best": "best"}  # which weights of a run -> their folder in it
-OTHER_RUN = re.compile(r"\{runs\}/([^/]+)/")
+
+
+@dataclass(frozen=True)
+class RowConfig:
+    """What is a row's own."""
+
+    name: str = ""
+    preset: str = ""  # YAML of its training; empty: the group's, then that of its name
+    settings: tuple[str, ...] = ()  # key=value of its training
+    scoring: tuple[str, ...] = ()  # key=value of its evaluation
+    steps: int = 0  # of training; 0: the group's, then the preset's
+    validate_every: int = 0  # steps, also between checkpoints; 0: likewise
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """What rows share."""
+
+    script: str = ""  # trains them; empty: they are only scored
+    scores_of: str = ""  # the row whose models they score; empty: their own
+    is_scored: bool = True  # no for first stages
+    start_from: str = ""  # the row whose model their training starts from
+    preset: str = ""  # of rows that name none
+    settings: tuple[str, ...] = ()  # key=value, before those of the row
+    steps: int = 0  # of rows that name none
+    validate_every: int = 0  # of rows that name none
+    rows: list[RowConfig] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if bool(self.script) == bool(self.scores_of):
+            raise ValueError("a group has either a script or scores_of")
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """The file."""
+
+    presets: str = ""  # folder of the rows' YAML files
+    data: tuple[str, ...] = ()  # data.*=... of training and evaluation
+    groups: list[GroupConfig] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the study that trains or scores."""
+    """A row of the study, resolved."""
 
     name: str
     run: str  # name of the row whose runs are scored; its own for rows that train
@@ -47,36 +91,35 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """Parse a study file; ValueError names the line that is wrong."""
+    """The rows of a study file; ValueError names what is wrong."""
+    config = load_config(StudyConfig, str(path))
     rows: list[Row] = []
-    data: tuple[str, ...] = ()
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        verb, *words = shlex.split(line)
-        if verb == "data":
-            data = tuple(words)
-            continue
-        row = _row(verb, words)
-        if row is None:
-            expected = "data, prepare, train or score with its words"
-            raise ValueError(f"{path}, line {number}: expected {expected}, got {line!r}")
-        if absent := sorted(set(row.needs) - {row.name for row in rows}):
-            raise ValueError(f"{path}, line {number}: no row {absent[0]!r} stands above it")
-        rows.append(row)
-    if len({row.name for row in rows}) != len(rows):
-        raise ValueError(f"{path}: two rows have the same name")
-    return Study(tuple(rows), data)
+    for group in config.groups:
+        for one in group.rows:
+            row = _row(config, group, one)
+            known = {row.name for row in rows}
+            if not row.name or row.name in known:
+                raise ValueError(f"{path}: every row needs a name of its own, got {row.name!r}")
+            if absent := sorted(set(row.needs) - known):
+                raise ValueError(f"{path}, row {row.name}: no row {absent[0]!r} stands above it")
+            rows.append(row)
+    return Study(tuple(rows), config.data)
 
 
-def _row(verb: str, words: list[str]) -> Row | None:
-    if verb in ("prepare", "train") and len(words) >= 3:
-        command = tuple(words[1:])
-        return Row(words[0], words[0], command, (), verb == "train", _named_runs(command))
-    if verb == "score" and len(words) >= 2:
-        return Row(words[0], words[1], (), tuple(words[2:]), True, (words[1],))
-    return None
+def _row(config: StudyConfig, group: GroupConfig, row: RowConfig) -> Row:
+    needs = tuple(name for name in (group.start_from, group.scores_of) if name)
+    command = tuple(_command(config, group, row)) if group.script else ()
+    return Row(row.name, group.scores_of or row.name, command, row.scoring, group.is_scored, needs)
 
 
-def _named_runs(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for word in words for name in OTHER_RUN.findall(word)))
+def _command(config: StudyConfig, group: GroupConfig, row: RowConfig) -> Iterator[str]:
+    """Words of the training; {runs} is the folder of all runs, {seed} the seed."""
+    yield group.script
+    yield f"{config.presets}/{row.preset or group.preset or row.name}.yaml"
+    if group.start_from:
+        yield f"start_from={{runs}}/{group.start_from}/seed{{seed}}/model"
+    yield from (*group.settings, *row.settings)
+    if steps := row.steps or group.steps:
+        yield f"fit.steps={steps}"
+    if every := row.validate_every or group.validate_every:
+        yield from (f"fit.validate_every={every}", f"fit.checkpoint_every={every}")

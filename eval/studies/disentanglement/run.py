@@ -1,6 +1,6 @@
 """Train and score every row of a study, seed by seed; a killed study goes on where it was.
 
-python eval/disentanglement_study.py configs/disentanglement/rooms.txt --out outputs/disentanglement/rooms
+python eval/disentanglement_study.py configs/disentanglement/rooms.yaml --out outputs/disentanglement/rooms
 python eval/disentanglement_study.py STUDY --out FOLDER --seeds 1 num_votes=1000 dci_train=1000 dci_test=500
 python eval/disentanglement_study.py STUDY --out FOLDER --report
 
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "study", type=Path, metavar="STUDY.txt", help="see eval/studies/disentanglement/rows.py"
+        "study", type=Path, metavar="STUDY.yaml", help="see eval/studies/disentanglement/rows.py"
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the evaluation")
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs")

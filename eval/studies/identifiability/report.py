@@ -31,7 +31,7 @@ BOUNDS = {
 }
 # Latents that a cell may offer beside the model's own; `modulated` is scored against the true w.
 LATENTS = ("", "standardised_", "modulated_", "aligned_")
-# Cells of configs/identifiability/mcl_ablation.txt.
+# Cells of configs/identifiability/mcl_ablation.yaml.
 ABLATION, ABLATION_BASE = "smooth_", "smooth_none"
 
 

@@ -1,5 +1,7 @@
 import dataclasses
+import hashlib
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -9,9 +11,10 @@ from worldmodel.data.identifiability import IdentifiabilityDataConfig, random_st
 from worldmodel.mcl.contrast import MclConfig, Mode
 from worldmodel.models.identifiability.md_vae import Family, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
-from worldmodel.training.identifiability import CellConfig, run_study, train_cell
+from worldmodel.training.identifiability import CellConfig, run_study, study_cells, train_cell
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
+CONFIGS = Path(__file__).parents[3] / "configs/identifiability"
 DATA = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=1600)
 
 
@@ -179,12 +182,18 @@ def test_a_finished_or_foreign_cell_is_not_trained_over(tmp_path) -> None:
         train_cell(dataclasses.replace(config, first_seed=9), quiet=True)
 
 
-def test_a_study_runs_its_lines_in_order_and_skips_what_is_done(tmp_path, capsys) -> None:
-    settings = "data.latent_dim=2 data.num_samples=1600 optimisation.epochs=1 num_seeds=2"
-    config = tmp_path / "beta.yaml"
-    config.write_text("name: beta_vae\nmodel:\n  family: beta_vae\n  beta: 4.0\n")
-    study = tmp_path / "study.txt"
-    study.write_text(f"# comment\n{config} {settings}\n{config} {settings} data.num_conditions=4\n")
+STUDY = """
+preset: beta  # comment
+grids:
+  - sweep: {data.num_conditions: [8, 4]}
+    settings: [data.latent_dim=2, data.num_samples=1600, optimisation.epochs=1, num_seeds=2]
+"""
+
+
+def test_a_study_runs_its_cells_in_order_and_skips_what_is_done(tmp_path, capsys) -> None:
+    (tmp_path / "beta.yaml").write_text("name: beta_vae\nmodel:\n  family: beta_vae\n  beta: 4.0\n")
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY)
     run_study(study, tmp_path / "out", [])
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["orthogonal_d2_u4_beta_vae", "orthogonal_d2_u8_beta_vae"]
@@ -193,8 +202,72 @@ def test_a_study_runs_its_lines_in_order_and_skips_what_is_done(tmp_path, capsys
     run_study(study, tmp_path / "out", [])
     said = capsys.readouterr().out
     assert said.count("median MCC") == 4
+    assert said.index("[1/2] orthogonal_d2_u8") < said.index("[2/2] orthogonal_d2_u4")
     scores = result["scores"]["1"]["mcc"]  # of two seeds: the median is their mean
     assert f"median MCC {sum(scores) / 2:.3f}" in said
+
+
+def varied(cell: CellConfig) -> tuple[object, ...]:
+    """What the shipped studies choose."""
+    model, mcl, optimisation = cell.model, cell.mcl, cell.optimisation
+    steps = (optimisation.epochs, optimisation.lr, optimisation.schedule, optimisation.restart)
+    return (
+        *(cell.cell, cell.num_seeds, cell.report_epochs, cell.data.num_samples, cell.data.activation),
+        *(cell.data.gain, model.family, model.posterior, model.activation, *steps),
+        *(mcl.mode, optimisation.mcl_weight, mcl.through_latent, mcl.num_probes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "first", "last", "digest"),
+    [
+        ("study", 72, "orthogonal_d5_u8_ivae", "generic_d20_u32_ivae", "81b87b38e5bfb02c"),
+        (
+            "mcl_ablation",
+            18,
+            "orthogonal_d5_u16_smooth_none",
+            "orthogonal_d5_u16_smooth_hessian_diag_1.0",
+            "2e4675f0703b8eae",
+        ),
+    ],
+)
+def test_shipped_studies_ask_for_the_published_cells(
+    name: str, count: int, first: str, last: str, digest: str
+) -> None:
+    cells = [varied(cell) for cell in study_cells(CONFIGS / f"{name}.yaml", Path("out"))]
+    assert len(cells) == count
+    assert (cells[0][0], cells[-1][0]) == (first, last)
+    assert hashlib.sha256(repr(cells).encode()).hexdigest()[:16] == digest
+
+
+def test_shipped_studies_sweep_what_they_say() -> None:
+    cells = {cell.cell: cell for cell in study_cells(CONFIGS / "study.yaml", Path("out"), ["num_threads=1"])}
+    paper = cells["orthogonal_d5_u8_concat_paper"]
+    assert (paper.num_seeds, paper.optimisation.epochs, paper.optimisation.schedule) == (10, 200, "constant")
+    assert cells["generic_d20_u8_tied_full_r2"].optimisation.restart == 2
+    assert paper.out == "out/orthogonal_d5_u8_concat_paper"
+    assert {cell.num_threads for cell in cells.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("grids: [{swep: {a: [1]}}]", "Did you mean: 'sweep'"),
+        ("grids: [{sweep: {a: 1}}]", "sweep.a"),
+        ("grids: [{sweep: {first_seed: [1]}}]", "grid 1: sweep a preset"),
+        ("{preset: one, grids: [{name: '{mode}_1'}]}", "grid 1: name '{mode}_1' may use preset in braces"),
+        (
+            "{preset: one, grids: [{}, {settings: [first_seed=1]}]}",
+            "two cells are called orthogonal_d5",
+        ),
+        ("{preset: two, grids: [{}]}", "no config file at .*two.yaml"),
+    ],
+)
+def test_wrong_studies_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "one.yaml").write_text("num_seeds: 1\n")
+    (tmp_path / "study.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        study_cells(tmp_path / "study.yaml", tmp_path)
 
 
 def test_the_cosine_schedule_ends_near_zero() -> None:

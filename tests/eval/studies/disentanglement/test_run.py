@@ -1,3 +1,4 @@
+import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -28,9 +29,13 @@ ROOT = Path(__file__).parents[4]
 FEW = ["num_votes=1000", "num_mig=500", "dci_train=0", "num_reconstructed=8"]
 STUDY = """
 # one model, scored in two ways
-data data.path=rooms data.counts=[2,2,2,2,2,2] data.size=16 data.cache={cache}
-train autoencoder training/train_vae_baseline.py {configs}/debug/autoencoder.yaml
-score ae_ica autoencoder ica=true
+presets: {configs}/debug
+data: [data.path=rooms, "data.counts=[2,2,2,2,2,2]", data.size=16, data.cache={cache}]
+groups:
+  - script: training/train_vae_baseline.py
+    rows: [{{name: autoencoder}}]
+  - scores_of: autoencoder
+    rows: [{{name: ae_ica, scoring: [ica=true]}}]
 """
 
 
@@ -63,7 +68,7 @@ def study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(work, "run_logged", run)
     monkeypatch.setattr(work, "started", started, raising=False)
-    path = tmp_path / "study.txt"
+    path = tmp_path / "study.yaml"
     path.write_text(STUDY.format(cache=tmp_path / "cache", configs=ROOT / "configs/disentanglement"))
     return path
 
@@ -116,11 +121,13 @@ def test_a_study_trains_scores_reports_and_goes_on(study_file: Path, tmp_path: P
 
 
 CHAIN = """
-data data.path=rooms
-prepare vq {script} v.yaml
-train m {script} m.yaml start_from={{runs}}/vq/seed{{seed}}/model
-train longer {script} m.yaml start_from={{runs}}/m/seed{{seed}}/model
-train alone {script} a.yaml
+presets: some
+data: [data.path=rooms]
+groups:
+  - {{script: {script}, is_scored: false, rows: [{{name: vq}}]}}
+  - {{script: {script}, start_from: vq, rows: [{{name: m, steps: 9}}]}}
+  - {{script: {script}, start_from: m, preset: m, rows: [{{name: longer}}]}}
+  - {{script: {script}, rows: [{{name: alone}}]}}
 """
 
 
@@ -136,21 +143,22 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr(work, "score_folder", lambda *_: {"scores": {}})
     monkeypatch.setattr("studies.disentanglement.run.report", lambda *_: "page")
-    (tmp_path / "s.txt").write_text(CHAIN.format(script=script))
+    (tmp_path / "s.yaml").write_text(CHAIN.format(script=script))
     return tmp_path
 
 
 def test_placeholders_seed_and_data_reach_the_training(chain: Path) -> None:
-    assert main([str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "2"]) == 0
+    assert main([str(chain / "s.yaml"), "--out", str(chain / "r"), "--seeds", "2"]) == 0
     words = (chain / "r/m/seed1/words").read_text().splitlines()
-    assert words[:3] == ["m.yaml", f"start_from={chain / 'r'}/vq/seed1/model", "data.path=rooms"]
+    start = f"start_from={chain / 'r'}/vq/seed1/model"
+    assert words[:4] == ["some/m.yaml", start, "fit.steps=9", "data.path=rooms"]
     assert words[-2:] == ["fit.seed=1", "--resume"]
-    assert [row.name for row in read_study(chain / "s.txt").stages("longer")] == ["vq", "m", "longer"]
+    assert [row.name for row in read_study(chain / "s.yaml").stages("longer")] == ["vq", "m", "longer"]
 
 
 def test_a_failed_row_is_recorded_and_costs_only_what_needs_it(chain: Path) -> None:
     (chain / "m.bad").touch()
-    command = [str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "1"]
+    command = [str(chain / "s.yaml"), "--out", str(chain / "r"), "--seeds", "1"]
     assert main(command) == 1
     failed, skipped = read_failures(chain / "r")
     assert (failed.row, failed.state, skipped.row, skipped.state) == ("m", "failed", "longer", "skipped")
@@ -168,7 +176,7 @@ def test_a_score_that_breaks_leaves_its_model_to_others(chain: Path, monkeypatch
         raise IndexError("7")
 
     monkeypatch.setattr(work, "score_folder", broken)
-    assert main([str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "1"]) == 1
+    assert main([str(chain / "s.yaml"), "--out", str(chain / "r"), "--seeds", "1"]) == 1
     assert [failure.text for failure in read_failures(chain / "r")] == ["failed: IndexError: 7"] * 3
     assert "IndexError: 7" in (chain / "r/logs/longer_seed0.log").read_text()
 
@@ -181,39 +189,70 @@ def test_a_stopped_study_ends_without_a_traceback(
     chain: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[..., int], code: int
 ) -> None:
     monkeypatch.setattr(work, "run_logged", end)
-    assert main([str(chain / "s.txt"), "--out", str(chain / "r")]) == code
+    assert main([str(chain / "s.yaml"), "--out", str(chain / "r")]) == code
 
 
 def test_results_of_another_command_are_refused_before_anything_runs(
     chain: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [str(chain / "s.txt"), "--out", str(chain / "r"), "--seeds", "1"]
+    command = [str(chain / "s.yaml"), "--out", str(chain / "r"), "--seeds", "1"]
     assert main([*command, "--only", "alone"]) == 0
-    text = (chain / "s.txt").read_text()
-    (chain / "s.txt").write_text(text.replace("a.yaml", "a.yaml fit.steps=7"))
+    text = (chain / "s.yaml").read_text()
+    (chain / "s.yaml").write_text(text.replace("name: alone", "name: alone, steps: 7"))
     assert main(command) == 2
     assert "alone/seed0 belongs to another run: fit.steps=7 differ" in capsys.readouterr().err
     assert not (chain / "r/vq").exists()
     assert main([*command, "--only", "nobody"]) == 2
 
 
+ROWS = "rows: [{name: a}]"
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("groups", "message"),
     [
-        ("tarin a b.py c.yaml", "line 1: expected data, prepare, train or score"),
-        ("score a b", "no row 'b' stands above it"),
-        ("train a b.py c.yaml\ntrain a b.py c.yaml", "same name"),
+        (f"{{scirpt: b.py, {ROWS}}}", "Did you mean: 'script'"),
+        (f"{{script: b.py, scores_of: b, {ROWS}}}", "either a script or scores_of"),
+        (f"{{scores_of: b, {ROWS}}}", "row a: no row 'b' stands above it"),
+        (f"{{script: b.py, {ROWS}}}, {{script: c.py, {ROWS}}}", "a name of its own, got 'a'"),
+        ("{script: b.py, rows: [{steps: 3}]}", "a name of its own, got ''"),
     ],
 )
-def test_wrong_lines_are_named(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "s.txt").write_text(text)
+def test_wrong_studies_are_refused_by_name(tmp_path: Path, groups: str, message: str) -> None:
+    (tmp_path / "s.yaml").write_text(f"groups: [{groups}]")
     with pytest.raises(ValueError, match=message):
-        read_study(tmp_path / "s.txt")
+        read_study(tmp_path / "s.yaml")
+
+
+JVP = ["start_from={runs}/mddiff/seed{seed}/model", "model.contrast.mcl.mode=jvp"]
+FEW_STEPS = [
+    "objective.mcl_weight=0.1",
+    "fit.steps=200",
+    "fit.validate_every=100",
+    "fit.checkpoint_every=100",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "jvp", "digest"),
+    [
+        ("rooms", 15, JVP, "54f26d3b24444f93"),
+        ("dsprites", 19, [*JVP, *FEW_STEPS], "efa77e223aec530f"),
+    ],
+)
+def test_shipped_studies_have_the_published_rows(name: str, count: int, jvp: list[str], digest: str) -> None:
+    study = read_study(ROOT / f"configs/disentanglement/{name}.yaml")
+    assert len(study.rows) == count
+    row = next(row for row in study.rows if row.name.startswith("mcl_jvp"))
+    assert row.command[2:] == tuple(jvp)
+    # Word for word: runs/ROW/seedN/command.json of an earlier study must be the same to go on.
+    rows = [study.data, *(tuple(vars(row).values()) for row in study.rows)]
+    assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize(("name", "weight"), [("rooms", ""), ("dsprites", "_0.1")])
 def test_shipped_studies_name_files_that_exist(name: str, weight: str) -> None:
-    study = read_study(ROOT / f"configs/disentanglement/{name}.txt")
+    study = read_study(ROOT / f"configs/disentanglement/{name}.yaml")
     for row in study.rows:
         for word in row.command[:2]:
             assert (ROOT / word).is_file(), word
@@ -302,7 +341,7 @@ def test_pictures_are_of_the_best_run() -> None:
 
 
 def test_costs_add_up_over_stages(chain: Path) -> None:
-    study, runs = read_study(chain / "s.txt"), chain / "r"
+    study, runs = read_study(chain / "s.yaml"), chain / "r"
     for number, name in enumerate(("vq", "m", "longer"), 1):
         assert total_cost(runs, study, "longer", "seed0") is None
         (runs / name / "seed0").mkdir(parents=True)

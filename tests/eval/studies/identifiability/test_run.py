@@ -18,12 +18,11 @@ from studies.identifiability.controls import (
 from studies.identifiability.report import ablation_table, write_report
 from studies.identifiability.run import collect, data_name, write_controls, write_oracles
 
-from worldmodel.config import load_config
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.models.identifiability.md_vae import VaeConfig
-from worldmodel.training.identifiability import CellConfig, train_cell
+from worldmodel.training.identifiability import CellConfig, study_cells, train_cell
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack
 
 
@@ -215,10 +214,8 @@ def test_bounds_belong_to_their_data(tmp_path) -> None:
 
 
 def test_the_ablation_has_signal_and_names_of_its_own() -> None:
-    study = Path(__file__).parents[4] / "configs/identifiability/mcl_ablation.txt"
-    lines = [line.split() for line in study.read_text().splitlines() if not line.startswith("#")]
-    cells = [load_config(CellConfig, str(study.parents[2] / path), settings) for path, *settings in lines]
-    assert len({cell.cell for cell in cells}) == len(cells)
+    study = Path(__file__).parents[4] / "configs/identifiability/mcl_ablation.yaml"
+    cells = study_cells(study, Path("out"))
     assert all(cell.name.startswith("smooth_") for cell in cells)
     (data,) = {cell.data for cell in cells}
     # Far above the 0.72 of a random rotation: what a model misses is not lost in the noise.
