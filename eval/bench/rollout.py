@@ -34,7 +34,6 @@ from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import ModelPredictor
-from worldmodel.evaluation.rollouts.page import estimate_of
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
 from worldmodel.files import write_json
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
@@ -43,7 +42,7 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import WanConfig, build_wan
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.report.estimates import mean_estimate
+from worldmodel.report.intervals import estimate_of, mean_estimate
 from worldmodel.types import num_latent_frames
 
 ACTION_DIM = 14

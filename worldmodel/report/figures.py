@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from worldmodel.files import atomic_file
-from worldmodel.report.estimates import Estimate
+from worldmodel.report.intervals import Estimate
 
 PANEL_WIDTH = 192  # pixels; smaller frames are enlarged by whole factors, so that pixels stay pixels
 GAP = 4  # white pixels between panels

@@ -11,14 +11,13 @@ from worldmodel.evaluation.rollouts.page import (
     GAP_TITLES,
     METRIC_NOTE,
     ROW_TITLES,
-    estimate_of,
-    percent,
     row_title,
 )
 from worldmodel.evaluation.rollouts.results import STATIC
 from worldmodel.files import write_text
 from worldmodel.report.figures import PointPanel, draw_points
 from worldmodel.report.html_page import Block, Figures, Page, Section, Table, Text, Verdict, write_page
+from worldmodel.report.intervals import estimate_of
 
 # Table 2 of the paper: RoboTwin, Wan 1.4B, other cameras and scenes; SSIM, PSNR, MSE, SSIM of the last frame.
 PAPER_TABLE_2 = {
@@ -104,7 +103,7 @@ def _gaps(found: Mapping[str, Any]) -> Table:
     rows = []
     for row in found["rows"].values():
         for over in ("episodes", "seeds"):
-            shares = (percent(estimate_of(row["gap_closed"][metric][over])) for metric in GAP_TITLES)
+            shares = (estimate_of(row["gap_closed"][metric][over]).percent() for metric in GAP_TITLES)
             ratio = estimate_of(row.get("gripper_error_to_no_action")) if over == "episodes" else None
             rows.append((f"{row['title']}, over {over}", *shares, "" if ratio is None else ratio.text(2)))
     return Table(
@@ -120,7 +119,7 @@ def _wins(found: Mapping[str, Any]) -> Table:
     rows = tuple(
         (
             row["title"],
-            *(percent(estimate_of(row["wins"].get(name, {}).get("moving_clip_psnr"))) for name in controls),
+            *(estimate_of(row["wins"].get(name, {}).get("moving_clip_psnr")).percent() for name in controls),
         )
         for row in found["rows"].values()
     )

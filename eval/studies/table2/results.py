@@ -28,7 +28,7 @@ from worldmodel.evaluation.rollouts.results import (
     row_names,
     wins,
 )
-from worldmodel.report.estimates import NOTHING, Estimate, gap_closed, mean_estimate, ratio_estimate
+from worldmodel.report.intervals import NOTHING, Estimate, gap_closed, mean_estimate, ratio_estimate
 
 EFFECT_METRICS = (*SUMMARY_METRICS, "action_error", "gripper_error", "object_in_place")
 MCL_PAIRS = {"ACG": ("acg", "acg_mcl"), "LACG": ("lacg", "lacg_mcl")}

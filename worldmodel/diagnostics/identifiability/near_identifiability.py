@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from worldmodel.diagnostics.identifiability.ica import IcaAligner
 from worldmodel.diagnostics.identifiability.representation_maps import (
-    Estimate,
     apply_match,
     epsilon,
     fit_affine,
@@ -27,6 +26,7 @@ from worldmodel.diagnostics.identifiability.representation_maps import (
     mean_correlation,
     r_squared,
 )
+from worldmodel.diagnostics.scores.disentanglement import Score
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Agreement:
 
     target: str
     source: str
-    affine_r2: Estimate  # mean over the target's dimensions; 1 is best
-    epsilon_rigid: Estimate  # 0 is best, here and below
-    epsilon_scaled: Estimate  # rigid with one common scale
-    epsilon_permutation: Estimate  # signed permutation of unit-variance independent components
-    mcc: Estimate  # matched |correlation| of the dimensions as they are; 1 is best
-    mcc_ica: Estimate  # of the independent components
+    affine_r2: Score  # mean over the target's dimensions; 1 is best
+    epsilon_rigid: Score  # 0 is best, here and below
+    epsilon_scaled: Score  # rigid with one common scale
+    epsilon_permutation: Score  # signed permutation of unit-variance independent components
+    mcc: Score  # matched |correlation| of the dimensions as they are; 1 is best
+    mcc_ica: Score  # of the independent components
     num_test: int
 
 
@@ -143,8 +143,8 @@ class NearIdentifiability(BaseEstimator):
             "mcc": mean_correlation(*self._matched(target.view, source.view, fit_rows)),
             "mcc_ica": mean_correlation(component, matched),
         }
-        estimates = {name: score.estimate(weights) for name, score in scores.items()}
-        return Agreement(target.name, source.name, num_test=len(y), **estimates)
+        scored = {name: score.estimate(weights) for name, score in scores.items()}
+        return Agreement(target.name, source.name, num_test=len(y), **scored)
 
     def _matched(
         self, target: np.ndarray, source: np.ndarray, fit_rows: np.ndarray

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diagnostics.mechanisms.jacobians import Source, jacobian_blocks
-from worldmodel.report.intervals import Interval
+from worldmodel.report.intervals import Interval, median_interval
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,12 @@ def bi_lipschitz(
     values = jacobian_blocks(source, z, chunk_size=chunk_size).singular_values
     largest, smallest = values[:, 0], values[:, -1]
     ratio = torch.where(smallest > 0, largest / smallest, torch.inf).cpu().numpy()
-    # The median lies between these ranks with probability 0.95 (binomial, normal approximation).
-    half = 0.98 / len(ratio) ** 0.5
-    low, median, high, most = np.quantile(
-        ratio, (max(0.0, 0.5 - half), 0.5, min(1.0, 0.5 + half), 0.95), method="nearest"
-    )
+    median, most = np.quantile(ratio, (0.5, 0.95), method="nearest")
     return BiLipschitz(
         float(smallest.min()),
         float(largest.max()),
         float(median),
         float(most),
-        (float(low), float(high)),
+        median_interval(ratio),
         len(ratio),
     )

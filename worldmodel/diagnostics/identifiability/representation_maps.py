@@ -12,15 +12,8 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 
 from worldmodel.diagnostics.identifiability.correlation import cross_correlation
-from worldmodel.report.intervals import Interval
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value on the test rows and its 95 % bootstrap interval over them."""
-
-    value: float
-    interval: Interval
+from worldmodel.diagnostics.scores.disentanglement import Score
+from worldmodel.report.intervals import bootstrap_interval
 
 
 @dataclass(frozen=True)
@@ -35,10 +28,9 @@ class RowScore:
         """The score of all rows."""
         return float(self.score(self.rows.mean(0, keepdims=True))[0])
 
-    def estimate(self, weights: Float[np.ndarray, "samples n"]) -> Estimate:
-        """The score of all rows, and its spread over weightings of the rows."""
-        low, high = np.quantile(self.score(weights @ self.rows), (0.025, 0.975))
-        return Estimate(self.value, (float(low), float(high)))
+    def estimate(self, weights: Float[np.ndarray, "samples n"]) -> Score:
+        """The score of all rows, and its bootstrap interval over weightings of the rows."""
+        return Score(self.value, bootstrap_interval(self.score(weights @ self.rows)), len(self.rows))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from worldmodel.evaluation.metrics.generation import AlexNetDistance, frechet_di
 from worldmodel.evaluation.metrics.video import mse, psnr, ssim
 from worldmodel.files import write_text
 from worldmodel.models.concepts.protocol import ConceptModel
-from worldmodel.report.estimates import mean_estimate
+from worldmodel.report.intervals import mean_estimate
 from worldmodel.training.factors import FactorDataConfig, open_factor_data
 
 NOT_COMPUTED = "not computed"  # stands where weights of others would be needed

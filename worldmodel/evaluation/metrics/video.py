@@ -1,7 +1,7 @@
 """How alike two videos are, frame by frame; pure functions on RGB tensors in [0, 1].
 
 Every function takes generated frames only (the given ones are cut off before) and answers one number per
-frame; means go over the frames of an episode first, then over episodes (`estimates.py`).
+frame; means go over the frames of an episode first, then over episodes (`worldmodel.report.intervals`).
 """
 
 import math

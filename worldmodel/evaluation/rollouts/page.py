@@ -17,9 +17,9 @@ from worldmodel.evaluation.rollouts.results import (
     summarize,
 )
 from worldmodel.files import write_text
-from worldmodel.report.estimates import NOTHING, Estimate
 from worldmodel.report.figures import draw_curves
 from worldmodel.report.html_page import Figures, Page, Section, Table, Text, write_page
+from worldmodel.report.intervals import estimate_of
 
 COLUMNS = {  # metric -> (title, digits)
     "clip_psnr": ("PSNR dB, clips", 2),
@@ -69,14 +69,6 @@ def write_rollout_page(
     return write_page(Page(title, lead, tuple(sections)), output)
 
 
-def estimate_of(values: Mapping[str, Any] | None) -> Estimate:
-    """What `Estimate.to_dict` wrote."""
-    if not values or not values["count"]:
-        return NOTHING
-    ends = {name: float("nan") if values[name] is None else values[name] for name in ("mean", "low", "high")}
-    return Estimate(**ends, count=values["count"])
-
-
 def row_title(name: str) -> str:
     """A row as people read it."""
     return ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
@@ -101,7 +93,7 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
         if len(found) > 1:
             groups |= {name or "unnamed": summarize(part)["gap_closed"] for name, part in found.items()}
     rows = tuple(
-        (name, *(percent(estimate_of(gaps[metric])) for metric in GAP_TITLES))
+        (name, *(estimate_of(gaps[metric]).percent() for metric in GAP_TITLES))
         for name, gaps in groups.items()
     )
     return Table(
@@ -134,7 +126,7 @@ def summary_text(results: Mapping[str, Any]) -> str:
     means = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in quality.rows)
     gaps = {title: estimate_of(results["gap_closed"][metric]) for metric, title in GAP_TITLES.items()}
     closed = ", ".join(
-        f"{title} {percent(gap).partition(' [')[0]}" for title, gap in gaps.items() if gap.count
+        f"{title} {gap.percent().partition(' [')[0]}" for title, gap in gaps.items() if gap.count
     )
     return "\n".join(
         [
@@ -161,7 +153,7 @@ def _aligned(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[s
 
 def _wins_table(results: Mapping[str, Any]) -> Table:
     wins = tuple(
-        (row_title(name), *(percent(estimate_of(values[metric])) for metric in CLIP_PSNR))
+        (row_title(name), *(estimate_of(values[metric]).percent() for metric in CLIP_PSNR))
         for name, values in results["wins"].items()
     )
     return Table(
@@ -199,7 +191,7 @@ def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
     )
     if results["object"]:
         carried = estimate_of(results["object_carried"])
-        note += f" The object is carried in {percent(carried)} of {carried.count} clips that show it."
+        note += f" The object is carried in {carried.percent()} of {carried.count} clips that show it."
     return [*blocks, Table(("video of", *present.values()), rows, note=note, strong=(ROW_TITLES[TRUE],))]
 
 
@@ -220,12 +212,3 @@ def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path)
             "frame; solid in the truth, dashed in the prediction."
         )
     return [Text(text), Figures(tuple(items))]
-
-
-def percent(estimate: Estimate) -> str:
-    """A share as it stands in a table."""
-    if not estimate.count:
-        return "-"
-    scaled = Estimate(100 * estimate.mean, 100 * estimate.low, 100 * estimate.high, estimate.count)
-    number, mark, interval = scaled.text(0).partition(" [")
-    return f"{number} %{mark}{interval}"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from worldmodel.evaluation.metrics.video import LEAST_ERROR, METRICS
-from worldmodel.report.estimates import (
+from worldmodel.report.intervals import (
     NOTHING,
     Estimate,
     gap_closed,

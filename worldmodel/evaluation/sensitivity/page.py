@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldmodel.evaluation.rollouts.page import percent
 from worldmodel.evaluation.rollouts.results import means_by_name
 from worldmodel.evaluation.sensitivity.verdict import RULE, Following, Record, responses, scale_errors
 from worldmodel.files import write_text
-from worldmodel.report.estimates import Estimate
 from worldmodel.report.figures import draw_bars
 from worldmodel.report.html_page import Figures, Page, Section, Table, Text, Verdict, write_page
+from worldmodel.report.intervals import Estimate
 
 
 def write_sensitivity_page(
@@ -68,7 +67,7 @@ def _check_table(following: Following) -> Table:
     rows = tuple(
         (
             check.control.replace("_", " "),
-            f"{percent(check.wins)} of {check.wins.count}",
+            f"{check.wins.percent()} of {check.wins.count}",
             check.error_ratio.text(3),
             check.change.text(4),
             "yes" if check.is_passed else "no",

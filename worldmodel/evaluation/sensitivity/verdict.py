@@ -8,7 +8,7 @@ import numpy as np
 
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.rollouts.results import episode_means, means_by_name
-from worldmodel.report.estimates import Estimate, mean_estimate, win_estimate
+from worldmodel.report.intervals import Estimate, mean_estimate, win_estimate
 
 NEEDED_SHARE = 0.95  # of episodes, against every control
 NEEDED_LOW = 0.5  # the lower end of the 95 % interval must be above: a few lucky episodes prove nothing
