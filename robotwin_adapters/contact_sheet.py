@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.video import write_video
 from worldmodel.files import atomic_file
-from worldmodel.types import Episode
+from worldmodel.types import Episode, evenly_spread
 
 PAPER, INK, FAINT, GRID = (250, 250, 248), (35, 38, 42), (125, 130, 136), (222, 224, 226)
 CURSOR = (214, 60, 50)
@@ -61,7 +61,7 @@ def write_action_video(path: str | Path, episodes: Sequence[Episode], *, camera:
 def _sheet_row(episode: Episode, camera: str | None, columns: int) -> Image.Image:
     reader = find_camera(episode, camera)
     count = len(reader)
-    indices = np.unique(np.linspace(0, count - 1, columns).round().astype(int)).tolist()
+    indices = evenly_spread(count, columns)
     tiles = [_fit(frame, TILE) for frame in reader.read(indices)]
     width, height = tiles[0].size
     row = Image.new("RGB", (GAP + columns * (width + GAP), LINE + height + GAP), PAPER)

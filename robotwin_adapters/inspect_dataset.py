@@ -12,7 +12,7 @@ from jaxtyping import Float
 from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_action_video
 from robotwin_adapters.open_dataset import describe_format
 from worldmodel.data.cameras import choose_camera, find_camera
-from worldmodel.types import Episode, EpisodeSource
+from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
 MAX_LISTED = 12  # tasks, notes and skipped files shown in full
 SHEET_EPISODES = 8  # rows of the contact sheet
@@ -111,7 +111,7 @@ def write_pictures(
     source: EpisodeSource, summary: DatasetSummary, out: Path, on_bad: str = "stop"
 ) -> list[Path]:
     """contact_sheet.png and actions.mp4 of evenly chosen episodes; returns what was written."""
-    chosen = np.unique(np.linspace(0, len(summary.good) - 1, SHEET_EPISODES).round().astype(int))
+    chosen = evenly_spread(len(summary.good), SHEET_EPISODES)
     episodes = []
     for position in (summary.good[index] for index in chosen):
         episode = _opened(source, position)

@@ -1,4 +1,4 @@
-"""The types that cross package borders, and the one axis alphabet.
+"""The types that cross package borders, the one axis alphabet and its arithmetic.
 
 Axes: b batch, t frames, f latent frames, c h w latent channels / height / width, H W pixels, s tokens,
 d width, k latent-action size, a robot-action size, n samples or transitions.
@@ -26,6 +26,37 @@ def num_latent_frames(num_frames: int) -> int:
     if num_frames < 1 or (num_frames - 1) % FRAMES_PER_LATENT:
         raise ValueError(f"a clip has 1 + 4k frames (1, 5, 9, 13, 17, ...), got {num_frames}")
     return (num_frames - 1) // FRAMES_PER_LATENT + 1
+
+
+def num_video_frames(num_latents: int) -> int:
+    """T = 4 (F - 1) + 1 frames for F latent frames; of `history` latent frames, the frames that are given."""
+    return FRAMES_PER_LATENT * (num_latents - 1) + 1
+
+
+def evenly_spread(num_items: int, count: int, *, round_down: bool = False) -> list[int]:
+    """At most `count` of the numbers 0 .. num_items - 1, evenly spread, first and last among them.
+
+    Places between two items go to the nearer one. `round_down` takes the earlier one, for choices that are
+    part of stored keys and published numbers.
+
+    Example:
+        >>> evenly_spread(100, 3)
+        [0, 50, 99]
+        >>> evenly_spread(100, 3, round_down=True)
+        [0, 49, 99]
+    """
+    places = np.linspace(0, num_items - 1, min(count, num_items))
+    return np.unique((places if round_down else places.round()).astype(int)).tolist()
+
+
+def to_unit_range(images: UInt8[Tensor, "*any"] | Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """RGB in [0, 1] as float32: bytes are divided by 255, other numbers are in [0, 1] already."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def to_uint8(images: Float[Tensor, "*any"]) -> UInt8[Tensor, "*any"]:
+    """RGB in [0, 1] as it is stored: the nearest of 0 .. 255, what lies outside cut off."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from robotwin_adapters.lerobot.meta import EXTRA_KEY, INFO, V3_DATA, V3_VIDEO
 from robotwin_adapters.lerobot.rows import ACTION, STATE
 from worldmodel.data.video import write_video
 from worldmodel.files import new_folder
-from worldmodel.types import Episode, EpisodeSource
+from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
 CHUNK_SIZE = 1000  # files in one chunk folder
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -188,8 +188,7 @@ def _episode_stats(episode: Episode, table: pa.Table) -> dict[str, Stats]:
         flat = values.flatten() if pa.types.is_fixed_size_list(values.type) else values
         stats[key] = _stats(flat.to_numpy().reshape(table.num_rows, -1))
     for camera, reader in episode.frames.items():
-        indices = np.unique(np.linspace(0, len(reader) - 1, STATS_FRAMES).round().astype(int))
-        frames = reader.read(indices.tolist())
+        frames = reader.read(evenly_spread(len(reader), STATS_FRAMES))
         part = _stats(frames.reshape(-1, 3) / 255.0)
         part = {name: value.reshape(3, 1, 1) for name, value in part.items() if name != "count"}
         stats[f"observation.images.{camera}"] = {**part, "count": np.array([len(frames)])}

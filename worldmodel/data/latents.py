@@ -35,7 +35,7 @@ from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.files import write_tensors
-from worldmodel.types import Episode, num_latent_frames
+from worldmodel.types import Episode, evenly_spread, num_latent_frames
 
 EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
 MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a time
@@ -204,7 +204,7 @@ def content_hash(episode: Episode, camera: str | None = None) -> str:
     for file in files:
         digest.update(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns))
     if files:  # a few frames stand for pictures that lie in yet another file
-        indices = np.unique(np.linspace(0, episode.num_frames - 1, SAMPLED_FRAMES).astype(int))
+        indices = np.array(evenly_spread(episode.num_frames, SAMPLED_FRAMES, round_down=True))
     for part in np.array_split(indices, -(-len(indices) // 64)):
         digest.update(reader.read(part.tolist()).tobytes())
     return digest.hexdigest()

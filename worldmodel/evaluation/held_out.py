@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_epis
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.splits import SplitConfig
 from worldmodel.models.world_model.config import FrameContract
-from worldmodel.types import EpisodeSource
+from worldmodel.types import EpisodeSource, evenly_spread, to_unit_range
 
 MAX_OUTSIDE = 0.3  # share of action values beyond twice the known range: more is another unit or robot
 
@@ -90,7 +89,7 @@ class HeldOutClips:
             start=start,
             embodiment=robot,
             task=episode.task,
-            frames=frames.float() / 255,
+            frames=to_unit_range(frames),
             actions=actions,
             mask=self.normalizer.mask(robot),
             names=episode.action_names,
@@ -131,8 +130,7 @@ def held_out_clips(
     for record in records:
         _check_robot(record, normalizer)
     if config.episodes:
-        chosen = np.linspace(0, len(records) - 1, min(config.episodes, len(records))).round().astype(int)
-        records = tuple(records[number] for number in chosen)
+        records = tuple(records[number] for number in evenly_spread(len(records), config.episodes))
     return HeldOutClips(index, normalizer, records, config.clips_per_episode)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import FRAMES_PER_LATENT
+from worldmodel.types import num_video_frames
 
 Drive = Literal["robot", "latent"]  # robot actions, or latent actions inferred from the true video (lacg)
 
@@ -64,7 +64,7 @@ class ModelPredictor:
     @property
     def num_given(self) -> int:
         """Frames that the model must be shown."""
-        return FRAMES_PER_LATENT * (self.pipeline.model.config.history - 1) + 1
+        return num_video_frames(self.pipeline.model.config.history)
 
     def commands(self, clip: HeldOutClip) -> Float[Tensor, "n u"]:
         """What drives the model along the true video."""

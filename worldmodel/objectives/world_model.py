@@ -23,7 +23,7 @@ from worldmodel.models.world_model.fdm import FdmOutput
 from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.losses import Losses
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, num_video_frames
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _latent_drive(
     # The judge and the controller read the latent space; they must not shape it.
     judged = idm.robot_actions(features.detach())
     terms["idm_action"] = (weights.idm_weight, _action_error(judged, batch))
-    current = FRAMES_PER_LATENT * (model.config.history - 1)
+    current = num_video_frames(model.config.history) - 1
     robot_actions = (batch.robot_actions * batch.action_mask[:, None])[:, current:]
     controlled = model.controller(robot_actions, features.scene[:, current].detach())
     target = posterior.mean[:, current:].detach()

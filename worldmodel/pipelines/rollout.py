@@ -22,7 +22,7 @@ from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
-from worldmodel.types import FRAMES_PER_LATENT, RolloutResult
+from worldmodel.types import RolloutResult, num_video_frames, to_unit_range
 
 Generators = torch.Generator | Sequence[torch.Generator]
 
@@ -92,7 +92,7 @@ class RolloutPipeline:
         """As `__call__`, for robot actions that are normalized and padded, as those of a ClipBatch are."""
         conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames)
         given = frames.to(self.model.text.device)
-        given = given.float() / 255 if given.dtype == torch.uint8 else given.float()
+        given = to_unit_range(given)
         with _evaluation_mode(self.model):
             chunks = list(self.stream(given, conditions, num_inference_steps, generator, anchor=anchor))
         return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
@@ -109,7 +109,7 @@ class RolloutPipeline:
     ) -> Iterator[Float[Tensor, "b n 3 H W"]]:
         """The generated frames, chunk by chunk: memory does not grow with the length of the video."""
         model, config = self.model, self.model.config
-        num_recent = FRAMES_PER_LATENT * (config.history - 1) + 1
+        num_recent = num_video_frames(config.history)
         _check_start(frames.shape[1], num_recent, conditions.num_frames, anchor and config.history < 2)
         text = model.text_context(with_keys=True)
         sigmas = sigma_schedule(num_inference_steps, config.objective.shift)

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 
 from worldmodel.files import atomic_file
 from worldmodel.report.intervals import Estimate
+from worldmodel.types import evenly_spread, to_uint8
 
 PANEL_WIDTH = 192  # pixels; smaller frames are enlarged by whole factors, so that pixels stay pixels
 GAP = 4  # white pixels between panels
@@ -31,7 +32,7 @@ def side_by_side(
     gap = panels[0].new_ones(*panels[0].shape[:3], GAP)
     row = torch.cat([panels[0], gap, panels[1], gap, panels[2]], -1)
     row = row[..., : row.shape[-2] // 2 * 2, : row.shape[-1] // 2 * 2]  # H.264 needs even sides
-    return (row * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+    return to_uint8(row).permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Sequence[Estimate]]], first_frame: int) -> None:
@@ -81,7 +82,7 @@ def draw_trajectories(
 def draw_sheet(path: Path, videos: Mapping[str, Float[Tensor, "t 3 H W"]], num_columns: int = 7) -> None:
     """One row of evenly spaced frames per video."""
     length = min(len(video) for video in videos.values())
-    chosen = np.unique(np.linspace(0, length - 1, min(num_columns, length)).round().astype(int))
+    chosen = evenly_spread(length, num_columns)
     figure, axes = plt.subplots(
         len(videos), len(chosen), figsize=(1.15 * len(chosen) + 1, 1.15 * len(videos)), squeeze=False
     )

@@ -21,7 +21,7 @@ from worldmodel.training.command_line import run_script
 from worldmodel.training.data import DataConfig, open_clips, open_index
 from worldmodel.training.loop.distributed import start_accelerator
 from worldmodel.training.loop.fit import FitConfig, fit, open_store
-from worldmodel.types import ClipBatch
+from worldmodel.types import ClipBatch, evenly_spread
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def to_video(batch: ClipBatch) -> Tensor:
 
 def initial_video(clips: ClipDataset, count: int) -> Tensor:
     """Clips spread evenly over the training data."""
-    chosen = torch.linspace(0, len(clips) - 1, min(count, len(clips))).long().tolist()
+    chosen = evenly_spread(len(clips), count, round_down=True)
     return to_video(collate_clips([clips[number] for number in chosen]))
 
 

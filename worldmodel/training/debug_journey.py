@@ -30,6 +30,7 @@ from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.runs.validation import psnr, side_by_side
 from worldmodel.training.runs.world_model import TrainConfig
 from worldmodel.training.world_model import train as train_world_model
+from worldmodel.types import to_unit_range
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "debug"
 REGIMES = {
@@ -93,7 +94,7 @@ def roll_out(data: DataConfig, folder: Path) -> float:
         fps=episode.fps,
         action_names=episode.action_names,
     )
-    real, made = frames.float() / 255, rollout.frames[0]
+    real, made = to_unit_range(frames), rollout.frames[0]
     write_video(folder / "rollout.mp4", iter(side_by_side(real, made)), model.contract.fps)
     return psnr(real[1:], made[1:]).item()
 

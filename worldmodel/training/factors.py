@@ -15,6 +15,7 @@ from worldmodel.data.factors.open_file import open_factor_file
 from worldmodel.data.factors.rooms import open_rooms
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.data.factors.views import shrunk, sub_grid
+from worldmodel.types import evenly_spread
 
 CACHE = "outputs/factors"
 
@@ -49,7 +50,7 @@ def open_factor_data(config: FactorDataConfig) -> FactorDataset:
 
 def data_identity(dataset: FactorDataset) -> dict[str, Any]:
     """What a resumed run must find unchanged of its pictures, wherever they lie: sizes, and a sample."""
-    sample = dataset.images(np.linspace(0, len(dataset) - 1, 32).astype(np.int64))
+    sample = dataset.images(np.array(evenly_spread(len(dataset), 32, round_down=True), np.int64))
     return {
         "name": dataset.name,
         "factor_sizes": list(dataset.factor_sizes),

@@ -18,6 +18,7 @@ from worldmodel.models.world_model.folder import CONTRACT_FILE
 from worldmodel.report.html_page import Section, Table
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.training.factors import open_factor_data
+from worldmodel.types import to_unit_range
 
 SCORES_FILE = "scores_first_stage.json"
 
@@ -39,7 +40,7 @@ def score_first_stage(model: Path, config: EvaluationConfig, out: Path) -> dict[
     for part in images.split(config.batch):
         codes, _, (_, _, chosen) = vq.quantize(stage.encode(part.float() / 127.5 - 1))
         made = stage.decode(codes, torch.zeros(len(part), 0)) / 2 + 0.5
-        values.append(psnr(made.clamp(0, 1), part.float() / 255))
+        values.append(psnr(made.clamp(0, 1), to_unit_range(part)))
         used |= set(chosen.flatten().tolist())
     result = {
         "psnr": mean_estimate(torch.cat(values).double().numpy()).to_dict(),

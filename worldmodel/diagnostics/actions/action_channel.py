@@ -29,6 +29,7 @@ from worldmodel.diagnostics.mechanisms.mechanistic import (
 )
 from worldmodel.report.intervals import Interval, interval_text, mean_interval
 from worldmodel.report.page import Section
+from worldmodel.types import evenly_spread
 
 VideoGenerator = Callable[[Tensor, Tensor], Tensor]  # (latent[b ...], actions[b n a]) -> frames[b t c H W]
 Derivative = Literal["forward", "difference"]
@@ -80,7 +81,7 @@ class ActionChannel:
     def figure(self) -> Figure:
         """One row per group, one column per frame, all on one scale; the last row is the strongest group."""
         num_groups, num_frames = self.strength.shape
-        columns = np.unique(np.linspace(0, num_frames - 1, min(num_frames, 6)).round().astype(int))
+        columns = evenly_spread(num_frames, 6)
         figure = Figure(figsize=(2 * len(columns), 2 * (num_groups + 1)))
         axes = figure.subplots(num_groups + 1, len(columns), squeeze=False)
         top = max(float(self.maps.max()), 1e-12)

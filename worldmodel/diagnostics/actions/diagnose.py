@@ -21,7 +21,7 @@ from worldmodel.diagnostics.mechanisms.jacobians import Generator
 from worldmodel.diagnostics.mechanisms.report import mechanistic_report
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.report.page import Section, write_page
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, EpisodeSource
+from worldmodel.types import ClipBatch, EpisodeSource, num_video_frames
 
 
 def diagnose_generator(
@@ -60,7 +60,7 @@ def diagnose_world_model(
     """
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
-    given = batch.frames[:, : FRAMES_PER_LATENT * (model.config.history - 1) + 1]
+    given = batch.frames[:, : num_video_frames(model.config.history)]
     generator = world_model_channel(model.eval(), given)
     embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
     names = model.normalizer.stats[embodiment].names

@@ -9,7 +9,7 @@ from worldmodel.diffusion.euler import euler_sample, sigma_schedule
 from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
-from worldmodel.types import FRAMES_PER_LATENT
+from worldmodel.types import num_video_frames, to_unit_range
 
 
 def world_model_channel(
@@ -53,8 +53,8 @@ def recent_frames(
         raise ValueError("a model of regime no_action has no action channel to diagnose")
     if model.training:
         raise ValueError("the world model is in training mode: call .eval() first")
-    num_recent = FRAMES_PER_LATENT * (model.config.history - 1) + 1
+    num_recent = num_video_frames(model.config.history)
     if frames.shape[1] < num_recent:
         raise ValueError(f"expected the {num_recent} frames of the model's history, got {frames.shape[1]}")
     recent = frames[:, -num_recent:].to(model.text.device)
-    return recent.float() / 255 if recent.dtype == torch.uint8 else recent.float()
+    return to_unit_range(recent)

@@ -22,6 +22,7 @@ from worldmodel.models.concepts.attention import concept_attention
 from worldmodel.models.concepts.mddiff import MDDiff
 from worldmodel.models.concepts.protocol import ConceptModel
 from worldmodel.report.figures import save_figure
+from worldmodel.types import to_unit_range
 
 DEAD = 0.05  # standard deviation below which a code is not shown, as in the FactorVAE score
 INFORMED = 0.1  # share of a factor's entropy that a code must carry to be named after it
@@ -95,7 +96,11 @@ def factor_swaps(
 ) -> dict[str, Float[Tensor, "n 3 H W"]]:
     """Source pictures with the codes of one factor taken from the target pictures, factor by factor."""
     codes, others = model.encode(source), model.encode(target)
-    columns = {"source": source.float() / 255, "target": target.float() / 255, "rebuilt": model.decode(codes)}
+    columns = {
+        "source": to_unit_range(source),
+        "target": to_unit_range(target),
+        "rebuilt": model.decode(codes),
+    }
     for factor, name in enumerate(meanings.factor_names):
         taken = torch.from_numpy(meanings.codes_of(factor)).to(codes.device)
         if len(taken):
@@ -132,7 +137,7 @@ def draw_attention(
     attention = maps[max(maps)].cpu()[:, shown] * model.config.num_concepts
     overlays, low, high = attention_overlays(images, attention)
     names = [meanings.name(code) for code in shown]
-    draw_rows(path, {"picture": images.float() / 255, **dict(zip(names, overlays.unbind(1), strict=True))})
+    draw_rows(path, {"picture": to_unit_range(images), **dict(zip(names, overlays.unbind(1), strict=True))})
     return low, high
 
 

@@ -29,6 +29,7 @@ from worldmodel.files import write_text
 from worldmodel.models.concepts.protocol import ConceptModel
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.training.factors import FactorDataConfig, open_factor_data
+from worldmodel.types import to_uint8, to_unit_range
 
 NOT_COMPUTED = "not computed"  # stands where weights of others would be needed
 
@@ -156,7 +157,7 @@ def picture_scores(model: ConceptModel, dataset: FactorDataset, config: Evaluati
     made = torch.cat([model.decode(model.encode(part)).cpu() for part in real.split(config.batch)])
     shown = slice(0, config.num_reconstructed)
     pairs = list(
-        zip(made[shown].split(config.batch), (real[shown].float() / 255).split(config.batch), strict=True)
+        zip(made[shown].split(config.batch), to_unit_range(real[shown]).split(config.batch), strict=True)
     )
     metrics: dict[str, Callable[..., torch.Tensor]] = {"ssim": ssim, "psnr": psnr, "mse": mse}
     scores: dict[str, Any] = {"lpips": NOT_COMPUTED, "fid": NOT_COMPUTED}
@@ -167,19 +168,14 @@ def picture_scores(model: ConceptModel, dataset: FactorDataset, config: Evaluati
         scores[name] = mean_estimate(values.double().numpy()).to_dict()
     if isinstance(model, SampledPictures):
         ceiling = [
-            psnr(model.model.first_stage_images(part).cpu(), part.float() / 255)
+            psnr(model.model.first_stage_images(part).cpu(), to_unit_range(part))
             for part in real[shown].split(config.batch)
         ]
         scores["first_stage_psnr"] = mean_estimate(torch.cat(ceiling).double().numpy()).to_dict()
     if config.fid_network:
-        features = (inception_features(images, config.fid_network) for images in (as_bytes(made), real))
+        features = (inception_features(images, config.fid_network) for images in (to_uint8(made), real))
         scores["fid"] = {"mean": frechet_distance(*features), "count": len(real)}
     return scores
-
-
-def as_bytes(images: torch.Tensor) -> torch.Tensor:
-    """Pictures in [0, 1] as they would be stored."""
-    return (images.clamp(0, 1) * 255).round().byte()
 
 
 def score_folder(folder: Path, config: EvaluationConfig) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from worldmodel.evaluation.locator.truth import POINTS, label_episode
 from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.optim import OptimConfig
+from worldmodel.types import to_unit_range
 
 MAX_BLUR = 2.0  # pixels, sigma; generated frames are softer than true ones
 MAX_NOISE = 0.06  # of a range of 1
@@ -115,7 +116,7 @@ def load_batches(
 
 def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator) -> Losses:
     """Cross-entropy of the heat maps to gaussians, and of visibility."""
-    heat, seen = model(spoiled(batch.frames.float() / 255, generator))
+    heat, seen = model(spoiled(to_unit_range(batch.frames), generator))
     target = target_map(batch.points, model.config.height, model.config.width)
     cross = -(target * heat.flatten(2).log_softmax(2).unflatten(2, heat.shape[2:])).sum((2, 3))
     place = (cross * batch.is_visible).sum() / batch.is_visible.sum().clamp_min(1)
@@ -143,7 +144,7 @@ def spoiled(frames: Float[Tensor, "n 3 H W"], generator: torch.Generator) -> Flo
 
 def measure(locator: Locator, frames: LocatorBatch) -> dict[str, float]:
     """Median distance in pixels per robot and point, and how often visibility is judged right."""
-    located = [locator.locate(part.float() / 255) for part in frames.frames.split(64)]
+    located = [locator.locate(to_unit_range(part)) for part in frames.frames.split(64)]
     points = torch.cat([one.points for one in located])
     seen = torch.cat([one.is_visible for one in located])
     distance = (points - frames.points).norm(dim=-1)

@@ -20,6 +20,7 @@ from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS, TCP_OFFSET
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import resize_frames
+from worldmodel.types import evenly_spread
 
 POINTS = ("left gripper", "right gripper", "object")
 POSE_DIM = 7  # x y z, quaternion w x y z
@@ -82,7 +83,7 @@ def label_episode(
     poses, reader = episode.robot_states, find_camera(episode, camera)
     assert poses is not None
     assert poses.shape[1] == 2 * RIGHT_ARM, "opened without action_space='end_effector'"
-    rows = np.unique(np.linspace(0, len(poses) - 1, min(count, len(poses))).round().astype(int))
+    rows = evenly_spread(len(poses), count)
     places = np.full((len(poses), len(POINTS), 3), np.nan)
     places[:, 0] = tool_centers(poses[:, :POSE_DIM].astype(np.float64))
     places[:, 1] = tool_centers(poses[:, RIGHT_ARM : RIGHT_ARM + POSE_DIM].astype(np.float64))
@@ -97,7 +98,7 @@ def label_episode(
     is_known = ~np.isnan(places).any(2)
     return LabeledFrames(
         embodiment=episode.embodiment,
-        frames=resize_frames(reader.read(rows.tolist()), *size).numpy(),
+        frames=resize_frames(reader.read(rows), *size).numpy(),
         points=pixels[rows],
         is_known=is_known[rows],
         is_visible=(is_visible & is_known)[rows],

@@ -35,7 +35,7 @@ from worldmodel.files import fingerprint
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.report.figures import draw_trajectories, side_by_side
-from worldmodel.types import EpisodeSource
+from worldmodel.types import EpisodeSource, evenly_spread
 
 M = TypeVar("M")
 
@@ -200,7 +200,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
         "model": fingerprint(folder),
     }
     records = RecordLines(output / "clips.jsonl", settings)
-    shown = set(torch.linspace(0, len(clips) - 1, min(config.videos, len(clips))).long().tolist())
+    shown = set(evenly_spread(len(clips), config.videos, round_down=True))
     keys = clips.keys
     for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
         is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()

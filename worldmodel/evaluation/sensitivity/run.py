@@ -32,7 +32,7 @@ from worldmodel.files import fingerprint
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.report.figures import draw_sheet
-from worldmodel.types import EpisodeSource
+from worldmodel.types import EpisodeSource, evenly_spread
 
 LEAST_MOVING = 0.002  # share of pixels: a clip in which fewer move shows no motion
 STATIC = "static frame"
@@ -195,7 +195,8 @@ def measure_clips(
 ) -> list[dict[str, Any]]:
     """The records of all clips, in order; those that are there already are kept."""
     config, output = probe.config, Path(probe.config.output)
-    nudged, drawn = (set(_spread(len(clips), count)) for count in (config.response_clips, config.sheets))
+    counts = (config.response_clips, config.sheets)
+    nudged, drawn = (set(evenly_spread(len(clips), count, round_down=True)) for count in counts)
     keys = clips.keys
     for number, key in enumerate(tqdm(keys, desc="sensitivity", unit="clip")):
         sheet = output / f"sheet{number:03d}.png"
@@ -218,10 +219,6 @@ def measure_clips(
 
 def _mean_square(values: Tensor) -> float:
     return values.double().square().mean().item()
-
-
-def _spread(length: int, count: int) -> list[int]:
-    return torch.linspace(0, length - 1, min(count, length)).long().tolist()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from worldmodel.config import load_config, save_config
 from worldmodel.files import read_into, replaced_folder, write_tensors
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
+from worldmodel.types import to_unit_range
 
 FORMAT = {"format": 1, "model": "ImageVae"}
 CHUNK = 512  # pictures or codes that are processed at once
@@ -73,7 +74,7 @@ class ImageVae(nn.Module):
         if images.shape[-2:] != (size, size):
             raise ValueError(f"this model takes pictures of {size}x{size}, got {tuple(images.shape[-2:])}")
         device = next(self.parameters()).device
-        return images[:, : self.config.channels].to(device).float() / 255
+        return to_unit_range(images[:, : self.config.channels].to(device))
 
     def posterior(self, pixels: Float[Tensor, "n c H W"]) -> Gaussian:
         """q(z | x); a plain autoencoder has no spread."""

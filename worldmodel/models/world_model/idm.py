@@ -13,6 +13,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
+from worldmodel.types import to_unit_range
+
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the encoder's pretraining
 LOGVAR_RANGE = (-10.0, 4.0)
 INITIAL_LOGVAR = -3.0  # start nearly deterministic: the forward model needs z before the KL term shapes it
@@ -138,7 +140,7 @@ class InverseDynamicsModel(nn.Module):
 
     def _encode(self, frames: Tensor) -> Float[Tensor, "b t s e"]:
         images = frames.flatten(0, 1)
-        images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+        images = to_unit_range(images)
         size = (self.config.image_height, self.config.image_width)
         if tuple(images.shape[-2:]) != size:
             images = F.interpolate(images, size, mode="bilinear", antialias=True)

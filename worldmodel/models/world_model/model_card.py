@@ -2,6 +2,7 @@
 
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.types import num_video_frames
 
 DRIVES = {
     "no_action": "nothing: it continues the first frames on its own",
@@ -58,7 +59,7 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         fps=contract.fps,
         camera=contract.camera or "not recorded",
         num_frames=contract.num_frames,
-        num_history=4 * (config.history - 1) + 1,
+        num_history=num_video_frames(config.history),
         backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, from scratch")
         + adapters,
         prediction=config.prediction,

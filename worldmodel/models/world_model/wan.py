@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.types import to_unit_range
 
 WAN_1_3B = "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
 TEXT_TOKENS = 512  # Wan pads its prompts with zeros to this length
@@ -120,7 +121,7 @@ def encode_frames(
     vae: VideoAutoencoder, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
 ) -> Float[Tensor, "b c f h w"]:
     """Normalized latents of frames that are uint8, or float in [0, 1]."""
-    scaled = frames.float() / 255 if frames.dtype == torch.uint8 else frames.float()
+    scaled = to_unit_range(frames)
     return encode_video(vae, 2 * scaled - 1)
 
 

@@ -15,6 +15,7 @@ from worldmodel.objectives.mddiff import MDDiffObjective, mddiff_step
 from worldmodel.training.loop.order import seed_micro_batch
 from worldmodel.training.loop.tracking import Tracker
 from worldmodel.training.runs.concept_scores import ConceptScores, ScoreConfig
+from worldmodel.types import to_unit_range
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def some_indices(num_items: int, count: int, seed: int) -> np.ndarray:
 def decoded_error(model: MDDiff, images: Tensor, num_steps: int) -> float:
     """Mean squared error in [0, 1] of pictures that are decoded from their codes."""
     decoded = model.decode(model.encode(images), num_steps=num_steps)
-    return float((decoded - images.float() / 255).square().mean())
+    return float((decoded - to_unit_range(images)).square().mean())
 
 
 def _as_floats(losses: Losses) -> dict[str, float]:

@@ -20,7 +20,7 @@ from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.training.loop.distributed import move
 from worldmodel.training.loop.order import seed_micro_batch
 from worldmodel.training.loop.tracking import Tracker
-from worldmodel.types import FRAMES_PER_LATENT
+from worldmodel.types import evenly_spread, num_video_frames, to_unit_range
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Validation:
         self, model: WorldModel, step: int, accelerator: Accelerator, tracker: Tracker | None
     ) -> dict[str, float]:
         """Mean of every part of the loss, and PSNR of the rollouts in dB."""
-        chosen = spread_over(len(self.clips), self.config.num_clips)
+        chosen = evenly_spread(len(self.clips), self.config.num_clips)
         batches = [chosen[i : i + self.batch_size] for i in range(0, len(chosen), self.batch_size)]
         losses = [
             (weight * len(numbers), self._losses(model, numbers, slot, accelerator))
@@ -74,7 +74,7 @@ class Validation:
     ) -> dict[str, Tensor]:
         batch = move(collate_clips([self.clips[number]]), accelerator.device)
         assert batch.frames is not None, "validation clips carry frames"
-        num_given = FRAMES_PER_LATENT * (model.config.history - 1) + 1
+        num_given = num_video_frames(model.config.history)
         with accelerator.autocast():
             rollout = RolloutPipeline(model).rollout(
                 batch.frames[:, :num_given],
@@ -83,7 +83,7 @@ class Validation:
                 num_inference_steps=self.config.num_inference_steps,
                 generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
             )
-        real, made = batch.frames[0].cpu().float() / 255, rollout.frames[0].cpu().float()
+        real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0].cpu().float()
         video = side_by_side(real, made)
         try:
             write_video(self.folder / f"{name}.mp4", iter(video), model.contract.fps)
@@ -92,11 +92,6 @@ class Validation:
         if tracker is not None:
             tracker.video(int(name.split("_")[1]), name.rpartition("_")[2], video, model.contract.fps)
         return {"rollout_psnr": psnr(real[num_given:], made[num_given:])}
-
-
-def spread_over(num_items: int, count: int) -> list[int]:
-    """At most `count` item numbers, evenly spread."""
-    return np.unique(np.linspace(0, num_items - 1, min(count, num_items)).round().astype(int)).tolist()
 
 
 def share_out(items: Sequence[Any], accelerator: Accelerator) -> Iterator[tuple[int, int, Any]]:

@@ -9,7 +9,6 @@ from worldmodel.training.runs.validation import (
     psnr,
     share_out,
     side_by_side,
-    spread_over,
 )
 
 
@@ -17,12 +16,6 @@ def process(rank: int, world: int) -> Any:
     return SimpleNamespace(
         process_index=rank, num_processes=world, device="cpu", reduce=lambda tensor, reduction: tensor
     )
-
-
-def test_clips_are_spread_evenly_and_never_repeated() -> None:
-    assert spread_over(100, 3) == [0, 50, 99]
-    assert spread_over(2, 8) == [0, 1]
-    assert spread_over(10, 0) == []
 
 
 def test_every_process_gets_as_many_items_and_each_item_counts_once() -> None:
