@@ -1,4 +1,4 @@
-"""Pictures of rollouts: side-by-side videos, horizon curves and gripper trajectories."""
+"""Pictures of rollouts: horizon curves, gripper trajectories, sheets, points and bars."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 matplotlib.use("Agg")
@@ -15,24 +14,10 @@ import matplotlib.pyplot as plt
 
 from worldmodel.files import atomic_file
 from worldmodel.report.intervals import Estimate
-from worldmodel.types import evenly_spread, to_uint8
+from worldmodel.types import evenly_spread
 
-PANEL_WIDTH = 192  # pixels; smaller frames are enlarged by whole factors, so that pixels stay pixels
-GAP = 4  # white pixels between panels
 MAIN_COLORS = {"true": "#0b3d91", "static": "#222222", "autoencoder": "#8a8a8a"}
 COLORS = ("#1f6fb4", "#d1592a", "#4f8f3a")  # left gripper, right gripper, object
-
-
-def side_by_side(
-    real: Float[Tensor, "t 3 H W"], made: Float[Tensor, "t 3 H W"]
-) -> UInt8[np.ndarray, "t height width 3"]:
-    """Truth, prediction, and their signed difference around mid gray."""
-    difference = (0.5 + 0.5 * (made - real)).clamp(0, 1)
-    panels = [_enlarged(panel.clamp(0, 1)) for panel in (real, made, difference)]
-    gap = panels[0].new_ones(*panels[0].shape[:3], GAP)
-    row = torch.cat([panels[0], gap, panels[1], gap, panels[2]], -1)
-    row = row[..., : row.shape[-2] // 2 * 2, : row.shape[-1] // 2 * 2]  # H.264 needs even sides
-    return to_uint8(row).permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def draw_curves(path: Path, panels: Mapping[str, Mapping[str, Sequence[Estimate]]], first_frame: int) -> None:
@@ -137,11 +122,6 @@ def draw_bars(path: Path, values: Mapping[str, Estimate], label: str) -> None:
     axis.set_xlabel(label)
     axis.grid(axis="x", alpha=0.25)
     save_figure(figure, path)
-
-
-def _enlarged(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 h w"]:
-    factor = max(1, PANEL_WIDTH // frames.shape[-1])
-    return frames.repeat_interleave(factor, -2).repeat_interleave(factor, -1)
 
 
 def save_figure(figure: plt.Figure, path: Path) -> None:

@@ -20,14 +20,15 @@ from robotwin_adapters.tabletop.record import RecordingConfig
 from worldmodel.config import load_config
 from worldmodel.data.clips import cut_clip
 from worldmodel.data.video import write_video
+from worldmodel.evaluation.metrics.video import psnr
 from worldmodel.files import write_json
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.report.videos import side_by_side
 from worldmodel.training.autoencoder import AutoencoderConfig
 from worldmodel.training.autoencoder import train as train_autoencoder
 from worldmodel.training.data import DataConfig, open_index
 from worldmodel.training.encode_latents import main as encode_latents
-from worldmodel.training.runs.validation import psnr, side_by_side
 from worldmodel.training.runs.world_model import TrainConfig
 from worldmodel.training.world_model import train as train_world_model
 from worldmodel.types import to_unit_range
@@ -96,7 +97,7 @@ def roll_out(data: DataConfig, folder: Path) -> float:
     )
     real, made = to_unit_range(frames), rollout.frames[0]
     write_video(folder / "rollout.mp4", iter(side_by_side(real, made)), model.contract.fps)
-    return psnr(real[1:], made[1:]).item()
+    return psnr(made[1:], real[1:]).mean().item()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

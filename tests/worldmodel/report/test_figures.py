@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldmodel.report.figures import COLORS, GAP, PANEL_WIDTH, draw_trajectories, side_by_side
+from worldmodel.report.figures import COLORS, draw_trajectories
 
 SIZE, LENGTH = 32, 9
 
@@ -59,15 +59,3 @@ def test_a_point_out_of_the_picture_breaks_its_path(panels):
     assert shows(panels[0], 9, 8, COLORS[0])
     assert not shows(panels[0], 16, 8, COLORS[0])
     assert shows(panels[0], 26, 8, COLORS[0])
-
-
-def test_a_difference_is_gray_where_there_is_none():
-    real, made = torch.zeros(2, 3, SIZE, SIZE), torch.zeros(2, 3, SIZE, SIZE)
-    made[1, :, 0, 0] = 1.0
-    video = side_by_side(real, made)
-    assert video.shape == (2, PANEL_WIDTH, 3 * PANEL_WIDTH + 2 * GAP, 3)
-    difference = video[:, :, -PANEL_WIDTH:]
-    assert set(np.unique(difference[0])) == {128}
-    factor = PANEL_WIDTH // SIZE
-    assert (difference[1, :factor, :factor] == 255).all()
-    assert (difference[1, factor:] == 128).all()

@@ -34,7 +34,8 @@ from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summar
 from worldmodel.files import fingerprint
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.report.figures import draw_trajectories, side_by_side
+from worldmodel.report.figures import draw_trajectories
+from worldmodel.report.videos import side_by_side
 from worldmodel.types import EpisodeSource, evenly_spread
 
 M = TypeVar("M")

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
-from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.video import write_video
+from worldmodel.evaluation.metrics.video import psnr
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.report.videos import side_by_side
 from worldmodel.training.loop.distributed import move
 from worldmodel.training.loop.order import seed_micro_batch
 from worldmodel.training.loop.tracking import Tracker
@@ -91,7 +91,7 @@ class Validation:
             log.warning("rollout %s was not written: %s", name, error)
         if tracker is not None:
             tracker.video(int(name.split("_")[1]), name.rpartition("_")[2], video, model.contract.fps)
-        return {"rollout_psnr": psnr(real[num_given:], made[num_given:])}
+        return {"rollout_psnr": psnr(made[num_given:], real[num_given:]).mean()}
 
 
 def share_out(items: Sequence[Any], accelerator: Accelerator) -> Iterator[tuple[int, int, Any]]:
@@ -112,17 +112,3 @@ def mean_over_processes(
     packed = torch.tensor([sum(weight for weight, _ in values), *sums], dtype=torch.float64)
     total, *summed = accelerator.reduce(packed.to(accelerator.device), reduction="sum").tolist()
     return {name: value / total for name, value in zip(names, summed, strict=True)}
-
-
-def psnr(real: Float[Tensor, "t 3 H W"], made: Float[Tensor, "t 3 H W"]) -> Float[Tensor, ""]:
-    """Mean over frames in dB, data range 1; equal frames count 100 dB."""
-    error = (made - real).square().flatten(1).mean(1)
-    return (-10 * error.clamp_min(1e-10).log10()).mean()
-
-
-def side_by_side(
-    real: Float[Tensor, "t 3 H W"], made: Float[Tensor, "t 3 H W"]
-) -> UInt8[np.ndarray, "t H wide 3"]:
-    """Truth on the left, prediction on the right."""
-    both = torch.cat([real, made.clamp(0, 1)], -1)
-    return (both * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()

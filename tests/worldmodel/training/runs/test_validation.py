@@ -1,15 +1,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
-from worldmodel.training.runs.validation import (
-    mean_over_processes,
-    psnr,
-    share_out,
-    side_by_side,
-)
+from worldmodel.training.runs.validation import mean_over_processes, share_out
 
 
 def process(rank: int, world: int) -> Any:
@@ -33,17 +27,3 @@ def test_the_mean_is_weighted_by_clips() -> None:
     ]
     assert mean_over_processes(values, process(0, 1)) == {"loss": 2.0}
     assert mean_over_processes([], process(0, 1)) == {}
-
-
-def test_psnr_of_a_known_error() -> None:
-    real = torch.zeros(2, 3, 4, 4)
-    made = torch.stack([torch.full((3, 4, 4), 0.1), torch.full((3, 4, 4), 0.01)])
-    assert psnr(real, made).item() == pytest.approx((20 + 40) / 2)
-    assert psnr(real, real).item() == pytest.approx(100)
-
-
-def test_truth_stands_left_of_the_prediction() -> None:
-    video = side_by_side(torch.zeros(2, 3, 4, 6), torch.full((2, 3, 4, 6), 2.0))
-    assert video.shape == (2, 4, 12, 3)
-    assert not video[:, :, :6].any()
-    assert (video[:, :, 6:] == 255).all()
