@@ -19,7 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-from worldmodel.data.identifiability import IdentifiabilityDataConfig, draw_identifiability_data
+from worldmodel.data.identifiability import (
+    IdentifiabilityDataConfig,
+    draw_identifiability_data,
+)
 from worldmodel.mcl.contrast import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds

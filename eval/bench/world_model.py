@@ -25,7 +25,7 @@ from worldmodel.diffusion.flow import (
     sigma_per_frame,
     velocity_loss,
 )
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.idm import IdmConfig

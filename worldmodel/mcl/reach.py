@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, autograd, nn
 
-from worldmodel.mcl.contrast import MclConfig, MechanisticContrast
+from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.contrast import MechanisticContrast
 
 
 def freeze_unreached(contrast: MechanisticContrast) -> MechanisticContrast:

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from worldmodel.diffusion.ddim import draw_steps
-from worldmodel.mcl.contrast import DIRECTIONAL, MclOutput
+from worldmodel.mcl.config import DIRECTIONAL
+from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import Generator, math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.models.concepts.mddiff import MDDiff

@@ -16,7 +16,8 @@ from worldmodel.diffusion.flow import (
     sigma_per_frame,
     velocity_loss,
 )
-from worldmodel.mcl.contrast import DIRECTIONAL, MclOutput
+from worldmodel.mcl.config import DIRECTIONAL
+from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.models.world_model.fdm import FdmOutput

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from worldmodel.config import config_to_yaml, describe_config, load_config
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.files import write_text
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore
 from worldmodel.training.runs.cell_grid import read_grids

@@ -24,7 +24,7 @@ from worldmodel.estimate.cost import (
     parse_gpus,
 )
 from worldmodel.estimate.known_shapes import with_known_shapes
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.wan import WAN_1_3B, WanConfig

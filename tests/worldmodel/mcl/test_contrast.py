@@ -6,12 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldmodel.mcl.contrast import (
-    MclConfig,
-    MechanisticContrast,
-    clip_rows,
-    mcl_metrics,
-)
+from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.contrast import MechanisticContrast, clip_rows, mcl_metrics
 from worldmodel.mcl.critics import LatentVideoCritic, ProjectionHead, VectorCritic
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.tiny_mddiff import some_images, tiny_mddiff
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.concepts.config import ContrastConfig, MDDiffConfig
 from worldmodel.models.concepts.first_stage import DecoderConditionConfig
 from worldmodel.models.concepts.mddiff import MDDiff

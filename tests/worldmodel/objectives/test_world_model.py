@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.world_model.config import ObjectiveConfig
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.objectives.world_model import action_groups, mcl_reach, world_model_step

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worldmodel.diffusion.ddim import NoiseConfig
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.concepts.first_stage import DecoderConditionConfig, VqConfig
 from worldmodel.models.concepts.unet import UNetConfig
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worldmodel.data.clips import FPS_TOLERANCE
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.world_model.fdm import Prediction
 from worldmodel.models.world_model.idm import IdmConfig
 from worldmodel.models.world_model.lora import LoraConfig

@@ -21,7 +21,8 @@ from worldmodel.data.identifiability import (
 )
 from worldmodel.diagnostics.identifiability.joint_diagonalization import ConditionAlignment
 from worldmodel.diagnostics.identifiability.latent_recovery import latent_recovery
-from worldmodel.mcl.contrast import MclConfig, MechanisticContrast
+from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ProjectionHead, VectorCritic
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.models.identifiability.md_vae import StackedVae, VaeConfig

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from tests.support.tiny_mddiff import TINY
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.mcl.critics import ImageCritic
 from worldmodel.models.concepts.config import ContrastConfig, MDDiffConfig
 from worldmodel.models.concepts.contrast import FlatCritic, build_image_contrast

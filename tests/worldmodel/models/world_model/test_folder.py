@@ -8,7 +8,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.world_model.folder import LORA_FILE
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel

@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKLWan
 
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from tests.support.debug_run import CONFIG
 from worldmodel.config import load_config
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.training.runs.model_history import episode_seeds, overrides
 from worldmodel.training.runs.world_model import TrainConfig
 
