@@ -135,6 +135,16 @@ def action_channel(
         num_directions: latent directions for the GMD contrasts of the actions; 0 leaves them out. They need
             third derivatives in double precision.
         seed: of those directions.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import action_channel
+        >>> def video(latent, actions):  # each action lights its own pixel
+        ...     return latent + actions.cumsum(1)[:, :, None, None, :]
+        >>> latent, actions = torch.zeros(2, 4, 1, 1, 2), torch.zeros(2, 4, 2)
+        >>> channel = action_channel(video, latent, actions, {"left": [0], "right": [1]})
+        >>> channel.owners()[-1].tolist(), channel.type_d.score
+        ([[0, 1]], 0.0)
     """
     chosen = [int(index) for indices in groups.values() for index in indices]
     if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= actions.shape[2]:

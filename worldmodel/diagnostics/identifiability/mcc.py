@@ -33,6 +33,19 @@ def mcc(
     `kind="spearman"` does not mind monotone distortions. `matching_share` > 0 finds the matching on the first
     share of the samples and scores the others (out of sample). Unrelated latents score above 0, about
     sqrt(log d / n): compare with the score of shuffled rows.
+
+    `MCC = 1/d max over matchings p of sum_i |corr(z_i, z_hat_p(i))|`
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import mcc
+        >>> true = np.random.default_rng(0).normal(size=(1000, 3))
+        >>> result = mcc(true, -2 * true[:, [2, 0, 1]])  # order, sign and scale do not matter
+        >>> round(result.value, 3), result.assignment.tolist()
+        (1.0, [1, 2, 0])
+
+    References:
+        "Unsupervised Feature Extraction by Time-Contrastive Learning and Nonlinear ICA", 2016.
     """
     if len(true) != len(estimated) or len(true) < 2:
         raise ValueError(

@@ -30,7 +30,19 @@ class BiLipschitz:
 def bi_lipschitz(
     source: Source, z: Float[Tensor, "n d"] | None = None, *, chunk_size: int | None = None
 ) -> BiLipschitz:
-    """Local estimate from Jacobians of a generator at points z, or from Jacobians themselves."""
+    """Local estimate from Jacobians of a generator at points z, or from Jacobians themselves.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import bi_lipschitz
+        >>> z = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+        >>> result = bi_lipschitz(lambda z: z * torch.tensor([1.0, 3.0], dtype=z.dtype), z)
+        >>> round(result.lower, 3), round(result.upper, 3)
+        (1.0, 3.0)
+
+    References:
+        "Statistical and structural identifiability in representation learning", 2026.
+    """
     values = jacobian_blocks(source, z, chunk_size=chunk_size).singular_values
     largest, smallest = values[:, 0], values[:, -1]
     ratio = torch.where(smallest > 0, largest / smallest, torch.inf).cpu().numpy()

@@ -111,6 +111,14 @@ def jacobian_blocks(
         batched: whether the generator takes [n d]; otherwise it takes one point [d].
         dtype: of the computation. Which entries are zero should be decided in double precision.
         chunk_size: points at a time; chosen by size when left out.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import jacobian_blocks
+        >>> z = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+        >>> jacobians = jacobian_blocks(lambda z: z.repeat(1, 3), z, blocks=[[0], [1]])
+        >>> tuple(jacobians.jacobian.shape), jacobians.blocks
+        ((8, 6, 2), ((0,), (1,)))
     """
     if isinstance(source, JacobianBlocks):
         return source if blocks is None else dataclasses.replace(source, blocks=_checked(blocks, source))
@@ -151,7 +159,17 @@ def as_batched(generator: Generator, batched: bool, dtype: torch.dtype) -> Gener
 def local_diffeomorphism(
     source: Source, z: Float[Tensor, "n d"] | None = None, *, tolerance: float = FULL_RANK
 ) -> LocalDiffeomorphism:
-    """Share of points whose Jacobian has full column rank, with the singular values behind it."""
+    """Share of points whose Jacobian has full column rank, with the singular values behind it.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import local_diffeomorphism
+        >>> z = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+        >>> local_diffeomorphism(lambda z: z.exp(), z).share
+        1.0
+        >>> local_diffeomorphism(lambda z: z[:, :1].repeat(1, 2), z).share  # forgets coordinate 1
+        0.0
+    """
     jacobians = jacobian_blocks(source, z)
     values = jacobians.singular_values.cpu().numpy()
     if values.shape[1] < jacobians.latent_dim:

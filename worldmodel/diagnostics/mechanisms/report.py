@@ -129,6 +129,16 @@ def mechanistic_report(
     """Types D, M, S and H, contrast, graphs and rank of a generator at z, or of a Jacobian.
 
     The sparsity gap and Type H, which cost most, are taken at the first `num_slow_points` points.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import mechanistic_report
+        >>> z = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+        >>> def apart(z):  # coordinate 0 moves outputs 0 and 1, coordinate 1 moves output 2
+        ...     return torch.stack([z[:, 0], z[:, 0].exp(), z[:, 1].exp()], dim=1)
+        >>> report = mechanistic_report(apart, z, blocks=[[0], [1]])
+        >>> report.type_d.holds, report.graph.num_components
+        (1.0, 2)
     """
     jacobians = jacobian_blocks(source, z, blocks, batched=batched, dtype=dtype)
     few = JacobianBlocks(jacobians.jacobian[:num_slow_points], jacobians.blocks)

@@ -59,6 +59,18 @@ def check_alignment(
     indices through the evaluation's own data path (files, loader, repetition, shuffling) in the place of the
     images. As codes, they must score what the factors themselves score, in every metric; `thorough` adds DCI
     and InfoMEC, which take longer.
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import check_alignment
+        >>> factors = np.random.default_rng(0).integers(0, 4, size=(500, 2))
+        >>> ceilings = check_alignment(factors, factors)
+        >>> ceilings["factor_vae_score"]
+        1.0
+        >>> check_alignment(np.roll(factors, 1, axis=0), factors)
+        Traceback (most recent call last):
+        ...
+        ValueError: ...
     """
     if received.shape != factors.shape:
         raise ValueError(f"misaligned: {factors.shape} factors, but {received.shape} arrive at the encoder")

@@ -11,7 +11,20 @@ CONSTANT = 1e-12  # spread of a code, relative to its size, that is taken for ro
 
 
 def gaussian_total_correlation(codes: Num[np.ndarray, "n d"]) -> float:
-    """Kullback-Leibler divergence (log det D - log det S) / 2 in nats; infinite when codes repeat others."""
+    """Kullback-Leibler divergence (log det D - log det S) / 2 in nats; infinite when codes repeat others.
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import gaussian_total_correlation
+        >>> x, y = np.random.default_rng(0).normal(size=(2, 10_000))
+        >>> round(gaussian_total_correlation(np.stack([x, y], axis=1)), 2)
+        0.0
+        >>> round(gaussian_total_correlation(np.stack([x, x + y], axis=1)), 1)  # correlation 0.71
+        0.3
+
+    References:
+        "Challenging Common Assumptions in the Unsupervised Learning of Disentangled Representations", 2019.
+    """
     correlation = _correlation(_covariance(codes))
     # Of correlations, not covariances: the value is the same, and codes of any scale keep their digits.
     eigenvalues = np.linalg.eigvalsh(correlation)
@@ -24,6 +37,16 @@ def wasserstein_correlation(codes: Num[np.ndarray, "n d"], *, normalized: bool =
     """Squared Wasserstein-2 distance 2 tr S - 2 tr (D^1/2 S D^1/2)^1/2, in squared units of the codes.
 
     `normalized` divides it by tr S, the total variance.
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import wasserstein_correlation
+        >>> x, y = np.random.default_rng(0).normal(size=(2, 10_000))
+        >>> round(wasserstein_correlation(np.stack([x, y], axis=1), normalized=True), 2)
+        0.0
+
+    References:
+        "Challenging Common Assumptions in the Unsupervised Learning of Disentangled Representations", 2019.
     """
     covariance = _covariance(codes)
     total = float(np.trace(covariance))

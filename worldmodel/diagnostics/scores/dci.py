@@ -45,6 +45,22 @@ def dci(
     """DCI with one gradient-boosting classifier per factor, `jobs` at a time (None: one per processor).
 
     `weighted=False` is the plain mean over codes that is also in print; a dead code then counts as entangled.
+
+    With P_jk the share of code j's importance that goes to factor k, disentanglement is the weighted mean
+    over codes of `1 + sum_k P_jk log_K P_jk`. Completeness is the same over factors. Informativeness is the
+    accuracy of the classifiers.
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import dci
+        >>> factors = np.random.default_rng(0).integers(0, 4, size=(2000, 2))
+        >>> codes = factors.astype(float)  # perfect codes: one per factor
+        >>> result = dci(codes, factors, num_train=500, num_test=500, jobs=1)
+        >>> round(result.disentanglement, 2), result.comparable  # published counts: 10,000 and 5,000
+        (1.0, False)
+
+    References:
+        "A Framework for the Quantitative Evaluation of Disentangled Representations", 2018.
     """
     check_counts(num_train=num_train, num_test=num_test)
     table = factor_table(codes, factors)

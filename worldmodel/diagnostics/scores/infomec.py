@@ -43,6 +43,22 @@ def infomec(
     drawn without replacement, since a repeated row is its own nearest neighbor; a table with fewer rows than
     asked for is split two to one. `prune_below` is the range of a code, as a share of the largest, under
     which it counts as unused.
+
+    With I normalized mutual information, InfoM is the mean over codes and InfoC the mean over factors of
+    `(max I / sum I - 1 / m) / (1 - 1 / m)`, where m is the number of terms in the sum. InfoE is the
+    normalized gain in log likelihood of a linear classifier.
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import infomec
+        >>> factors = np.random.default_rng(0).integers(0, 4, size=(2000, 2))
+        >>> codes = factors.astype(float)  # perfect codes: one per factor
+        >>> result = infomec(codes, factors, num_train=1000, num_test=500, discrete_codes=True)
+        >>> result.modularity > 0.9, result.compactness > 0.9
+        (True, True)
+
+    References:
+        "Disentanglement via Latent Quantization", 2023.
     """
     table = factor_table(codes, factors)
     num_train = min(num_train, 2 * len(codes) // 3)
