@@ -28,6 +28,8 @@ MAX_RATIO = 200  # raw to compressed; episodes reach about 2, flat JSON about 30
 RATIO_FREE_BYTES = 1 << 20  # small members may compress as well as they like
 CACHE_BYTES = 256 << 20  # unpacked members kept per process
 
+TABLE_FREE_BYTES = 64 << 20  # tables of numbers and texts: a constant column packs without limit
+
 Stamp = tuple[int, int]  # size and modification time of the file on disk
 
 
@@ -84,14 +86,35 @@ def errors_name(source: str) -> Iterator[None]:
 
 
 def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """os.walk in a fixed order, without hidden folders; links are followed, each real folder is seen once."""
-    seen = set()
+    """os.walk in a fixed order over visible folders and regular files; FIFOs and devices are passed over.
+
+    Links are followed, since large sets are often linked together. Each real folder is seen once, a link to
+    a folder above `root` is not followed, and a tree of more than MAX_MEMBERS files is refused.
+    """
+    above = {Path(os.path.realpath(root)), *Path(os.path.realpath(root)).parents}
+    seen, count = set(), 0
     for folder, folders, files in os.walk(root, followlinks=True):
-        real = os.path.realpath(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and real not in seen)
-        if real not in seen:
-            seen.add(real)
-            yield Path(folder), folders, files
+        real = Path(os.path.realpath(folder))
+        if real in seen or (real in above and seen):
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        regular = sorted(name for name in files if is_regular(Path(folder) / name))
+        count += len(files)
+        if count > MAX_MEMBERS:
+            raise ValueError(
+                f"{root}: more than {MAX_MEMBERS} files below it (at {folder}); name the dataset's folder"
+            )
+        yield Path(folder), folders, regular
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a file, itself or behind a link: reading a FIFO or a device could wait for ever."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -211,8 +234,14 @@ def _check_member(info: zipfile.ZipInfo) -> None:
         raise ValueError(f"member {name!r} is encrypted")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"member {name!r}: expected stored or deflated, got method {info.compress_type}")
-    if info.file_size > max(RATIO_FREE_BYTES, MAX_RATIO * info.compress_size):
-        raise ValueError(f"member {name!r} claims {info.file_size} bytes from {info.compress_size}")
+    check_expansion(f"member {name!r}", info.compress_size, info.file_size, free=RATIO_FREE_BYTES)
+
+
+def check_expansion(label: str, packed: int, unpacked: int, *, free: int) -> None:
+    """Refuse what unpacks to far more than it holds, before it does; `free` bytes are always allowed."""
+    budget = min(MAX_EPISODE_BYTES, max(free, MAX_RATIO * packed))
+    if unpacked > budget:
+        raise ValueError(f"{label} claims {unpacked} bytes from {packed}; at most {budget} are unpacked")
 
 
 class _MemberCache:

@@ -5,6 +5,7 @@ A small YAML (`dataset.yaml` in the folder, or given) maps names to keys; the tw
 
 import csv
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ from jaxtyping import Float, Float64
 
 from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.lerobot.meta import read_json
+from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
 from worldmodel.config import load_config
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
@@ -162,8 +164,7 @@ def read_annotation(path: Path) -> Mapping[str, Any]:
         return read_json(path)
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return {key: archive[key] for key in archive.files}
+            return _read_npz(path)
         if path.suffix == ".csv":
             with path.open(newline="", encoding="utf-8") as file:
                 header, *rows = list(csv.reader(file, strict=True)) or [[]]
@@ -171,6 +172,15 @@ def read_annotation(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # zip and npy parsers raise many kinds on broken files
         raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
     raise ValueError(f"{path}: annotations are .json, .npz or .csv files")
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    packed = sum(member.compress_size for member in members)
+    check_expansion("the archive", packed, sum(m.file_size for m in members), free=TABLE_FREE_BYTES)
+    with np.load(path, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays.files}
 
 
 def _recognize(root: Path) -> VideoFolderConfig:

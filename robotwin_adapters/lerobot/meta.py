@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
+
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 EXTRA_KEY = "worldmodel"  # our own entry in info.json; LeRobot's loader ignores keys it does not know
@@ -123,11 +125,28 @@ def fill_path(template: str, where: Path, **values: int | str) -> str:
 
 
 def read_table(path: Path, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-    """A parquet file; page checksums are verified where the writer left them."""
+    """A parquet file; page checksums are verified where the writer left them, and bombs refused."""
     try:
-        return pq.read_table(path, columns=columns, filters=filters, page_checksum_verification=True)
+        texts = _check_budget(path)
+        # Repeated texts stay references to one: a long one could otherwise fill the memory.
+        return pq.read_table(
+            path, columns=columns, filters=filters, page_checksum_verification=True, read_dictionary=texts
+        )
     except (OSError, pa.ArrowException, UnicodeError, OverflowError, KeyError) as error:
         raise ValueError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from error
+
+
+def _check_budget(path: Path) -> list[str]:
+    """Refuse a table that unpacks to far more than it holds; gives the names of its columns of text."""
+    size, metadata = path.stat().st_size, pq.read_metadata(path)
+    columns = [
+        metadata.row_group(group).column(number)
+        for group in range(metadata.num_row_groups)
+        for number in range(metadata.num_columns)
+    ]
+    unpacked = sum(max(8 * column.num_values, column.total_uncompressed_size) for column in columns)
+    check_expansion(f"{path}: the table", size, unpacked, free=TABLE_FREE_BYTES)
+    return [field.name for field in pq.read_schema(path) if pa.types.is_string(field.type)]
 
 
 def _features(path: Path, info: Mapping[str, Any]) -> dict[str, Feature]:

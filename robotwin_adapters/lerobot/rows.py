@@ -155,7 +155,8 @@ def vectors(
     width = int(np.prod(shape)) if shape else 1
     kind = column.type.value_type if pa.types.is_list(column.type) or _is_fixed(column.type) else column.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        raise ValueError(f"{path}: column {key!r} is {column.type}, expected vectors of numbers")
+        found = kind.value_type if pa.types.is_dictionary(kind) else column.type
+        raise ValueError(f"{path}: column {key!r} is {found}, expected vectors of numbers")
     dtype = np.float32 if kind == pa.float32() else np.float64
     values = column.combine_chunks()
     if values.null_count or (kind != column.type and _lengths(values) != {width}):

@@ -1,12 +1,15 @@
 """Pickles read without running what they may ask for.
 
-A pickle is a program. Here it may build plain containers, and describe numpy arrays by the words numpy uses;
-those words lead to the small classes below, so numpy never sees a state that was not checked.
+A pickle is a program. Here it may build plain containers, and describe numpy arrays by the words numpy uses.
+Those words lead to the small classes below, so numpy never sees a state that was not checked. The program is
+checked before it runs: which operations it uses, what sizes it announces, and that keys of dictionaries are
+plain. A key of nested tuples could share its parts so often that hashing it never ends.
 """
 
 import io
 import pickle
 import pickletools
+import reprlib
 from collections.abc import Callable
 
 import numpy as np
@@ -42,6 +45,18 @@ ALLOWED_OPCODES = {
     *("SETITEM", "SETITEMS", "APPEND", "APPENDS", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
 }
 
+PLAIN = {"NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
+PLAIN |= {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
+PUTS, GETS = {"MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
+TAKES_TO_MARK = {"TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS"}
+# How many things an operation takes from the stack, and whether what it puts there is plain.
+TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
+TAKES |= {"STACK_GLOBAL": 2, "REDUCE": 2, "BUILD": 1}
+MAKES = dict.fromkeys(PLAIN, True) | dict.fromkeys(
+    ("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "DICT"), False
+)
+MAKES |= dict.fromkeys(("BYTEARRAY8", "GLOBAL", "STACK_GLOBAL", "REDUCE"), False)
+
 
 class PickledDtype:
     """A number type as numpy pickles it: a code like "f8", then a state that holds the byte order."""
@@ -56,7 +71,7 @@ class PickledDtype:
 
     def to_numpy(self) -> np.dtype:
         if not isinstance(self.code, str) or self.code not in NUMBER_CODES:
-            raise ValueError(f"expected arrays of plain numbers, got numpy type {self.code!r}")
+            raise ValueError(f"expected arrays of plain numbers, got numpy type {reprlib.repr(self.code)}")
         return np.dtype(self.order.replace("|", "") + self.code)
 
 
@@ -78,7 +93,7 @@ class PickledArray:
         if not isinstance(dtype, PickledDtype) or not isinstance(raw, bytes | bytearray):
             raise ValueError("expected an array of plain numbers")
         if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError(f"an array of shape {shape!r}")
+            raise ValueError(f"an array of shape {reprlib.repr(shape)}")
         return np.frombuffer(raw, dtype.to_numpy()).reshape(shape, order="F" if is_fortran else "C")
 
 
@@ -130,8 +145,45 @@ class _PlainUnpickler(pickle.Unpickler):
         return ALLOWED_GLOBALS[module, name]
 
 
+class _Keys:
+    """Follows what a pickle would put on its stack, only as far as to know which things are plain."""
+
+    def __init__(self) -> None:
+        self.stack: list[bool | None] = []  # is plain; None is a mark
+        self.memo: dict[int, bool] = {}
+
+    def follow(self, name: str, argument: int | str | None) -> None:
+        """One operation; a dictionary key that is not plain is refused."""
+        if name == "MARK":
+            self.stack.append(None)
+        elif name in PUTS:
+            self.memo[len(self.memo) if argument is None else int(argument)] = bool(self.stack[-1])
+        elif name in GETS:
+            assert argument is not None
+            self.stack.append(self.memo[int(argument)])
+        elif name in TAKES_TO_MARK:
+            self._check_keys(name, self._take_to_mark())
+        elif name in TAKES:
+            taken = [self.stack.pop() for _ in range(TAKES[name])]
+            self._check_keys(name, taken[::-1])
+        if name in MAKES:
+            self.stack.append(MAKES[name])
+
+    def _take_to_mark(self) -> list[bool | None]:
+        if None not in self.stack:
+            raise IndexError("a list, tuple or dictionary without a start")
+        start = len(self.stack) - self.stack[::-1].index(None)
+        taken, self.stack = self.stack[start:], self.stack[: start - 1]
+        return taken
+
+    def _check_keys(self, name: str, taken: list[bool | None]) -> None:
+        if name in ("SETITEM", "SETITEMS", "DICT") and not all(taken[::2]):
+            raise ValueError("expected text or numbers as keys of a dictionary, got a container")
+
+
 def load_plain_pickle(data: bytes) -> object:
     """Containers, numbers, strings and described arrays; anything else in the pickle is refused by name."""
+    keys = _Keys()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             if opcode.name not in ALLOWED_OPCODES:
@@ -140,6 +192,7 @@ def load_plain_pickle(data: bytes) -> object:
             limit = {"PUT": count, "BINPUT": count, "LONG_BINPUT": count, "FRAME": len(data)}.get(opcode.name)
             if limit is not None and not 0 <= (argument or 0) <= limit:
                 raise ValueError(f"the pickle announces {argument} where at most {limit} is possible")
+            keys.follow(opcode.name, argument)
         return _PlainUnpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, RecursionError) as error:
+    except (pickle.UnpicklingError, RecursionError, IndexError, KeyError) as error:
         raise ValueError(f"not a readable pickle: {error}") from error

@@ -30,6 +30,7 @@ from robotwin_adapters.robotwin.write import (
 from robotwin_adapters.tabletop.control import SAVE_EVERY
 from robotwin_adapters.tabletop.record import RecordingConfig, SimulatedEpisode, record_episode
 from robotwin_adapters.tabletop.scene import TIMESTEP
+from worldmodel.files import write_json
 
 STATE_FILE = "collect.json"
 SAVE_SECONDS = 5.0  # between savings; what a killed process did since is done again
@@ -177,7 +178,7 @@ def _open_folder(folder: Path, config: RecordingConfig, seed: int) -> Progress:
         return progress
     progress = _read_state(state)
     _check_same(folder, progress.settings, settings)
-    for leftover in folder.glob("**/.*.tmp"):
+    for leftover in folder.glob("**/.*.writing"):
         leftover.unlink()
     return _cut_to_files(folder, progress)
 
@@ -234,9 +235,7 @@ def _save(folder: Path, progress: Progress) -> None:
         write_robotwin_index(
             folder, seeds=seeds, scene_info=progress.scenes, instructions=progress.instructions
         )
-    temporary = folder / f".{STATE_FILE}.tmp"
-    temporary.write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    temporary.replace(folder / STATE_FILE)
+    write_json(folder / STATE_FILE, asdict(progress), indent=None)
 
 
 def _progress_bar(config: RecordingConfig, progress: Progress, episodes: int) -> "tqdm[Any]":

@@ -1,3 +1,4 @@
+import os
 import struct
 import zipfile
 from pathlib import Path
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters import storage
+from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import FolderFiles, ZipFiles, errors_name
 
@@ -141,3 +143,33 @@ def test_unpacked_members_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: py
     for name in "abcd":
         store.read(name, 1 << 20)
     assert [name for _, _, name in cache._kept] == ["c", "d"]
+
+
+def test_a_link_to_a_folder_above_is_not_followed_and_a_linked_set_is(tmp_path: Path) -> None:
+    inside, elsewhere = tmp_path / "set", tmp_path / "elsewhere"
+    for folder in (inside, elsewhere):
+        folder.mkdir()
+        (folder / "episode0.hdf5").write_bytes(b"x")
+    (inside / "up").symlink_to(tmp_path)
+    (inside / "root").symlink_to("/")
+    (inside / "again").symlink_to(inside)
+    (inside / "linked").symlink_to(elsewhere)
+    assert list(FolderFiles(inside).names()) == ["episode0.hdf5", "linked/episode0.hdf5"]
+
+
+def test_a_tree_that_is_no_dataset_is_refused_before_it_is_walked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (tmp_path / f"file{number}").touch()
+    monkeypatch.setattr(storage, "MAX_MEMBERS", 4)
+    with pytest.raises(ValueError, match="more than 4 files below it"):
+        list(FolderFiles(tmp_path).names())
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "episode0.hdf5")
+    assert list(FolderFiles(tmp_path).names()) == []
+    with pytest.raises(ValueError, match="no supported dataset"):
+        open_dataset(tmp_path)

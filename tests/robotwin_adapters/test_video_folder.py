@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robotwin_adapters.video_folder import VideoFolderConfig, VideoFolderDataset
+from robotwin_adapters.video_folder import VideoFolderConfig, VideoFolderDataset, read_annotation
 from worldmodel.config import load_config
 from worldmodel.data.video import write_video
 
@@ -251,3 +251,9 @@ def test_real_franka_sets_load(name: str, count: int, fps: float) -> None:
         assert episode.fps == pytest.approx(fps)
         assert episode.frames["exterior_1"].size == (192, 320)
         assert episode.action_names == ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", pose=np.zeros(1 << 24))
+    with pytest.raises(ValueError, match=r"a.npz.*the archive claims \d+ bytes"):
+        read_annotation(tmp_path / "a.npz")

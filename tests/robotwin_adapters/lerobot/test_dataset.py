@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robotwin_adapters.lerobot.dataset import LerobotDataset
-from robotwin_adapters.lerobot.meta import Feature, fill_path
+from robotwin_adapters.lerobot.meta import Feature, fill_path, read_table
 from worldmodel.data.video import write_video
 
 DATA = Path(__file__).parents[1] / "data"
@@ -346,3 +346,25 @@ def test_path_template_is_filled() -> None:
     template = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
     filled = fill_path(template, Path("info.json"), episode_chunk=1, video_key="a.b", episode_index=1234)
     assert filled == "videos/chunk-001/a.b/episode_001234.mp4"
+
+
+def test_a_table_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    zeros = pa.array(np.zeros(1 << 22))
+    schema = pa.schema([("a", pa.float64())])
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for _ in range(8):
+            writer.write_table(pa.table({"a": zeros}, schema=schema))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(ValueError, match=r"bomb.parquet: the table claims \d+ bytes"):
+        read_table(path)
+
+
+def test_a_long_text_said_often_is_held_once(tmp_path: Path) -> None:
+    path = tmp_path / "texts.parquet"
+    long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int32)), ["x" * 100_000])
+    pq.write_table(pa.table({"task": long}), path)
+    assert path.stat().st_size < 1_000_000
+    table = read_table(path)
+    assert table.nbytes < 2_000_000
+    assert table["task"][7].as_py() == "x" * 100_000

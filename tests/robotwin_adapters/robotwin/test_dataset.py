@@ -111,7 +111,7 @@ def test_every_root_below_a_folder_is_found_and_hidden_files_are_not(tmp_path: P
     robotwin_files.write_legacy(
         tmp_path / "lift_pot" / "Franka-Panda_clean_50" / "data" / "episode0.hdf5", count=3
     )
-    for hidden in (".cache/episode0.hdf5", ".episode1.hdf5.77.tmp", "_traj_data/episode0.pkl"):
+    for hidden in (".cache/episode0.hdf5", ".episode1.hdf5.77.writing", "_traj_data/episode0.pkl"):
         path = doubled.parent / hidden
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"no episode")

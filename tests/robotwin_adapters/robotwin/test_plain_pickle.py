@@ -131,3 +131,41 @@ def test_array_states_that_do_not_agree_are_refused() -> None:
         assert wrong != data
         with pytest.raises(ValueError, match=r"reshape|buffer"):
             to_numpy(load_plain_pickle(wrong))
+
+
+def nested(depth: int = 60) -> bytes:
+    """Opcodes of a tuple that holds the one below it twice: small to write, without end to look at."""
+    return b"N" + b"".join(b"q%c" % i + b"h%c" % i + b"\x86" for i in range(depth))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04}" + nested() + b"K\x01s.",
+        b"\x80\x04}(" + nested() + b"K\x01u.",
+        b"\x80\x04(" + nested() + b"K\x01d.",
+    ],
+    ids=["SETITEM", "SETITEMS", "DICT"],
+)
+def test_keys_that_cannot_be_hashed_in_time_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="keys of a dictionary"):
+        load_plain_pickle(data)
+
+
+@pytest.mark.timeout(20)
+def test_codes_and_shapes_without_end_are_named_in_short() -> None:
+    dtype = b"cnumpy\ndtype\n" + nested() + b"\x85R"
+    array = b"cnumpy._core.numeric\n_frombuffer\n(C\x01x" + dtype + b"K\x01\x85X\x01\x00\x00\x00Ct" + b"R."
+    with pytest.raises(ValueError, match="numpy type"):
+        to_numpy(load_plain_pickle(b"\x80\x04" + array))
+    number = b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85R"
+    shape = b"cnumpy._core.numeric\n_frombuffer\n(C\x01x" + number + nested() + b"X\x01\x00\x00\x00CtR."
+    with pytest.raises(ValueError, match="an array of shape"):
+        to_numpy(load_plain_pickle(b"\x80\x04" + shape))
+
+
+def test_a_stack_that_runs_empty_is_no_pickle() -> None:
+    for program in (b"\x80\x04s.", b"\x80\x04u.", b"\x80\x04h\x05.", b"\x80\x04q\x00."):
+        with pytest.raises(ValueError, match="not a readable pickle"):
+            load_plain_pickle(program)

@@ -128,7 +128,7 @@ def test_more_episodes_can_be_asked_for_later_and_fewer_do_no_harm(three: Path, 
 def test_lost_and_half_written_files_are_made_again(three: Path, tmp_path: Path) -> None:
     fill(tmp_path, 3)
     (tmp_path / "data/episode1.hdf5").unlink()
-    (tmp_path / "data/.episode7.hdf5.123.tmp").write_bytes(b"half")
+    (tmp_path / "data/.episode7.hdf5.123.writing").write_bytes(b"half")
     fill(tmp_path, 3)
     assert files(tmp_path) == files(three)
 
