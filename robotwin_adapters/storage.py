@@ -92,7 +92,8 @@ def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     a folder above `root` is not followed, and a tree of more than MAX_MEMBERS files is refused.
     """
     above = {Path(os.path.realpath(root)), *Path(os.path.realpath(root)).parents}
-    seen, count = set(), 0
+    seen: set[Path] = set()
+    count = 0
     for folder, folders, files in os.walk(root, followlinks=True):
         real = Path(os.path.realpath(folder))
         if real in seen or (real in above and seen):

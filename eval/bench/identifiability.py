@@ -23,7 +23,7 @@ from worldmodel.data.identifiability import (
     IdentifiabilityDataConfig,
     draw_identifiability_data,
 )
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
