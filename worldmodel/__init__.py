@@ -1,1 +1,67 @@
-"""Action-conditioned video generation for robots, and the measures that show whether actions control it."""
+"""Action-conditioned video generation for robots, and the measures that show whether actions control it.
+
+The names below are the front door; each is imported when it is first used.
+"""
+
+import importlib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robotwin_adapters.open_dataset import open_dataset as open_dataset
+    from worldmodel.config import load_config as load_config
+    from worldmodel.data.clips import ClipConfig as ClipConfig
+    from worldmodel.data.dataset import build_clip_dataset as build_clip_dataset
+    from worldmodel.evaluation.locator.model import Locator as Locator
+    from worldmodel.evaluation.metrics.video import psnr as psnr
+    from worldmodel.evaluation.metrics.video import ssim as ssim
+    from worldmodel.mcl.config import MclConfig as MclConfig
+    from worldmodel.mcl.contrast import MechanisticContrast as MechanisticContrast
+    from worldmodel.models.concepts.image_vae import ImageVae as ImageVae
+    from worldmodel.models.concepts.mddiff import MDDiff as MDDiff
+    from worldmodel.models.world_model.config import FrameContract as FrameContract
+    from worldmodel.models.world_model.config import WorldModelConfig as WorldModelConfig
+    from worldmodel.models.world_model.model import WorldModel as WorldModel
+    from worldmodel.pipelines.rollout import RolloutPipeline as RolloutPipeline
+    from worldmodel.types import Clip as Clip
+    from worldmodel.types import ClipBatch as ClipBatch
+    from worldmodel.types import Episode as Episode
+    from worldmodel.types import RolloutResult as RolloutResult
+
+try:
+    __version__ = metadata.version("worldmodel")
+except metadata.PackageNotFoundError:  # a checkout that was not installed
+    __version__ = "0+unknown"
+
+_HOME = {
+    "open_dataset": "robotwin_adapters.open_dataset",
+    "load_config": "worldmodel.config",
+    "ClipConfig": "worldmodel.data.clips",
+    "build_clip_dataset": "worldmodel.data.dataset",
+    "Locator": "worldmodel.evaluation.locator.model",
+    "psnr": "worldmodel.evaluation.metrics.video",
+    "ssim": "worldmodel.evaluation.metrics.video",
+    "MclConfig": "worldmodel.mcl.config",
+    "MechanisticContrast": "worldmodel.mcl.contrast",
+    "ImageVae": "worldmodel.models.concepts.image_vae",
+    "MDDiff": "worldmodel.models.concepts.mddiff",
+    "FrameContract": "worldmodel.models.world_model.config",
+    "WorldModelConfig": "worldmodel.models.world_model.config",
+    "WorldModel": "worldmodel.models.world_model.model",
+    "RolloutPipeline": "worldmodel.pipelines.rollout",
+    "Clip": "worldmodel.types",
+    "ClipBatch": "worldmodel.types",
+    "Episode": "worldmodel.types",
+    "RolloutResult": "worldmodel.types",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'worldmodel' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from worldmodel.shipped import find_config
+
 C = TypeVar("C")
 _WORD_IN_LIST = re.compile(r"([\[,] *)(null|no|off|yes|on)(?= *[,\]])")
 
@@ -22,9 +24,7 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
     try:
         layers = [OmegaConf.structured(schema)]
         if path is not None:
-            if not Path(path).is_file():
-                raise ValueError(f"no config file at {path}")
-            layers.append(_without_interpolation(OmegaConf.load(path), path))
+            layers.append(_without_interpolation(OmegaConf.load(find_config(path)), path))
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")

@@ -25,6 +25,7 @@ from worldmodel.files import write_json
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.report.videos import side_by_side
+from worldmodel.shipped import PRESETS
 from worldmodel.training.autoencoder import AutoencoderConfig
 from worldmodel.training.autoencoder import train as train_autoencoder
 from worldmodel.training.data import DataConfig, open_index
@@ -33,7 +34,7 @@ from worldmodel.training.runs.world_model import TrainConfig
 from worldmodel.training.world_model import train as train_world_model
 from worldmodel.types import to_unit_range
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "debug"
+CONFIGS = PRESETS / "debug"
 REGIMES = {
     "no_action": ["model.regime=no_action"],
     "acg": ["model.regime=acg"],

@@ -11,7 +11,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -81,7 +81,7 @@ def published_paths(run: Path, renamed: Mapping[str, str]) -> Callable[[str], st
     return published
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 2 for a folder that is not a finished run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument(
         "--rename", nargs="*", default=[], metavar="OLD=NEW", help="folders that go by another name in public"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     try:
         if wrong := [word for word in arguments.rename if word.count("=") != 1]:
             raise ValueError(f"--rename takes OLD=NEW, got {wrong[0]!r}")

@@ -24,7 +24,7 @@ POINTS = {"last": "model", "best": "best"}  # which weights of a run -> their fo
 class RowConfig:
     """What is a row's own."""
 
-    name: str = ""
+    name: str = ""  # in tables and folders
     preset: str = ""  # YAML of its training; empty: the group's, then that of its name
     settings: tuple[str, ...] = ()  # key=value of its training
     scoring: tuple[str, ...] = ()  # key=value of its evaluation

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from worldmodel.evaluation.locator.truth import POINTS
 from worldmodel.files import read_into, write_json, write_tensors
+from worldmodel.shipped import find_weights
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "locator.safetensors", "locator.json"
 CELL = 2  # pixels of the network's picture per cell of the heat map
@@ -100,11 +101,12 @@ class Locator(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "Locator":
         """A saved locator, ready to use."""
-        path = Path(folder) / DESCRIPTION_FILE
+        found = find_weights(str(folder))
+        path = found / DESCRIPTION_FILE
         if not path.is_file():
             raise ValueError(f"{folder} is not a locator folder: expected a {DESCRIPTION_FILE} in it")
         locator = cls(LocatorConfig(**json.loads(path.read_text())["config"]))
-        read_into(locator, Path(folder) / WEIGHTS_FILE)
+        read_into(locator, found / WEIGHTS_FILE)
         return locator.eval()
 
 

@@ -22,6 +22,7 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.files import write_json, write_tensors
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.lora import without_lora
+from worldmodel.shipped import find_weights
 
 FORMAT = 1
 CONTRACT_FILE, CONFIG_FILE, LORA_FILE = "contract.json", "config.yaml", "transformer_lora.safetensors"
@@ -37,8 +38,8 @@ class Description:
 
 
 def locate(source: str) -> Path:
-    """The local folder of a saved model; a hub id is downloaded."""
-    folder = Path(source)
+    """The local folder of a saved model; a shipped one has a name, a hub id is downloaded."""
+    folder = find_weights(source)
     if not folder.exists():
         # A hub id is "owner/name"; anything else that does not exist is a wrong path.
         if source.count("/") != 1 or source.startswith((".", "/")):

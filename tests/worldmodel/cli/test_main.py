@@ -1,0 +1,67 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worldmodel.cli import COMMANDS, main
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_explains_itself_with_an_example(command, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command.name, "--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: worldmodel {command.name}")
+    assert shown.rstrip().endswith(f"worldmodel {command.name} {command.example}")
+
+
+def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {command.name} " in shown and command.help in shown for command in COMMANDS)
+    assert main([]) == 2
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("worldmodel ")
+
+
+def test_bad_input_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for arguments, code, message in (
+        (["fly"], 2, "no command 'fly'"),
+        (["inspect", str(tmp_path / "none")], 2, "worldmodel inspect: no dataset at"),
+        (["train", "debug/world_modl"], 2, "did you mean debug/world_model"),
+        (["estimate", "debug/world_model", "--gpus", "4xabacus"], 2, "abacus"),
+    ):
+        assert main(arguments) == code
+        error = capsys.readouterr().err
+        assert message in error
+        assert "Traceback" not in error
+
+
+def test_an_interrupt_is_said_and_has_its_exit_code(monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    def interrupt(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("worldmodel.cli.presets.main", interrupt)
+    assert main(["presets"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_presets_are_listed_and_printed(capsys: pytest.CaptureFixture) -> None:
+    assert main(["presets"]) == 0
+    assert {"debug/world_model", "desk/demo", "wan/lora"} <= set(capsys.readouterr().out.split())
+    assert main(["presets", "wan/lora"]) == 0
+    assert "lora" in capsys.readouterr().out
+
+
+def test_without_mujoco_collect_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['mujoco'] = None\n"
+        "from worldmodel.cli import main\n"
+        "sys.exit(main(['collect', '--task', 'babble', '--embodiment', 'finch', '--out', 'set']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert 'pip install "worldmodel[sim]"' in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,191 @@
+"""The `worldmodel` command: a table of sub-commands, each a module with `main(argv) -> exit code`."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """One sub-command."""
+
+    name: str
+    module: str  # has main(argv)
+    group: str  # heading in the list of commands
+    help: str  # one line
+    example: str  # what follows `worldmodel NAME`
+
+
+COMMANDS = (
+    Command(
+        "collect",
+        "worldmodel.cli.collect",
+        "Data",
+        "simulate robot episodes on the embedded tabletop",
+        "--task place_a2b_left --embodiment finch --episodes 20 --out data/finch",
+    ),
+    Command(
+        "inspect",
+        "worldmodel.cli.inspect",
+        "Data",
+        "print what is in a dataset, write a contact sheet and a video",
+        "data/finch",
+    ),
+    Command(
+        "convert",
+        "worldmodel.cli.convert",
+        "Data",
+        "write any dataset as LeRobot v3.0 or RoboTwin 2.0",
+        "data/finch data/finch_lerobot --to lerobot",
+    ),
+    Command(
+        "encode-latents",
+        "worldmodel.training.encode_latents",
+        "Data",
+        "fill the latent cache of a training config",
+        "my.yaml --processes 8",
+    ),
+    Command(
+        "encode-prompt",
+        "worldmodel.training.encode_prompt",
+        "Data",
+        "encode the empty prompt once, for training without the text encoder",
+        "Wan-AI/Wan2.1-T2V-1.3B-Diffusers outputs/wan/empty_prompt.safetensors",
+    ),
+    Command(
+        "presets",
+        "worldmodel.cli.presets",
+        "Training",
+        "list the shipped configs, or print one",
+        "debug/world_model > my.yaml",
+    ),
+    Command(
+        "estimate",
+        "worldmodel.cli.estimate",
+        "Training",
+        "memory and time of a training config, before anything is loaded",
+        "wan/lora --gpus 4xH100",
+    ),
+    Command(
+        "train",
+        "worldmodel.training.world_model",
+        "Training",
+        "train or fine-tune a world model",
+        "debug/world_model fit.steps=2 output=outputs/first",
+    ),
+    Command(
+        "train-autoencoder",
+        "worldmodel.training.autoencoder",
+        "Training",
+        "train the small video autoencoder",
+        "debug/autoencoder output=outputs/autoencoder",
+    ),
+    Command(
+        "train-concepts",
+        "worldmodel.training.concepts",
+        "Training",
+        "train EncDiff or MDDiff, one stage at a time",
+        "disentanglement/debug/vqvae",
+    ),
+    Command(
+        "train-vae",
+        "worldmodel.training.vae_baseline",
+        "Training",
+        "train an image VAE: beta-VAE, FactorVAE, beta-TCVAE",
+        "disentanglement/debug/beta_vae",
+    ),
+    Command(
+        "train-locator",
+        "worldmodel.evaluation.locator.train",
+        "Training",
+        "train the network that finds grippers and objects in frames",
+        "data/finch output=outputs/locator fit.steps=500",
+    ),
+    Command(
+        "export",
+        "worldmodel.training.ship_model",
+        "Training",
+        "make a small folder to publish out of a finished run",
+        "outputs/first exports/first",
+    ),
+    Command(
+        "rollout",
+        "worldmodel.evaluation.rollouts.run",
+        "Evaluation",
+        "roll a world model out on held-out episodes and write a report",
+        "outputs/first/model data/finch output=outputs/report held_out.split=all",
+    ),
+    Command(
+        "sensitivity",
+        "worldmodel.evaluation.sensitivity.run",
+        "Evaluation",
+        "does the video do what the actions say?",
+        "outputs/first/model data/finch output=outputs/sensitivity",
+    ),
+    Command(
+        "diagnose",
+        "worldmodel.cli.diagnose",
+        "Evaluation",
+        "one page about a generator or a world model's action channel",
+        "desk --dataset data/heron",
+    ),
+    Command(
+        "score-concepts",
+        "worldmodel.evaluation.concepts.scores",
+        "Evaluation",
+        "disentanglement scores of a concept model",
+        "outputs/mddiff/model data.path=rooms out=scores.json",
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script.
+
+    Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted; training adds 143, stopped by a
+    signal after saving.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from worldmodel import __version__
+
+        print(f"worldmodel {__version__}")
+        return 0
+    name, *rest = arguments
+    found = {command.name: command for command in COMMANDS}
+    if name not in found:
+        print(f"worldmodel: no command {name!r}; `worldmodel --help` lists them", file=sys.stderr)
+        return 2
+    return _run(found[name], rest)
+
+
+def overview() -> str:
+    """All commands, by group."""
+    lines = ["usage: worldmodel COMMAND ...", "", "Robotics world models: data, training, evaluation.", ""]
+    for group in dict.fromkeys(command.group for command in COMMANDS):
+        lines += [f"{group}:"]
+        lines += [f"  {command.name:<19}{command.help}" for command in COMMANDS if command.group == group]
+        lines += [""]
+    return "\n".join([*lines, "`worldmodel COMMAND --help` explains a command and ends with an example."])
+
+
+def _run(command: Command, rest: list[str]) -> int:
+    prog = f"worldmodel {command.name}"
+    is_help = bool({"-h", "--help"} & set(rest))
+    before, sys.argv[0] = sys.argv[0], prog  # argparse names the program after it
+    try:
+        return int(importlib.import_module(command.module).main(rest) or 0)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    finally:
+        sys.argv[0] = before
+        if is_help:
+            print(f"\nexample:\n  {prog} {command.example}")

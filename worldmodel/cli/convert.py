@@ -1,0 +1,27 @@
+"""Write any dataset as LeRobot v3.0 or RoboTwin 2.0 HDF5."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(
+        description="Write any dataset as LeRobot v3.0 or RoboTwin 2.0 HDF5.",
+    )
+    parser.add_argument("dataset", help="folder, tree of folders, .zip or .hdf5")
+    parser.add_argument("out", help="new folder")
+    parser.add_argument("--to", choices=("lerobot", "robotwin"), required=True)
+    parser.add_argument("--camera", help="keep this camera only (default: all)")
+    parser.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    run(parser.parse_args(argv))
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write any dataset as LeRobot v3.0 or RoboTwin 2.0 HDF5."""
+    from robotwin_adapters.convert import convert_dataset
+    from robotwin_adapters.open_dataset import open_dataset
+
+    source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
+    print(f"wrote {convert_dataset(source, arguments.out, arguments.to)} episodes to {arguments.out}")

@@ -1,0 +1,32 @@
+"""Parameters, memory by part and time of a training config, before anything is loaded."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(
+        description="Parameters, memory by part and time of a training config, before anything is loaded.",
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", help="config of training/train_world_model.py")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
+    parser.add_argument("--gpus", required=True, metavar="NxNAME", help="for example 4xH100, 1xA100, 2xCPU")
+    parser.add_argument(
+        "--action-dim", type=int, default=14, help="action dimensions of the data (default: 14)"
+    )
+    run(parser.parse_intermixed_args(argv))
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Parameters, memory by part and time of a training config, before anything is loaded."""
+    from worldmodel.config import load_config
+    from worldmodel.estimate.cost import describe, estimate, parse_gpus
+    from worldmodel.estimate.run_shape import run_shape
+    from worldmodel.training.runs.world_model import TrainConfig
+
+    num_gpus, device = parse_gpus(arguments.gpus)
+    config = load_config(TrainConfig, arguments.config, arguments.overrides)
+    shape = run_shape(config, num_gpus, device, arguments.action_dim)
+    print("\n".join(describe(estimate(shape, num_gpus, device), num_gpus, device)))

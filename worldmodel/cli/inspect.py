@@ -1,0 +1,39 @@
+"""Print what is in a dataset; write a contact sheet and a video with the actions."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(
+        description="Print what is in a dataset; write a contact sheet and a video with the actions. "
+        "Reads RoboTwin (folder, .zip, .hdf5), LeRobot v2.0 to v3.0, videos with annotations.",
+    )
+    parser.add_argument("dataset", help="folder, tree of folders, .zip or .hdf5")
+    parser.add_argument("--episodes", metavar="LIST", help="positions such as 0,3,5-9 (default: all)")
+    parser.add_argument("--camera", help="camera to show (default: the overview camera)")
+    parser.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    parser.add_argument("--out", help="folder for the pictures (default: outputs/inspect/NAME)")
+    parser.add_argument("--on-bad", choices=("stop", "skip"), default="stop", help="unreadable episodes")
+    run(parser.parse_args(argv))
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what is in a dataset; write a contact sheet and a video with the actions."""
+    from tqdm import tqdm
+
+    from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarize, write_pictures
+    from robotwin_adapters.open_dataset import open_dataset
+
+    source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
+    count = len(source)
+    positions = parse_positions(arguments.episodes, count) if arguments.episodes else list(range(count))
+    progress = tqdm(positions, desc="reading", unit="episode", disable=None, leave=False)
+    summary = summarize(source, progress, arguments.on_bad)
+    out = Path(arguments.out) if arguments.out else Path("outputs") / "inspect" / source.name
+    written = write_pictures(source, summary, out, arguments.on_bad)
+    print(format_summary(summary))
+    print("\n".join(f"wrote        {path}" for path in written))
