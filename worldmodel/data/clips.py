@@ -26,6 +26,8 @@ from worldmodel.types import Episode, num_latent_frames
 
 # Frame rates are often rounded labels (16.67, 29.97): a ratio this near to a whole number is that number.
 FPS_TOLERANCE = 0.01
+Aspect = Literal["stretch", "crop"]
+Merge = Literal["last", "sum"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,9 @@ class ClipConfig:
     step: int | None = None  # recorded frames between clip starts; none: clips share only their end frame
     height: int = 64  # pixels
     width: int = 64  # pixels
-    aspect: Literal["stretch", "crop"] = (
-        "stretch"  # how another aspect ratio is met: distort, or cut the center
-    )
+    aspect: Aspect = "stretch"  # how another aspect ratio is met: distort, or cut the center
     camera: str | None = None  # camera name; none: the first that the reader lists, the overview camera
-    merge: Literal["last", "sum"] = "last"  # action of a coarser transition: last command, or sum of deltas
+    merge: Merge = "last"  # action of a coarser transition: last command, or sum of deltas
 
     def __post_init__(self) -> None:
         num_latent_frames(self.num_frames)
@@ -83,7 +83,7 @@ def clip_starts(num_recorded: int, recorded_fps: float, config: ClipConfig) -> r
 
 
 def merge_actions(
-    robot_actions: Float[np.ndarray, "n a"], positions: Int[np.ndarray, " t"], merge: Literal["last", "sum"]
+    robot_actions: Float[np.ndarray, "n a"], positions: Int[np.ndarray, " t"], merge: Merge
 ) -> Float[np.ndarray, "t-1 a"]:
     """One action per transition between the given frames (see the timeline above)."""
     if merge == "last" or len(positions) < 2:
@@ -113,10 +113,7 @@ def cut_clip(
 
 
 def resize_frames(
-    images: UInt8[np.ndarray, "t H0 W0 3"],
-    height: int,
-    width: int,
-    aspect: Literal["stretch", "crop"] = "stretch",
+    images: UInt8[np.ndarray, "t H0 W0 3"], height: int, width: int, aspect: Aspect = "stretch"
 ) -> UInt8[Tensor, "t 3 H W"]:
     """Antialiased bilinear resize to exactly height x width; "crop" first cuts the center to that aspect."""
     # Torch takes no reversed and no read-only memory; planar memory behind "t H W 3" passes without a copy.

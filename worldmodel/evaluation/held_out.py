@@ -7,7 +7,7 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
+from worldmodel.data.clips import clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.splits import SplitConfig
@@ -26,8 +26,6 @@ class HeldOutConfig:
     episodes: int = 64  # at most this many, evenly spread; 0 = all
     clips_per_episode: int = 1  # evenly spread over the episode
     num_frames: int = 0  # of each clip, 1 + 4k; 0 = as many as one clip of the model
-    aspect: Literal["stretch", "crop"] = "stretch"  # how another aspect ratio was met in training
-    merge: Literal["last", "sum"] = "last"  # how actions of coarser transitions were made in training
     on_bad: OnBad = "stop"  # an unreadable episode ends the evaluation (stop) or is left out (skip)
 
 
@@ -111,16 +109,7 @@ def held_out_clips(
     source: EpisodeSource, contract: FrameContract, normalizer: ActionNormalizer, config: HeldOutConfig
 ) -> HeldOutClips:
     """Look at every episode once and choose the clips."""
-    clip = ClipConfig(
-        num_frames=config.num_frames or contract.num_frames,
-        fps=contract.fps,
-        step=1,
-        height=contract.height,
-        width=contract.width,
-        aspect=config.aspect,
-        camera=contract.camera or None,
-        merge=config.merge,
-    )
+    clip = contract.clip_config(num_frames=config.num_frames or None, step=1)
     index = index_episodes([source], clip, config.splits, config.on_bad)
     records = index.records if config.split == "all" else index.of(config.split)
     if not records:

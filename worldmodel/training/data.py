@@ -89,6 +89,8 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
         width=config.width,
         fps=high,
         camera=choose_camera(episode, config.camera).name,
+        aspect=config.aspect,
+        merge=config.merge,
         latent_channels=vae.config["z_dim"],
         latent_scale=vae.config["scale_factor_spatial"],
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.splits import SplitConfig, split_of
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 
@@ -83,6 +84,20 @@ def test_data_that_does_not_fit_the_model_is_refused_with_the_file(source, open_
     degrees = open_clips(Changed(source, robot_actions=source[0].robot_actions * 57.3))
     with pytest.raises(ValueError, match=r"episode0: \d+% of the actions are beyond twice the range"):
         degrees[0]
+
+
+def test_aspect_and_merge_are_those_of_the_model(source, contract, training_clips):
+    """Wide pictures, and three recorded frames to a clip frame: cropped and summed, as in training."""
+    size, config = (32, 64), HeldOutConfig(split="all", episodes=1)
+    wide = dataclasses.replace(source[0].frames["head"], size=size)
+    slow = Changed(source, frames={"head": wide}, fps=3 * contract.fps)
+    for aspect, merge in (("crop", "sum"), ("stretch", "last")):
+        own = dataclasses.replace(contract, num_frames=5, aspect=aspect, merge=merge)
+        clip = held_out_clips(slow, own, training_clips.normalizer, config)[0]
+        expected = ClipConfig(5, stride=3, height=32, width=32, aspect=aspect, merge=merge)
+        frames, raw = cut_clip(slow[0], clip.start, expected)
+        assert torch.equal((clip.frames * 255).round(), frames.float())
+        assert torch.equal(clip.actions, training_clips.normalizer.normalize(raw, "a"))
 
 
 def test_longer_rollouts_than_one_clip(source, open_clips):

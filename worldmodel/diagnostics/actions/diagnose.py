@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.diagnostics.actions.action_channel import action_channel, diversity_section
 from worldmodel.diagnostics.actions.action_groups import ActionGroups, group_actions, parse_groups
@@ -119,13 +119,8 @@ def first_clips(
 ) -> ClipBatch:
     """Clips of one embodiment as the model's contract asks for them, or of another `camera`."""
     contract = model.contract
-    config = ClipConfig(
-        num_frames=contract.num_frames,
-        fps=contract.fps,
-        height=contract.height,
-        width=contract.width,
-        camera=camera or contract.camera or None,
-    )
+    config = contract.clip_config()
+    config = replace(config, camera=camera) if camera else config
     clips = build_clip_dataset([source], config=config, normalizer=model.normalizer)
     found = [clips[i] for i in range(min(len(clips), num_clips))]
     if not found:

@@ -151,9 +151,9 @@ class RolloutEvaluation:
 
     def _object_truth(self, clip: HeldOutClip) -> tuple[Tensor, Tensor] | None:
         """Where the object is in the true frames from the last given one on; None: only the locator knows."""
-        if self.config.held_out.aspect != "stretch":
-            return None
         contract, frames = self.model.contract, clip.recorded[self.predictor.num_given - 1 :]
+        if contract.aspect != "stretch":
+            return None
         known = object_in_frames(clip.source, contract.camera, frames, (contract.height, contract.width))
         return None if known is None else (torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from worldmodel.data.clips import FPS_TOLERANCE
+from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.world_model.fdm import Prediction
 from worldmodel.models.world_model.idm import IdmConfig
@@ -80,6 +80,9 @@ class FrameContract:
     width: int  # pixels
     fps: float  # frames per second
     camera: str = ""  # name of the camera; empty: not recorded
+    # Folders written before these two were recorded hold models of the defaults.
+    aspect: Aspect = "stretch"  # how pictures of another aspect ratio came to this size
+    merge: Merge = "last"  # how the actions of a coarser transition were made
     latent_channels: int = 16  # of the autoencoder
     latent_scale: int = 8  # pixels per latent and side
 
@@ -96,6 +99,24 @@ class FrameContract:
         """Latent frames, height and width of a clip."""
         frames = num_latent_frames(self.num_frames)
         return frames, self.height // self.latent_scale, self.width // self.latent_scale
+
+    def clip_config(self, *, num_frames: int | None = None, step: int | None = None) -> ClipConfig:
+        """How clips are cut that this model takes, from recordings of any rate and size.
+
+        Args:
+            num_frames: length of a clip; none: that of training.
+            step: recorded frames between the starts of clips; none: clips share only their end frame.
+        """
+        return ClipConfig(
+            num_frames=num_frames or self.num_frames,
+            fps=self.fps,
+            step=step,
+            height=self.height,
+            width=self.width,
+            aspect=self.aspect,
+            camera=self.camera or None,
+            merge=self.merge,
+        )
 
     def check(
         self, *, size: tuple[int, int] | None = None, fps: float | None = None, camera: str | None = None

@@ -11,13 +11,16 @@ action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... w
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from huggingface_hub import snapshot_download
 
 from worldmodel.config import load_config, save_config
+from worldmodel.data.clips import Aspect, Merge
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.files import write_json, write_tensors
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
@@ -73,11 +76,19 @@ def read_description(folder: Path) -> Description:
     if values.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT}, got {values.get('format')!r}")
     try:
+        _check_words(values["frames"])
         contract = FrameContract(**values["frames"])
         normalizer = ActionNormalizer.from_dict(values["actions"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     return Description(load_config(WorldModelConfig, str(folder / CONFIG_FILE)), contract, normalizer)
+
+
+def _check_words(frames: Mapping[str, Any]) -> None:
+    """Refuse words that cutting a clip would not understand; folders of older versions lack them."""
+    for name, allowed in (("aspect", get_args(Aspect)), ("merge", get_args(Merge))):
+        if name in frames and frames[name] not in allowed:
+            raise ValueError(f"{name} is {' or '.join(allowed)}, got {frames[name]!r}")
 
 
 def write_backbone(folder: Path, backbone: WanTransformer3DModel) -> None:

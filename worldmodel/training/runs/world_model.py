@@ -122,7 +122,8 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
     return {
         "start_from": _weights_of(config.start_from) if config.start_from else "",
         "clip": asdict(config.data.clip),
-        "frames": asdict(model.contract),
+        # Aspect and merge are settings of the clip; checkpoints of older versions have them only there.
+        "frames": {k: v for k, v in asdict(model.contract).items() if k not in ("aspect", "merge")},
         "action_width": model.normalizer.width,
         "embodiments": list(model.normalizer.embodiments),
         "actions": {name: asdict(entry) for name, entry in model.normalizer.stats.items()},

@@ -12,6 +12,7 @@ from tests.support.video_sets import write_video_set
 from worldmodel.cli import main
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
+from worldmodel.data.synthetic import synthetic_source
 from worldmodel.diagnostics.actions import world_model_diversity
 from worldmodel.diagnostics.actions.diagnose import (
     diagnose_generator,
@@ -124,6 +125,20 @@ def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
     assert "Assumption 2 holds at" in page.read_text()
     assert int(rows["0"][2]) == 4  # the rank of the contrasts at the one point
     assert float(rows["0"][4]) < 1e6
+
+
+@pytest.mark.parametrize(("aspect", "merge"), [("crop", "sum"), ("stretch", "last")])
+def test_clips_are_cut_as_the_model_was_trained(make_world_model, aspect: str, merge: str) -> None:
+    """Wide pictures, and two recorded frames to a clip frame."""
+    model = make_world_model()
+    model.contract = dataclasses.replace(model.contract, num_frames=5, aspect=aspect, merge=merge)
+    source = synthetic_source(8, 20, (32, 64), 6, ("a",), fps=2 * model.contract.fps)
+    batch = first_clips(model, source, 1)
+    config = ClipConfig(5, stride=2, height=32, width=32, aspect=aspect, merge=merge)
+    expected = build_clip_dataset([source], config=config, normalizer=model.normalizer)[0]
+    assert batch.frames is not None
+    assert torch.equal(batch.frames[0], expected.frames)
+    assert torch.equal(batch.robot_actions[0], expected.robot_actions)
 
 
 def saved_model(make_world_model, randomize, source: EpisodeSource, camera: str, folder: Path) -> WorldModel:

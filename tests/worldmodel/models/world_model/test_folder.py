@@ -144,10 +144,22 @@ def test_damaged_or_foreign_folders_are_refused_by_name(trained, tmp_path):
     interface.write_bytes(whole)
     contract.write_text(json.dumps({**values, "format": 99}))
     refused("contract.json: expected format 1, got 99")
+    contract.write_text(json.dumps({**values, "frames": {**values["frames"], "merge": "mean"}}))
+    refused("contract.json: merge is last or sum, got 'mean'")
     contract.write_text("{")
     refused("contract.json: not JSON")
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "width": 64}}))
     refused("expected frames of 32x64 pixels, got 32x32")
+
+
+def test_a_folder_from_before_aspect_and_merge_were_recorded_has_their_defaults(trained, tmp_path):
+    trained(regime="acg").save_pretrained(tmp_path / "model")
+    path = tmp_path / "model/contract.json"
+    values = json.loads(path.read_text())
+    assert (values["frames"].pop("aspect"), values["frames"].pop("merge")) == ("stretch", "last")
+    path.write_text(json.dumps(values))
+    contract = WorldModel.from_pretrained(tmp_path / "model").contract
+    assert (contract.aspect, contract.merge) == ("stretch", "last")
 
 
 def test_weights_of_another_action_width_are_refused(trained, tmp_path):

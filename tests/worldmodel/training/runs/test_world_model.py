@@ -11,9 +11,12 @@ import torch
 
 from tests.support.debug_run import CONFIG, SHARED
 from worldmodel.config import load_config
+from worldmodel.data.clips import cut_clip
 from worldmodel.data.dataset import collate_clips
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.models.world_model.config import ObjectiveConfig
+from worldmodel.models.world_model.folder import read_description
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.training.data import open_index
@@ -90,6 +93,21 @@ def test_a_fine_tuned_model_has_the_parts_of_its_new_objective_and_loads(
     start = saved_model(tmp_path / "first", [*settings, f"model.objective.{weight}={before}"])
     saved_model(tmp_path / "second", [*settings, start, f"model.objective.{weight}={after}"])
     assert (part in WorldModel.from_pretrained(tmp_path / "second").parts()) == bool(after)
+
+
+def test_a_model_trained_on_cropped_pictures_and_summed_actions_is_evaluated_on_such(
+    overrides: list[str], tmp_path: Path
+) -> None:
+    cut = ["data.clip.aspect=crop", "data.clip.merge=sum", "data.clip.stride=2", "data.clip.step=1"]
+    short = [*overrides, *cut, "data.latents=", "fit.steps=1", "validation.num_clips=0"]
+    config = load_config(TrainConfig, CONFIG, [*short, f"output={tmp_path}"])
+    assert train(config, False)
+    known = read_description(tmp_path / "model")
+    source = synthetic_source(4, 40, (32, 64), embodiments=("robot0", "robot1"))
+    clip = held_out_clips(source, known.contract, known.normalizer, HeldOutConfig(split="all"))[0]
+    frames, raw = cut_clip(source[0], clip.start, config.data.clip)
+    assert torch.equal((clip.frames * 255).round(), frames.float())
+    assert torch.equal(clip.actions, known.normalizer.normalize(raw, clip.embodiment))
 
 
 def test_fine_tuning_on_other_frames_is_refused(
