@@ -27,6 +27,9 @@ class EpisodeRecord:
     embodiment: str
     starts: range  # first recorded frame of each clip
     split: Split
+    fps: float  # frames per second of the recording
+    camera: str  # name of the camera that clips show
+    size: tuple[int, int]  # height and width of its pictures in the recording, pixels
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class EpisodeIndex:
     records: tuple[EpisodeRecord, ...]
     stats: Mapping[str, ActionStats]  # per embodiment, of the training split
     skipped: tuple[BadEpisode, ...]
-    too_short: tuple[str, ...]  # files of good episodes that are shorter than one clip
+    too_short: Mapping[str, int]  # frames of each good episode that is shorter than one clip, by file
     cameras: Mapping[CameraChoice, int] = field(default_factory=dict)  # in how many episodes each was chosen
 
     def of(self, split: Split) -> tuple[EpisodeRecord, ...]:
@@ -90,7 +93,7 @@ def index_episodes(
     config, splits = config or ClipConfig(), splits or SplitConfig()
     records: list[EpisodeRecord] = []
     skipped: list[BadEpisode] = []
-    too_short: list[str] = []
+    too_short: dict[str, int] = {}
     builders: dict[str, ActionStatsBuilder] = {}
     cameras: Counter[CameraChoice] = Counter()
     for source_number, source in enumerate(sources):
@@ -113,11 +116,9 @@ def index_episodes(
                 records.append(record)
                 cameras[choose_camera(episode, config.camera)] += 1
             else:
-                too_short.append(record.file)
+                too_short[record.file] = episode.num_frames
     stats = {name: builders[name].stats() for name in sorted(builders)}
-    return EpisodeIndex(
-        tuple(sources), config, tuple(records), stats, tuple(skipped), tuple(too_short), cameras
-    )
+    return EpisodeIndex(tuple(sources), config, tuple(records), stats, tuple(skipped), too_short, cameras)
 
 
 def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False) -> None:
@@ -146,6 +147,16 @@ def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False
 def _record(
     episode: Episode, source: int, number: int, config: ClipConfig, splits: SplitConfig
 ) -> EpisodeRecord:
-    starts = clip_starts(episode.num_frames, episode.fps, config)
-    split = split_of(episode.uid, splits)
-    return EpisodeRecord(source, number, episode.uid, episode.source, episode.embodiment, starts, split)
+    reader = find_camera(episode, config.camera)
+    return EpisodeRecord(
+        source=source,
+        episode=number,
+        uid=episode.uid,
+        file=episode.source,
+        embodiment=episode.embodiment,
+        starts=clip_starts(episode.num_frames, episode.fps, config),
+        split=split_of(episode.uid, splits),
+        fps=episode.fps,
+        camera=choose_camera(episode, config.camera).name,
+        size=reader.size,
+    )

@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.robotwin.recording import ActionSpace
-from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import ClipConfig, frames_per_step
 from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
@@ -21,6 +20,8 @@ from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.world_model.config import FPS_TOLERANCE, FrameContract
 from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
 from worldmodel.types import EpisodeSource
+
+RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ class DataConfig:
 
 
 def open_index(config: DataConfig) -> EpisodeIndex:
-    """Every episode looked at once."""
+    """Every episode looked at once; data without a single clip is refused."""
     index = index_episodes(_open_sources(config), config.clip, config.splits, config.on_bad)
+    if not index.records:
+        raise ValueError(f"data.paths={list(config.paths)}: {_why_no_clips(index)}")
     return replace(index, stats=share_scales(index.stats)) if config.action_scale == "shared" else index
 
 
@@ -72,28 +75,77 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
     return [synthetic_source(config.synthetic_episodes, num_frames, size, embodiments=names)]
 
 
+def _why_no_clips(index: EpisodeIndex) -> str:
+    """What to do about data without a clip."""
+    if not index.too_short:
+        found = f"; the first: {index.skipped[0].reason}" if index.skipped else ""
+        return f"no episode to train on, {len(index.skipped)} unreadable{found}"
+    clip, longest = index.config, max(index.too_short, key=index.too_short.__getitem__)
+    pace = f"{clip.fps:g} a second" if clip.fps else f"every {clip.stride} recorded"
+    change = "raise data.clip.fps" if clip.fps else "lower data.clip.stride"
+    return (
+        f"no episode is as long as a clip of {clip.num_frames} frames, {pace}. The longest of "
+        f"{len(index.too_short)}, {longest}, has {index.too_short[longest]} recorded frames: lower "
+        f"data.clip.num_frames or {change}"
+    )
+
+
 def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
-    """What the clips of this index are, for the model to remember and to insist on."""
-    config, first = index.config, {record.source: record for record in reversed(index.records)}
-    rates = {}
-    for record in first.values():
-        episode = index.open(record)
-        rates[record.file] = episode.fps / frames_per_step(episode.fps, config)
-    low, high = min(rates.values()), max(rates.values())
-    if high - low > FPS_TOLERANCE * high:
-        raise ValueError(f"clips of different frame rates cannot be mixed: {rates}; set clip.fps")
-    episode = index.open(index.records[0])
+    """What all clips of this index are, for the model to remember and to insist on."""
+    config = index.config
+    _check_cameras(index)
+    _check_sizes(index)
     return FrameContract(
         num_frames=config.num_frames,
         height=config.height,
         width=config.width,
-        fps=high,
-        camera=choose_camera(episode, config.camera).name,
+        fps=_common_rate(index),
+        camera=index.records[0].camera,
         aspect=config.aspect,
         merge=config.merge,
         latent_channels=vae.config["z_dim"],
         latent_scale=vae.config["scale_factor_spatial"],
     )
+
+
+def _common_rate(index: EpisodeIndex) -> float:
+    """Frames per second of the clips; refused when episodes differ in it."""
+    rates = [record.fps / frames_per_step(record.fps, index.config) for record in index.records]
+    low, high = (rates.index(rate) for rate in (min(rates), max(rates)))
+    if rates[high] - rates[low] > FPS_TOLERANCE * rates[high]:
+        slowest = min(record.fps for record in index.records)
+        raise ValueError(
+            f"{index.records[low].file} gives clips of {rates[low]:g} frames per second, "
+            f"{index.records[high].file} of {rates[high]:g}: one model has one rate. Set data.clip.fps to a "
+            f"rate that all can be resampled to ({slowest:g} or lower), without data.clip.stride"
+        )
+    return rates[high]
+
+
+def _check_cameras(index: EpisodeIndex) -> None:
+    first = index.records[0]
+    for record in index.records:
+        if record.camera != first.camera:
+            raise ValueError(
+                f"{first.file} shows camera {first.camera!r}, {record.file} camera {record.camera!r}: one "
+                "model has one camera. Set data.clip.camera to one that all episodes have, or train on them "
+                "apart"
+            )
+
+
+def _check_sizes(index: EpisodeIndex) -> None:
+    """Refuse pictures that would be distorted each in its own way."""
+    if index.config.aspect == "crop":
+        return
+    ratios = [record.size[0] / record.size[1] for record in index.records]
+    low, high = (ratios.index(ratio) for ratio in (min(ratios), max(ratios)))
+    if ratios[high] - ratios[low] > RATIO_TOLERANCE * ratios[high]:
+        one, other = index.records[low], index.records[high]
+        raise ValueError(
+            f"{one.file} has pictures of {one.size[0]}x{one.size[1]} pixels, {other.file} of "
+            f"{other.size[0]}x{other.size[1]}: stretched to one size, the same thing would look different in "
+            "them. Set data.clip.aspect=crop, which cuts both to the same shape"
+        )
 
 
 def cache_latents(

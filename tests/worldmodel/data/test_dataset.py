@@ -95,7 +95,7 @@ def test_bad_episodes_are_skipped_counted_and_listed() -> None:
 
 def test_short_episodes_are_noted_apart() -> None:
     index = index_episodes([synthetic_source(2, 8), synthetic_source(2, 9, name="good")], CLIP, ALL_TRAIN)
-    assert index.too_short == ("synthetic/episode0", "synthetic/episode1")
+    assert index.too_short == {"synthetic/episode0": 8, "synthetic/episode1": 8}
     assert [len(record.starts) for record in index.records] == [1, 1]
 
 
