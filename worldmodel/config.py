@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -18,8 +18,16 @@ C = TypeVar("C")
 _WORD_IN_LIST = re.compile(r"([\[,] *)(null|no|off|yes|on)(?= *[,\]])")
 
 
-def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()) -> C:
-    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and bad types fail."""
+def load_config(
+    schema: type[C],
+    path: str | None,
+    overrides: Sequence[str] = (),
+    beneath: Callable[[Any], Mapping[str, Any]] = lambda _: {},
+) -> C:
+    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and bad types fail.
+
+    `beneath` is shown all that and gives sections, as dataclasses by name, that replace the defaults.
+    """
     where = path or "the command line"
     try:
         layers = [OmegaConf.structured(schema)]
@@ -30,6 +38,8 @@ def load_config(schema: type[C], path: str | None, overrides: Sequence[str] = ()
                 raise ValueError(f"an override is key=value, got {override!r}")
         given = OmegaConf.from_dotlist([_as_text(override) for override in overrides])
         layers.append(_without_interpolation(given, "the command line"))
+        sections = beneath(OmegaConf.merge(*layers))
+        layers.insert(1, OmegaConf.create({name: OmegaConf.structured(s) for name, s in sections.items()}))
         config = OmegaConf.to_object(OmegaConf.merge(*layers))
     except (OmegaConfBaseException, YAMLError) as error:
         raise ValueError(f"{where}: {error}") from error

@@ -7,6 +7,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from worldmodel.config import config_to_yaml, describe_config, load_config
@@ -17,13 +18,21 @@ C = TypeVar("C")
 
 
 def run_script(
-    schema: type[C], train: Callable[[C, bool], bool], description: str, argv: Sequence[str] | None = None
+    schema: type[C],
+    train: Callable[[C, bool], bool],
+    description: str,
+    argv: Sequence[str] | None = None,
+    load: Callable[[str, Sequence[str]], C] | None = None,
 ) -> int:
-    """Parse, load the config and call `train(config, resume)`, which says whether the run is finished."""
+    """Parse, load the config and call `train(config, resume)`, which says whether the run is finished.
+
+    `load(path, overrides)` reads the config where `load_config` alone does not do.
+    """
     arguments = _parser(schema, description).parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        config = load_config(schema, arguments.config, arguments.overrides)
+        read = load or partial(load_config, schema)
+        config = read(arguments.config, arguments.overrides)
         if arguments.show:
             print(config_to_yaml(config), end="")
             return 0

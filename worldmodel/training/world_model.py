@@ -23,6 +23,7 @@ from worldmodel.training.runs.world_model import (
     build_run,
     data_identity,
     export_model,
+    load_train_config,
     log_mcl_reach,
 )
 
@@ -54,7 +55,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
-    return run_script(TrainConfig, train, __doc__ or "", argv)
+    return run_script(TrainConfig, train, __doc__ or "", argv, load_train_config)
 
 
 if __name__ == "__main__":

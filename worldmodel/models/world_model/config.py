@@ -12,6 +12,7 @@ from worldmodel.models.world_model.wan import WanConfig
 from worldmodel.types import num_latent_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
+Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,12 @@ class WorldModelConfig:
     """A world model; sizes that come from the data are in the frame contract and the normalizer."""
 
     regime: Regime = "acg"  # what drives the video: nothing, robot actions or latent actions
+    # pretrained takes the backbone alone (and scene and refiner, if a world model is named): everything else
+    # starts from random weights, and every setting here is free. start_from of a training run takes a whole
+    # world model with its settings instead.
     pretrained: str = ""  # backbone folder or hub id; empty: random weights of the shape in `backbone`
     backbone: WanConfig = field(default_factory=WanConfig)  # used when `pretrained` is empty
-    dtype: Literal["float32", "bfloat16"] = "float32"  # storage of the backbone's weights
+    dtype: Dtype = "float32"  # storage of the backbone's weights
     vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
     prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
     prediction: Prediction = "velocity"  # what the network predicts; clean for small nets from scratch

@@ -3,8 +3,9 @@
 README.md                        model card
 config.yaml                      WorldModelConfig
 contract.json                    format version, frame contract, action scales by embodiment
-transformer/                     backbone, in the hub's layout; with adapters on a named backbone instead:
-transformer_lora.safetensors     the adapters alone
+transformer/                     backbone, in the hub's layout, as it is under adapters if there are any; not
+                                 written for adapters on a published backbone that config.yaml names
+transformer_lora.safetensors     the adapters, if there are any
 vae/                             autoencoder, unless the config names a published one
 action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... where they exist
 """
@@ -16,15 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from huggingface_hub import snapshot_download
 
 from worldmodel.config import load_config, save_config
 from worldmodel.data.clips import Aspect, Merge
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.files import write_json, write_tensors
+from worldmodel.files import read_tensors, write_json, write_tensors
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.lora import without_lora
+from worldmodel.models.world_model.lora import (
+    LoraConfig,
+    add_lora,
+    load_lora_state,
+    merge_lora,
+    without_lora,
+)
+from worldmodel.models.world_model.wan import load_wan
 from worldmodel.shipped import find_weights
 
 FORMAT = 1
@@ -89,6 +98,30 @@ def _check_words(frames: Mapping[str, Any]) -> None:
     for name, allowed in (("aspect", get_args(Aspect)), ("merge", get_args(Merge))):
         if name in frames and frames[name] not in allowed:
             raise ValueError(f"{name} is {' or '.join(allowed)}, got {frames[name]!r}")
+
+
+def has_backbone(folder: Path) -> bool:
+    """Whether the backbone is in the folder, not only adapters on a published one."""
+    return (folder / "transformer").is_dir()
+
+
+def read_backbone(
+    folder: Path, config: WorldModelConfig, dtype: torch.dtype, lora: LoraConfig
+) -> WanTransformer3DModel:
+    """The backbone of a saved model; saved adapters that `lora` does not continue are merged into it.
+
+    Args:
+        folder: of the saved model.
+        config: as saved, but `pretrained` may say where the backbone under adapters is now.
+        dtype: of the weights.
+        lora: the adapters that will be put on it.
+    """
+    backbone = load_wan(str(folder / "transformer") if has_backbone(folder) else config.pretrained, dtype)
+    if config.lora.rank and not lora.continues(config.lora):
+        add_lora(backbone, config.lora)
+        load_lora_state(backbone, read_tensors(folder / LORA_FILE))
+        merge_lora(backbone)
+    return backbone
 
 
 def write_backbone(folder: Path, backbone: WanTransformer3DModel) -> None:

@@ -25,6 +25,10 @@ class LoraConfig:
         if self.rank < 0:
             raise ValueError(f"lora rank is 0 (off) or positive, got {self.rank}")
 
+    def continues(self, saved: "LoraConfig") -> bool:
+        """Whether saved adapters can be these: the same rank and scale."""
+        return self.rank > 0 and (self.rank, self.alpha) == (saved.rank, saved.alpha)
+
 
 def add_lora(backbone: WanTransformer3DModel, config: LoraConfig) -> None:
     """Freeze the backbone and put trainable adapters, which change nothing yet, on its blocks."""
@@ -66,6 +70,7 @@ def without_lora(backbone: WanTransformer3DModel) -> dict[str, Tensor]:
 
 
 def merge_lora(backbone: WanTransformer3DModel) -> None:
-    """Add the adapters to the weights and remove them: a plain backbone again."""
+    """Add the adapters to the weights and remove them: a plain backbone again, all of which trains."""
     backbone.fuse_lora(adapter_names=[ADAPTER])
     backbone.unload_lora()
+    backbone.requires_grad_(True)

@@ -15,20 +15,28 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.files import read_into, read_tensors, replaced_folder, write_tensors
 from worldmodel.models.world_model.action_interface import TextContext
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.config import Dtype, FrameContract, WorldModelConfig
 from worldmodel.models.world_model.controller import Controller
 from worldmodel.models.world_model.fdm import ForwardDynamics
 from worldmodel.models.world_model.folder import (
     CONTRACT_FILE,
     LORA_FILE,
     Description,
+    has_backbone,
     locate,
+    read_backbone,
     read_description,
     write_backbone,
     write_description,
 )
 from worldmodel.models.world_model.idm import InverseDynamicsModel
-from worldmodel.models.world_model.lora import add_lora, load_lora_state, lora_state, merge_lora
+from worldmodel.models.world_model.lora import (
+    LoraConfig,
+    add_lora,
+    load_lora_state,
+    lora_state,
+    merge_lora,
+)
 from worldmodel.models.world_model.model_card import model_card
 from worldmodel.models.world_model.parts import (
     build_controller,
@@ -42,6 +50,7 @@ from worldmodel.models.world_model.parts import (
     condition_dim,
 )
 from worldmodel.models.world_model.wan import (
+    WAN_1_3B,
     VideoAutoencoder,
     decode_latents,
     encode_frames,
@@ -74,6 +83,8 @@ class WorldModel(nn.Module):
         super().__init__()
         check_fit(contract, backbone, vae)
         self.config, self.contract, self.normalizer = config, contract, normalizer
+        # Whether adapters sit on what config.pretrained names, unchanged: they are then saved without it.
+        self.has_published_base = False
         if config.lora.rank:
             add_lora(backbone, config.lora)
         scene = build_scene(config, contract, backbone)
@@ -88,8 +99,7 @@ class WorldModel(nn.Module):
         if text is None:
             text = torch.zeros(1, 1, backbone.config["text_dim"])
         self.register_buffer("text", text, persistent=False)
-        if text.shape[1] == 1 and config.action_path != "adaln+tokens":
-            self.fdm.freeze_unused_query_key()
+        self._freeze_unused()
 
     @classmethod
     def build(
@@ -104,18 +114,25 @@ class WorldModel(nn.Module):
         trained = _backbone_parts(config)
         if vae is None and config.vae:
             vae = load_vae(config.vae)
-        text = read_tensors(Path(config.prompt))[PROMPT_KEY] if config.prompt else None
-        backbone = load_wan(config.pretrained or config.backbone, DTYPES[config.dtype])
+        text = _read_prompt(config) if config.prompt else None
+        backbone, is_published = _new_backbone(config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, contract, normalizer, backbone, vae, text)
+        model.has_published_base = is_published
         for name, file in trained.items():
             read_into(model.parts()[name], file)
         return model
 
     @classmethod
     def from_pretrained(
-        cls, source: str | Path, *, pretrained: str | None = None, vae: str | None = None
+        cls,
+        source: str | Path,
+        *,
+        pretrained: str | None = None,
+        vae: str | None = None,
+        dtype: Dtype | None = None,
+        lora: LoraConfig | None = None,
     ) -> "WorldModel":
         """A saved model, from a folder or hub id.
 
@@ -123,16 +140,20 @@ class WorldModel(nn.Module):
             source: what `save_pretrained` or `push_to_hub` wrote.
             pretrained: where the backbone under saved adapters is, if not where the config says.
             vae: where a published autoencoder is, if not where the config says.
+            dtype: storage of the backbone's weights, if not as saved.
+            lora: adapters to train on, if not the saved ones; those of another rank or alpha are merged into
+                the backbone, and rank 0 leaves it without any.
         """
         folder = locate(str(source))
         known = read_description(folder)
-        config = dataclasses.replace(
-            known.config, pretrained=pretrained or known.config.pretrained, vae=vae or known.config.vae
+        saved = dataclasses.replace(
+            known.config,
+            pretrained=pretrained or known.config.pretrained,
+            vae=vae or known.config.vae,
+            dtype=dtype or known.config.dtype,
         )
-        has_backbone = (folder / "transformer").is_dir()
-        backbone = load_wan(
-            str(folder / "transformer") if has_backbone else config.pretrained, DTYPES[config.dtype]
-        )
+        config = dataclasses.replace(saved, lora=lora or saved.lora)
+        backbone = read_backbone(folder, saved, DTYPES[config.dtype], config.lora)
         autoencoder = str(folder / "vae") if (folder / "vae").is_dir() else config.vae
         prompt = folder / PROMPT_FILE
         model = cls(
@@ -146,16 +167,17 @@ class WorldModel(nn.Module):
         )
         for name, module in model.parts().items():
             read_into(module, folder / f"{name}.safetensors")
-        if config.lora.rank:
+        if config.lora.continues(saved.lora):
             load_lora_state(backbone, read_tensors(folder / LORA_FILE))
+            model.has_published_base = not has_backbone(folder)
         return model.eval()
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the model as one folder (see `checkpoint.py`); an older one there is replaced at the end."""
+        """Write the model as one folder (see `folder.py`); an older one there is replaced at the end."""
         with replaced_folder(Path(folder), CONTRACT_FILE) as new:
             write_description(new, Description(self.config, self.contract, self.normalizer))
             (new / "README.md").write_text(model_card(self.config, self.contract, self.normalizer))
-            if not (self.config.lora.rank and self.config.pretrained):
+            if not (self.config.lora.rank and self.has_published_base):
                 write_backbone(new / "transformer", self.fdm.backbone)
             if self.config.lora.rank:
                 write_tensors(new / LORA_FILE, lora_state(self.fdm.backbone))
@@ -182,9 +204,8 @@ class WorldModel(nn.Module):
         if not self.config.lora.rank:
             raise ValueError("this model has no adapters to merge")
         merge_lora(self.fdm.backbone)
-        self.config = dataclasses.replace(
-            self.config, lora=dataclasses.replace(self.config.lora, rank=0), pretrained=""
-        )
+        self._freeze_unused()
+        self.config = dataclasses.replace(self.config, lora=LoraConfig())
 
     @property
     def condition_dim(self) -> int:
@@ -257,6 +278,10 @@ class WorldModel(nn.Module):
         }
         return {name: module for name, module in modules.items() if module is not None}
 
+    def _freeze_unused(self) -> None:
+        if self.text.shape[1] == 1 and self.config.action_path != "adaln+tokens":
+            self.fdm.freeze_unused_query_key()
+
     def _autoencoder(self) -> VideoAutoencoder:
         if self.vae is None:
             raise ValueError("this world model was built without an autoencoder; name one in config.vae")
@@ -280,6 +305,25 @@ def _backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
                 f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
             )
     return found
+
+
+def _new_backbone(config: WorldModelConfig) -> tuple[WanTransformer3DModel, bool]:
+    """The backbone of a new model, and whether it is exactly what `pretrained` names."""
+    dtype, folder = DTYPES[config.dtype], Path(config.pretrained)
+    if config.pretrained and (folder / LORA_FILE).is_file():
+        # A world model with adapters: its backbone is the one with the adapters in it.
+        return read_backbone(folder, read_description(folder).config, dtype, LoraConfig()), False
+    return load_wan(config.pretrained or config.backbone, dtype), bool(config.pretrained)
+
+
+def _read_prompt(config: WorldModelConfig) -> Float[Tensor, "1 s e"]:
+    if not Path(config.prompt).is_file():
+        pipeline = config.pretrained or WAN_1_3B
+        raise ValueError(
+            f"model.prompt={config.prompt}: no such file. Encode the empty prompt once, with "
+            f"`python training/encode_prompt.py {pipeline} {config.prompt}`"
+        )
+    return read_tensors(Path(config.prompt))[PROMPT_KEY]
 
 
 def _image_encoder(path: Path) -> Dinov2Model | None:

@@ -1,31 +1,26 @@
 """Everything of a world-model run that a config decides: data, model and validation."""
 
 import logging
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
 
+from worldmodel.config import load_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.files import fingerprint
 from worldmodel.models.world_model.config import WorldModelConfig
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.parts import (
-    build_embodiment_classifier,
-    build_idm,
-    build_mcl,
-    build_refiner,
-)
 from worldmodel.models.world_model.wan import load_vae
 from worldmodel.objectives.world_model import mcl_reach
 from worldmodel.training.data import (
     DataConfig,
     cache_latents,
-    extended_normalizer,
     frame_contract,
     on_device,
     open_clips,
@@ -33,6 +28,7 @@ from worldmodel.training.data import (
 )
 from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.fit import FitConfig
+from worldmodel.training.runs.fine_tuning import continued_model, settings_beneath
 from worldmodel.training.runs.validation import Validation, ValidationConfig
 
 log = logging.getLogger(__name__)
@@ -43,7 +39,9 @@ class TrainConfig:
     """One training run of a world model."""
 
     output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
-    start_from: str = ""  # world model to fine-tune; of `model`: objective, mcl, a first refiner or IDM
+    # start_from continues a whole world model: what `model` leaves out is as there, and what cannot change is
+    # refused. For a new model on its backbone alone, name it in model.pretrained instead.
+    start_from: str = ""  # world model folder or hub id to fine-tune; empty: a new model
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
     data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -64,6 +62,11 @@ class TrainConfig:
             raise ValueError(
                 "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
             )
+
+
+def load_train_config(path: str | None, overrides: Sequence[str] = ()) -> TrainConfig:
+    """As `load_config`; with start_from, what `model` leaves out is as in the model it starts from."""
+    return load_config(TrainConfig, path, overrides, settings_beneath)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     """The same weights for the same config: random parts are drawn from the seed."""
     torch.manual_seed(config.fit.seed)
     if config.start_from:
-        model = _continued(config, index)
+        model = continued_model(config.start_from, config.model, config.data, index)
     else:
         vae = load_vae(config.model.vae)
         model = WorldModel.build(config.model, frame_contract(index, vae), index.normalizer(), vae=vae)
@@ -132,47 +135,6 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
 
 def _weights_of(source: str) -> str:
     return fingerprint(locate(source), (".safetensors",))
-
-
-def _continued(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
-    """A trained model with this config's objective and MCL, and with the new data's embodiments added."""
-    model = WorldModel.from_pretrained(config.start_from)
-    if config.model.regime != model.config.regime:
-        raise ValueError(
-            f"start_from={config.start_from} is a model of regime {model.config.regime!r}, model.regime is "
-            f"{config.model.regime!r}. Set model.regime={model.config.regime} to fine-tune it; for a new "
-            f"{config.model.regime} model on its backbone set model.pretrained={config.start_from} instead"
-        )
-    assert model.vae is not None, "from_pretrained loads the autoencoder"
-    found = frame_contract(index, model.vae)
-    model.contract.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)
-    has_new_contrast = config.model.mcl != model.config.mcl
-    num_known = len(model.normalizer.embodiments)
-    model.normalizer = extended_normalizer(config.data, index, model.normalizer)
-    model.config = replace(model.config, objective=config.model.objective, mcl=config.model.mcl)
-    _fit_judge(model, config.model)
-    if config.model.refiner_width and model.fdm.refiner is None:
-        model.config = replace(model.config, refiner_width=config.model.refiner_width)
-        model.fdm.refiner = build_refiner(model.config, model.contract)
-    classifier = build_embodiment_classifier(model.config, model.normalizer)
-    is_outgrown = len(model.normalizer.embodiments) != num_known
-    if is_outgrown or classifier is None or model.embodiment_classifier is None:
-        model.embodiment_classifier = classifier
-    # The contrast last: with and without it, everything else is drawn from the seed alike.
-    if has_new_contrast:
-        model.mcl = build_mcl(model.config, model.contract, model.normalizer)
-    return model
-
-
-def _fit_judge(model: WorldModel, wanted: WorldModelConfig) -> None:
-    """An acg model has an IDM exactly if its objective trains one; what is saved must fit its config."""
-    if model.config.regime != "acg":
-        return
-    if not wanted.objective.idm_weight:
-        model.idm = None
-    elif model.idm is None:
-        model.config = replace(model.config, idm=wanted.idm)
-        model.idm = build_idm(model.config, model.normalizer, None)
 
 
 def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:

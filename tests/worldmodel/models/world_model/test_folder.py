@@ -112,6 +112,9 @@ def test_merged_adapters_give_the_same_frames_and_a_full_folder(trained, batch, 
     expected = roll(model, batch)
     model.merge_adapters()
     assert torch.allclose(roll(model, batch), expected, atol=1e-5)
+    whole = trained(regime="acg")
+    trains = {name: p.requires_grad for name, p in whole.named_parameters()}
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == trains
     model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model" / LORA_FILE).exists()
     loaded = WorldModel.from_pretrained(tmp_path / "model")
