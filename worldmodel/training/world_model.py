@@ -39,7 +39,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
         world_model_step,
         run.model,
         run.train_clips,
-        config.fit,
+        config.fit_with_heads,
         output,
         validate=run.validation,
         resume=resume,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,21 @@ class TrainConfig:
             raise ValueError(
                 "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
             )
+        given = [pattern for pattern in self.fit.optim.lr_multipliers if pattern.startswith("mcl")]
+        if given and self.model.mcl is not None and self.model.mcl.head_lr:
+            raise ValueError(
+                f"the learning rate of critic and heads is given twice: model.mcl.head_lr="
+                f"{self.model.mcl.head_lr:g} and fit.optim.lr_multipliers {given[0]!r}"
+            )
+
+    @property
+    def fit_with_heads(self) -> FitConfig:
+        """`fit` with a learning rate of their own for critic and heads, where model.mcl.head_lr gives one."""
+        optim, mcl = self.fit.optim, self.model.mcl
+        if mcl is None or not mcl.head_lr:
+            return self.fit
+        multipliers = {"mcl.*": mcl.head_lr / optim.lr, **optim.lr_multipliers}
+        return replace(self.fit, optim=replace(optim, lr_multipliers=multipliers))
 
 
 def load_train_config(path: str | None, overrides: Sequence[str] = ()) -> TrainConfig:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.debug_run import CONFIG, SHARED
+from tests.support.debug_run import CONFIG, SHARED, losses
 from worldmodel.config import load_config
 from worldmodel.data.clips import cut_clip
 from worldmodel.data.dataset import collate_clips
@@ -192,6 +192,29 @@ def test_a_run_with_mcl_says_once_what_it_trains(
     assert caplog.text.count(f"MCL (infonce, {mode}) sends gradient to") == 1
     verdicts = dict(re.findall(r"  (backbone|critic, heads): (yes|NO)", caplog.text))
     assert verdicts == {"backbone": "yes" if mode == "exact" else "NO", "critic, heads": "yes"}
+
+
+def test_critic_and_heads_have_their_own_learning_rate(
+    overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    short = [*overrides, "fit.steps=2", "validation.num_clips=0", "model.mcl.mode=finite_difference"]
+    rates = {"unset": "0", "same": "1e-3", "faster": "5e-2"}  # the host's is 1e-3
+    for name, rate in rates.items():
+        words = [*short, f"model.mcl.head_lr={rate}", f"output={tmp_path / name}"]
+        assert train(load_config(TrainConfig, CONFIG, words), False)
+    assert "lr 0.05 (x50)" in caplog.text
+    assert "e.g. mcl." in caplog.text
+    unset, same, faster = (losses(tmp_path / name) for name in rates)
+    assert unset == same
+    assert unset[0] == faster[0]
+    assert unset[1] != faster[1]
+
+
+def test_a_learning_rate_of_the_heads_that_is_given_twice_is_refused() -> None:
+    words = ["model.mcl.head_lr=1e-3", "fit.optim.lr_multipliers={'mcl.*': 2}"]
+    with pytest.raises(ValueError, match=r"given twice: model.mcl.head_lr=0.001 and .*'mcl\.\*'"):
+        load_config(TrainConfig, CONFIG, words)
 
 
 def gradients(config: TrainConfig, is_checkpointed: bool) -> tuple[dict[str, torch.Tensor], int]:
