@@ -150,7 +150,7 @@ def test_another_objective_or_start_is_no_resumption(folder: Path) -> None:
 
 
 def test_mistakes_are_named_before_anything_is_trained(folder: Path) -> None:
-    with pytest.raises(ValueError, match="start_from is for stages encdiff and mcl"):
+    with pytest.raises(ValueError, match="start_from is for stages diffusion and mcl"):
         debug_config("mddiff", folder, "x", "start_from=")
     with pytest.raises(ValueError, match=r"model\.contrast belongs to stage mcl"):
         debug_config("mcl", folder, "x", "model.contrast=null")

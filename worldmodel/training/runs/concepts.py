@@ -46,14 +46,14 @@ CONTRAST = "contrast.*"  # parameter-name pattern of critic and heads
 class ConceptTrainConfig:
     """One stage of training a concept model."""
 
-    stage: Literal["vqvae", "encdiff", "mcl"] = "vqvae"  # first stage, stage 1, stage 2
+    stage: Literal["vqvae", "diffusion", "mcl"] = "vqvae"  # first stage; 1 (EncDiff or MDDiff); 2
     output: str = "outputs/concepts"  # folder of checkpoints, curves and the finished model
-    start_from: str = ""  # encdiff: VQ-VAE folder; mcl: model folder of stage 1
-    num_initial_images: int = 128  # pictures that place the codebook (vqvae) or scale latents (encdiff)
+    start_from: str = ""  # diffusion: VQ-VAE folder; mcl: model folder of stage 1
+    num_initial_images: int = 128  # pictures that place the codebook (vqvae) or scale latents (diffusion)
     initial_codes: Literal["latents", "uniform"] = "latents"  # codebook at the start; published: uniform
     model: MDDiffConfig = field(default_factory=MDDiffConfig)  # in stage mcl only decoder and contrast count
     vq_objective: VqObjective = field(default_factory=VqObjective)  # stage vqvae
-    objective: MDDiffObjective = field(default_factory=MDDiffObjective)  # stages encdiff and mcl
+    objective: MDDiffObjective = field(default_factory=MDDiffObjective)  # stages diffusion and mcl
     data: FactorDataConfig = field(default_factory=FactorDataConfig)
     validation: ConceptValidationConfig = field(default_factory=ConceptValidationConfig)
     fit: FitConfig = field(default_factory=FitConfig)
@@ -61,7 +61,7 @@ class ConceptTrainConfig:
     def __post_init__(self) -> None:
         if (self.stage == "vqvae") == bool(self.start_from):
             raise ValueError(
-                f"stage {self.stage}: start_from is for stages encdiff and mcl, got {self.start_from!r}"
+                f"stage {self.stage}: start_from is for stages diffusion and mcl, got {self.start_from!r}"
             )
         if (self.stage == "mcl") != (self.model.contrast is not None):
             raise ValueError(f"model.contrast belongs to stage mcl and to no other, this is {self.stage}")
@@ -140,7 +140,7 @@ def build_model(config: ConceptTrainConfig, data: FactorDataset) -> MDDiff | VqG
         if config.initial_codes == "latents":
             codes_from_latents(vq, images.float() / 127.5 - 1, torch.Generator().manual_seed(config.fit.seed))
         return VqGan(vq, config.vq_objective)
-    if config.stage == "encdiff":
+    if config.stage == "diffusion":
         model = MDDiff(config.model, _load_vq(config))
         model.set_latent_scale(images)
     else:
