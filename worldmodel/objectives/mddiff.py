@@ -31,7 +31,7 @@ class MDDiffObjective:
 
     noise_loss: Literal["l1", "l2"] = "l1"  # distance between predicted and true noise
     reconstruction_weight: float = 0.0  # lambda_recon; 0.1 in stage 2 of the paper, 0 in its code
-    mcl_weight: float | None = None  # lambda_MCL; none: the paper's, 1e-3, or 1e-4 for MPI3D
+    mcl_weight: float | None = None  # lambda_MCL, needed with a contrast; published: 1e-3, MPI3D 1e-4
     trained_decoder: Literal["frozen", "condition", "all"] = (
         "frozen"  # of the first stage; frozen in the code
     )
@@ -43,11 +43,6 @@ class MDDiffObjective:
                 f"weights must be >= 0, got reconstruction_weight {self.reconstruction_weight} "
                 f"and mcl_weight {self.mcl_weight}"
             )
-
-
-def paper_mcl_weight(dataset: str) -> float:
-    """lambda_MCL of appendix D.4 for a data set's name; its main text says 0.01 to 0.1."""
-    return 1e-4 if "mpi3d" in dataset.lower() else 1e-3
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,8 @@ def _terms(
     if model.contrast is None:
         return weighted, {}
     output = _contrast(model, batch, predicted, decoded, generator, objective)
-    assert objective.mcl_weight is not None, "the caller resolves lambda_MCL for its data set"
+    if objective.mcl_weight is None:
+        raise ValueError("the model has a contrast: set mcl_weight, its lambda_MCL")
     weighted["mcl"] = (objective.mcl_weight, output.loss)
     return weighted, {"mcl_accuracy": output.accuracy, "mcl_gradient_norm": output.gradient_norm}
 

@@ -12,7 +12,6 @@ from worldmodel.objectives.mddiff import (
     MDDiffObjective,
     mcl_reach,
     mddiff_step,
-    paper_mcl_weight,
     set_trained,
 )
 
@@ -145,9 +144,11 @@ def test_the_contrast_with_a_shared_picture_equals_the_one_that_paints_its_own()
     torch.testing.assert_close(unseen["mcl"], shared["mcl"])
 
 
-def test_lambda_is_the_papers_for_each_data_set() -> None:
-    assert paper_mcl_weight("mpi3d_toy_64px") == 1e-4
-    assert paper_mcl_weight("shapes3d") == paper_mcl_weight("cars3d") == paper_mcl_weight("rooms") == 1e-3
+def test_lambda_is_given_and_not_negative() -> None:
+    with pytest.raises(ValueError, match="set mcl_weight"):
+        mddiff_step(
+            tiny_mddiff(contrast=ContrastConfig()), some_images(), rng(), replace(STAGE_2, mcl_weight=None)
+        )
     with pytest.raises(ValueError, match="weights must be >= 0"):
         MDDiffObjective(mcl_weight=-1.0)
 
@@ -155,7 +156,7 @@ def test_lambda_is_the_papers_for_each_data_set() -> None:
 def test_one_training_step_of_the_paper_model_on_a_cpu() -> None:
     torch.manual_seed(0)
     model = MDDiff(MDDiffConfig(contrast=ContrastConfig()))
-    objective = replace(STAGE_2, mcl_weight=paper_mcl_weight("shapes3d"))
+    objective = replace(STAGE_2, mcl_weight=1e-3)
     set_trained(model, objective)
     images = some_images(3, 64)
     model.set_latent_scale(images)

@@ -8,12 +8,12 @@ import torch
 from diffusers.models.autoencoders.vq_model import VQModel
 from safetensors.torch import load_file
 
-from worldmodel.config import config_to_yaml, load_config
+from worldmodel.config import load_config
 from worldmodel.models.concepts.mddiff import MDDiff
 from worldmodel.training.concepts import train
 from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.runs.concept_validation import some_indices
-from worldmodel.training.runs.concepts import ConceptTrainConfig, resolve
+from worldmodel.training.runs.concepts import ConceptTrainConfig
 
 ROOT = Path(__file__).parents[3]
 PRESETS = ROOT / "configs/disentanglement"
@@ -154,6 +154,8 @@ def test_mistakes_are_named_before_anything_is_trained(folder: Path) -> None:
         debug_config("mddiff", folder, "x", "start_from=")
     with pytest.raises(ValueError, match=r"model\.contrast belongs to stage mcl"):
         debug_config("mcl", folder, "x", "model.contrast=null")
+    with pytest.raises(ValueError, match=r"needs objective\.mcl_weight \(published: 1e-3, for MPI3D 1e-4\)"):
+        debug_config("mcl", folder, "x", "objective.mcl_weight=null")
     with pytest.raises(ValueError, match="must agree"):
         stage_1(folder, "x", "data.size=16")
     with pytest.raises(ValueError, match="no VQ-VAE at"):
@@ -176,9 +178,7 @@ def test_every_preset_is_a_valid_config_and_the_paper_ones_carry_its_numbers() -
     assert (paper["encdiff"].fit.optim.warmup_steps, paper["mcl"].fit.optim.warmup_steps) == (10_000, 1_000)
     assert paper["encdiff"].model.decoder.where == "none"
     assert paper["mddiff"].model.decoder.where == "each_stage"
-    resolved = resolve(paper["mcl"], "mpi3d_toy")
-    assert resolved.objective.mcl_weight == 1e-4
-    assert "mcl_weight: 0.0001" in config_to_yaml(resolved)
+    assert {configs[f"{size}/mcl"].objective.mcl_weight for size in ("debug", "desk", "paper")} == {1e-3}
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ from worldmodel.objectives.mddiff import (
     MDDiffObjective,
     mcl_reach,
     mddiff_step,
-    paper_mcl_weight,
     set_trained,
 )
 from worldmodel.training.factors import FactorDataConfig, data_identity, open_factor_data
@@ -65,6 +64,8 @@ class ConceptTrainConfig:
             )
         if (self.stage == "mcl") != (self.model.contrast is not None):
             raise ValueError(f"model.contrast belongs to stage mcl and to no other, this is {self.stage}")
+        if self.stage == "mcl" and self.objective.mcl_weight is None:
+            raise ValueError("stage mcl needs objective.mcl_weight (published: 1e-3, for MPI3D 1e-4)")
         if self.stage != "mcl" and self.data.size != self.model.image_size:
             raise ValueError(
                 f"data.size {self.data.size} and model.image_size {self.model.image_size} must agree"
@@ -91,7 +92,7 @@ def build_run(config: ConceptTrainConfig) -> ConceptRun:
     """Open the data, build or load the model, say what is trained."""
     data = open_factor_data(config.data)
     log.info("%s: %s pictures, factors %s", data.name, f"{len(data):,}", factor_summary(data))
-    config = resolve(config, data.name)
+    config = resolve(config)
     model = build_model(config, data)
     step: StepFn = vq_step
     if isinstance(model, MDDiff):
@@ -118,13 +119,11 @@ def run_identity(run: ConceptRun) -> dict[str, Any]:
     }
 
 
-def resolve(config: ConceptTrainConfig, dataset: str) -> ConceptTrainConfig:
-    """Fill in lambda_MCL of this data set and the learning rate of critic and heads."""
+def resolve(config: ConceptTrainConfig) -> ConceptTrainConfig:
+    """Fill in the learning rate of critic and heads."""
     contrast = config.model.contrast
     if contrast is None:
         return config
-    if config.objective.mcl_weight is None:
-        config = replace(config, objective=replace(config.objective, mcl_weight=paper_mcl_weight(dataset)))
     optim, head_lr = config.fit.optim, contrast.mcl.head_lr
     if head_lr and CONTRAST not in optim.lr_multipliers:
         optim = replace(optim, lr_multipliers={**optim.lr_multipliers, CONTRAST: head_lr / optim.lr})
