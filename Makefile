@@ -52,31 +52,9 @@ demo-forget:
 	@cmp -s $(DEMO)/made_from.new $(DEMO)/made_from || rm -rf $(addprefix $(DEMO)/,run clips.jsonl results.json report.html report.md curves.png videos)
 	@mv $(DEMO)/made_from.new $(DEMO)/made_from
 
-# The shipped desk model from nothing (docs/desk.md), some hours. A step that was cut off goes on when `make desk` is
-# called again; one that has its mark in $(DESK)/done is skipped, and done again when the mark is removed.
-DESK := outputs/desk
-SOURCE := $(BIN)/worldmodel collect --task place_a2b_left place_a2b_right babble --embodiment heron wren crane --episodes 160 --size 64 64
-AUTOENCODER := $(BIN)/python training/train_autoencoder.py configs/desk/autoencoder.yaml --resume
-WORLD_MODEL := $(BIN)/python training/train_world_model.py configs/desk/world_model.yaml --resume
-LATER := data.paths=[$(DESK)/source,$(DESK)/source2] fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
-STEPS := source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 shipped locator lacg
-step_source = $(SOURCE) --out $(DESK)/source
-step_source2 = $(SOURCE) --seed 1000 --out $(DESK)/source2
-step_target = $(BIN)/worldmodel collect --task place_a2b_left --embodiment finch --episodes 100 --size 64 64 --out $(DESK)/target
-step_heldout = $(BIN)/worldmodel collect --task place_a2b_left place_a2b_right --embodiment finch --episodes 64 --seed 100000 --size 64 64 --out $(DESK)/heldout
-step_autoencoder_start = $(AUTOENCODER)
-step_autoencoder = $(AUTOENCODER) foreground_weight=2 fit.steps=1700
-step_latents = $(BIN)/python training/encode_latents.py configs/desk/world_model.yaml data.paths=[$(DESK)/source,$(DESK)/source2] --processes 2
-step_acg = $(WORLD_MODEL)
-step_acg2 = $(WORLD_MODEL) start_from=$(DESK)/acg/model output=$(DESK)/acg2 fit.steps=6500 $(LATER)
-step_acg3 = $(WORLD_MODEL) start_from=$(DESK)/acg2/model output=$(DESK)/acg3 model.refiner_width=64 fit.steps=6000 fit.validate_every=750 $(LATER)
-step_lacg = $(WORLD_MODEL) model.pretrained=$(DESK)/acg3/model output=$(DESK)/lacg model.regime=lacg model.action_sum=true model.refiner_width=64 model.objective.idm_weight=1.0 fit.steps=6000 fit.optim.lr=1e-3 fit.validate_every=500 validation.num_rollouts=2 data.paths=[$(DESK)/source,$(DESK)/source2]
-step_shipped = $(BIN)/python training/ship_model.py $(DESK)/acg3 $(DESK)/shipped --config configs/desk/world_model.yaml
-step_locator = $(BIN)/python eval/train_locator.py $(DESK)/source $(DESK)/target output=$(DESK)/locator fit.steps=2500 frames_per_episode=12 --resume
-
+# The shipped desk model from nothing, some hours. Called again it goes on where it was cut off.
 desk: install
-	@mkdir -p $(DESK)/done
-	@$(foreach step,$(STEPS),if [ -e $(DESK)/done/$(step) ]; then echo "$(step): done before"; else echo "$(step): $(step_$(step))" && $(step_$(step)) && touch $(DESK)/done/$(step); fi && ) echo "the model: $(DESK)/shipped, the locator: $(DESK)/locator/locator"
+	@BIN=$(BIN) training/desk.sh
 
 clean:
 	rm -rf .venv outputs build *.egg-info

@@ -60,19 +60,23 @@ SCHEMAS: dict[str, type[Any]] = {
 }
 
 
-def make_desk(folder: Path, fail_at: str) -> tuple[int, list[str]]:
-    """Exit code, and the commands that were called, by programs that do nothing but say so."""
+def desk(folder: Path, command: list[str], fail_at: str = "nothing fails") -> tuple[int, list[str], str]:
+    """Exit code, calls of programs that do nothing but record them, and what was printed."""
     (folder / "calls").write_text("")
-    environment = {**os.environ, "FAIL_AT": fail_at}
-    done = subprocess.run(["make", "-s", "desk", "BIN=./bin"], cwd=folder, env=environment, check=False)
-    return done.returncode, (folder / "calls").read_text().splitlines()
+    environment = {**os.environ, "FAIL_AT": fail_at, "BIN": "./bin"}
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    return done.returncode, (folder / "calls").read_text().splitlines(), done.stdout + done.stderr
+
+
+MAKE_DESK = ["make", "-s", "desk", "BIN=./bin"]
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with our Makefile and an environment of such programs."""
+    """A folder with our Makefile, the script, and an environment of such programs."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    write(tmp_path, {"pyproject.toml", "constraints.txt"})
+    write(tmp_path, {"pyproject.toml", "constraints.txt", "training/desk.sh"})
+    shutil.copy(ROOT / "training/desk.sh", tmp_path / "training")
     write(tmp_path, {".venv/.installed", "bin/python", "bin/worldmodel"})
     for name in ("python", "worldmodel"):
         (tmp_path / "bin" / name).write_text(RECORDING)
@@ -81,18 +85,36 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_make_desk_goes_on_where_it_failed_and_skips_what_is_done(project: Path) -> None:
-    code, first = make_desk(project, "output=outputs/desk/acg2")
+    code, first, said = desk(project, MAKE_DESK, "output=outputs/desk/acg2")
     assert code
     assert len(first) == 9
-    code, second = make_desk(project, "nothing fails")
+    assert "start_from=outputs/desk/acg/model" in said  # each step shows its command
+    code, second, said = desk(project, MAKE_DESK)
     assert code == 0
+    assert "== acg: done before" in said
     assert second[0] == first[-1]
     assert len(first) - 1 + len(second) == 13
-    assert make_desk(project, "nothing fails") == (0, [])
+    assert desk(project, MAKE_DESK)[:2] == (0, [])
+
+
+def test_the_desk_script_lists_its_steps_and_does_one_alone(project: Path) -> None:
+    script = ["training/desk.sh"]
+    code, calls, said = desk(project, [*script, "--only", "target"])
+    assert (code, len(calls)) == (0, 1)
+    assert "--embodiment finch --episodes 100" in calls[0]
+    code, calls, said = desk(project, [*script, "--list"])
+    assert (code, calls, len(said.splitlines())) == (0, [], 13)
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("done")] == ["target"]
+    assert len(desk(project, [*script, "--only", "target"])[1]) == 1  # again, though it has its mark
+    assert len(desk(project, script)[1]) == 12
+    for wrong in (["--only", "nothing"], ["--only"], ["all"]):
+        code, calls, said = desk(project, [*script, *wrong])
+        assert (code, calls) == (2, [])
+        assert "STEP is one of: source source2 target" in said
 
 
 def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(project: Path) -> None:
-    _, calls = make_desk(project, "nothing fails")
+    _, calls, _ = desk(project, MAKE_DESK)
     configs: list[Any] = []
     for script, *words in (call.split() for call in calls):
         for name, schema in SCHEMAS.items():
