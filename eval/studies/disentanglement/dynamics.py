@@ -48,7 +48,7 @@ def read_curves(runs: Path, study: Study) -> list[Curve]:
 
 
 def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) -> None:
-    """A panel per score, a colour per family, a line style per row in it, a line per seed."""
+    """A panel per score, a color per family, a line style per row in it, a line per seed."""
     families = list(dict.fromkeys(curve.family for curve in curves))
     members = {
         family: list(dict.fromkeys(curve.name for curve in curves if curve.family == family))
@@ -61,9 +61,9 @@ def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) ->
             label = None if curve.name in labelled else curve.name.replace("_", " ")
             labelled.add(curve.name)
             style = STYLES[members[curve.family].index(curve.name) % len(STYLES)]
-            colour = f"C{families.index(curve.family) % 10}"
+            color = f"C{families.index(curve.family) % 10}"
             points = curve.points(score)
-            axis.plot(*points, color=colour, linestyle=style, label=label, linewidth=1.2)
+            axis.plot(*points, color=color, linestyle=style, label=label, linewidth=1.2)
         axis.set(title=score.replace("_", " "), xlabel="pictures seen")
         axis.set_xscale("log")  # at equal cost a VAE sees five times as many pictures as a diffusion model
         axis.grid(alpha=0.25)

@@ -21,16 +21,16 @@ def paired_difference(model: ScoredModel, control: ScoredModel, title: str) -> E
 
 
 def in_words(difference: Estimate, measure: str, digits: int) -> str:
-    """What the interval allows to say."""
+    """What the interval allows to say, as a sentence."""
     if not difference.count:
-        return f"{measure} was not computed"
+        return f"{measure} was not computed."
     if difference.count == 1:
-        return f"no difference in {measure} can be shown with one seed ({difference.text(digits)})"
+        return f"One seed cannot show a difference in {measure} ({difference.text(digits)})."
     if difference.low > 0:
-        return f"raises {measure} ({difference.text(digits)})"
+        return f"It raises {measure} ({difference.text(digits)})."
     if difference.high < 0:
-        return f"lowers {measure} ({difference.text(digits)})"
-    return f"no difference in {measure} is shown ({difference.text(digits)})"
+        return f"It lowers {measure} ({difference.text(digits)})."
+    return f"No difference in {measure} is shown ({difference.text(digits)})."
 
 
 def effect_section(models: Sequence[ScoredModel]) -> Section | None:
@@ -46,10 +46,10 @@ def effect_section(models: Sequence[ScoredModel]) -> Section | None:
         shown = {title: one.text(COLUMNS[title][2]) for title, one in differences.items()}
         rows.append((model.title, str(differences["FactorVAE"].count), *shown.values()))
         words = [in_words(differences[title], name, COLUMNS[title][2]) for title, name in MEASURES.items()]
-        sentences.append(Text(f"{model.title}: {'; '.join(words)}."))
+        sentences.append(Text(f"{model.title}: {' '.join(words)}"))
     note = (
         f"Per seed: the row's last weights less those of {control.title} (same start, steps and data, "
-        "without MCL); mean with its 95 % t interval, not corrected for the number of comparisons."
+        "without MCL). Mean with its 95 % t interval, not corrected for the number of comparisons."
     )
     table = Table(("with MCL", "seeds", *MEASURES), tuple(rows), note=note)
     return Section(f"What MCL changes: rows with MCL less {control.title}", (table, *sentences))

@@ -64,8 +64,8 @@ def ceiling_section(runs: Path, models: Sequence[ScoredModel]) -> Section | None
         if all(entry is not None for entry in found):
             rows.append((model.title, mean_estimate([entry["mean"] for entry in found]).text(2), ""))
     note = (
-        "PSNR of true latents, quantised and decoded: what decoding from concepts cannot exceed. EncDiff has "
-        "the decoder of the first stage; MDDiff trains it further in stage 1 and again in stage 2, so its "
+        "PSNR of true latents, quantized and decoded: what decoding from concepts cannot exceed. EncDiff has "
+        "the decoder of the first stage. MDDiff trains it further in stage 1 and again in stage 2. So its "
         "pictures have the advantage of a decoder that was trained longer."
     )
     table = Table(("decoder", "PSNR", "codes used"), tuple(rows), note=note)

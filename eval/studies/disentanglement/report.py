@@ -51,12 +51,12 @@ def write_report(
         cells.add(f"{origin.study_file.stem}/{key}", scores)
     figures = origin.runs / "figures"
     draw_dynamics(figures / "dynamics.png", read_curves(origin.runs, origin.study), ("factor_vae", "mig"))
-    caption = "scores of a few thousand pictures; a line per seed, a colour per family, MCL after its stage 1"
+    caption = "Scores of a few thousand pictures. A line per seed, a color per family, MCL after its stage 1."
     sections = [
         Section("Scores", (*failure_blocks(failures), comparison_table(models))),
         effect_section(models),
         ceiling_section(origin.runs, models),
-        Section("The paper", (paper_table(),)),
+        Section("Published numbers", (paper_table(),)),
         Section("During training", (Figures(((figures / "dynamics.png", caption),), True),)),
         Section("How this was made", made_by(origin, models)),
     ]
@@ -88,7 +88,8 @@ def made_by(origin: Origin, models: Sequence[ScoredModel]) -> tuple[Text, ...]:
     return (
         Text(f"Command: {origin.command}"),
         Text(f"Commit of the trainings: {', '.join(sorted(commits)) or 'not recorded'}"),
-        Text(f"Study: {origin.study_file} ({' '.join(origin.study.data)}); configs: {', '.join(configs)}"),
+        Text(f"Study: {origin.study_file} ({' '.join(origin.study.data)})"),
+        Text(f"Configs: {', '.join(configs)}"),
         Text(f"Seeds: {', '.join(seeds)}"),
     )
 
@@ -128,7 +129,7 @@ def picture_section(
     score = scored.values("FactorVAE")[number]
     text = Text(
         f"Shown: {folder.name.replace('seed', 'seed ')}, {scored.point} weights, the highest FactorVAE score "
-        f"of the row ({score:.3f}). Traversals: each row moves one code over its range; the label names the "
+        f"of the row ({score:.3f}). Traversals: each row moves one code over its range. The label names the "
         "factor that the code tells most about, and the share of the factor's entropy. Swaps: codes of one "
         "factor come from the target."
     )

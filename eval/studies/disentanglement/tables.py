@@ -1,4 +1,4 @@
-"""Scores of many runs as tables over seeds, beside what they cost and what the paper reports."""
+"""Scores of many runs as tables over seeds, beside what they cost and what is published."""
 
 import json
 import math
@@ -24,7 +24,8 @@ COLUMNS = {  # title -> section of the result, name, digits
     "FID": ("pictures", "fid", 2),
 }
 COSTS = ("active codes", "CPU min", "pictures", "parameters")
-# FactorVAE score and DCI disentanglement on Cars3D, Shapes3D and MPI3D: Table 1 of the paper. None is ours.
+SOURCE = "Factored Generative Models through Mechanism Diversity"
+# FactorVAE score and DCI disentanglement on Cars3D, Shapes3D and MPI3D: Table 1 of SOURCE. None is ours.
 PAPER_DATA = ("Cars3D", "Shapes3D", "MPI3D")
 PAPER = {  # mean +- standard deviation
     "FactorVAE": ".906+-.052, .161+-.019, .840+-.066, .611+-.082, .152+-.025, .240+-.051",
@@ -134,23 +135,22 @@ def comparison_table(models: Sequence[ScoredModel]) -> Table:
     )
     note = (
         "Mean over seeds with its 95 % t interval. 'best' is the checkpoint with the highest FactorVAE score "
-        "in passing, that is, chosen on the metric it is judged by; 'last' is not chosen. CPU minutes and "
-        "pictures include the first stage and the stages before; parameters are those trained in the row's "
+        "in passing, so it is chosen on the metric it is judged by. 'last' is not chosen. CPU minutes and "
+        "pictures include the first stage and the stages before. Parameters are those trained in the row's "
         "own stage. Active codes: standard deviation above 0.05."
     )
     if any(cell.endswith(" *") for row in rows for cell in row):
-        note += " * DCI on fewer points than published scores use, not comparable with them."
+        note += " * DCI on fewer points than published scores use: not comparable with them."
     counts = sorted({_counts(result) for model in models for result in model.results})
-    return Table(("model", "weights", "seeds", *COLUMNS, *COSTS), rows, note=f"{note} {'; '.join(counts)}.")
+    return Table(("model", "weights", "seeds", *COLUMNS, *COSTS), rows, note=f"{note} {'. '.join(counts)}.")
 
 
 def paper_table() -> Table:
-    """What the paper reports, for orientation."""
+    """What is published, for orientation."""
     header = ("method", *(f"{data} {score}" for data in PAPER_DATA for score in ("FactorVAE", "DCI")))
     rows = tuple((name, *values.replace("+-", " +- ").split(", ")) for name, values in PAPER.items())
-    return Table(
-        header, rows, note="Published by the paper (Table 1), not run by us; other data and budgets."
-    )
+    note = f"Published in '{SOURCE}' (Table 1), not run by us. Other data and budgets."
+    return Table(header, rows, note=note)
 
 
 def _number(entry: Any) -> float:

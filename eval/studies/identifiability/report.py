@@ -14,6 +14,7 @@ from studies.identifiability.cells import (
     PAPER_BASELINES,
     PAPER_TABLE,
     PAPER_TEXT,
+    SOURCE,
     Cell,
     best_of_restarts,
     find,
@@ -85,7 +86,7 @@ def ordering_table(cells: list[Cell]) -> list[str]:
 
 
 def sweep_table(cells: list[Cell], oracles: dict[str, Any]) -> list[str]:
-    """Median MCC over |U| beside the paper's and what bounds it."""
+    """Median MCC over |U| beside what is published and what bounds it."""
     lines = [_row(["h", "d_z", "model", *(f"|U| = {num}" for num in CONDITIONS)]), _row(["---"] * 8)]
     for dim in DIMS:
         lines.append(_row(["paper", str(dim), "MD-VAE", *(f"{value:.2f}" for value in PAPER_TABLE[dim])]))
@@ -205,7 +206,9 @@ def write_report(results: Path) -> None:
     text = [
         "# Identifiability study: tables",
         "",
-        "Written by `python eval/identifiability.py report`; do not edit.",
+        "Written by `python eval/identifiability.py report`. Do not edit.",
+        "",
+        f"'paper' marks numbers published in '{SOURCE}'.",
         "",
     ]
     for title, lines in sections.items():

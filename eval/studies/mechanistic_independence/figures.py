@@ -78,8 +78,8 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
     )
     text = (
         "Recovery: R^2 of true factors from matched estimated factors, minus that from the best unmatched "
-        "one; mean over seeds [95 % interval]. The column counts blocks as trained for criteria that know "
-        "them, and blocks read off the support graph for criteria on coordinates; both readings follow."
+        "one. Mean over seeds [95 % interval]. The column takes blocks as trained for criteria that know "
+        "them. For criteria on coordinates it takes blocks read off the support graph. Both readings follow."
     )
     picture = ("Recovery against overlap", recovery_figure(found, score_name))
     return Section("Recovery against overlap", text, header, tuple(rows), (picture,))
@@ -123,7 +123,7 @@ def gap_section(gaps: list[dict[str, Any]]) -> Section:
     text = (
         "True basis / randomly rotated basis, mean over 5 generators and 64 points. A criterion can single "
         "out the factors only where the first number beats the second. Components: exact zeros, edges united "
-        "over the points; any basis: the row matroid, at the point with the fewest."
+        "over the points. Any basis: the row matroid, at the point with the fewest."
     )
     return Section("The gap that each criterion uses", text, header, rows)
 
@@ -149,7 +149,7 @@ def selection_section(found: Results, score_name: Callable[[str], str]) -> Secti
         *("by contrast", "by sparse volume", "by reconstruction"),
     )
     text = (
-        "Recovery of the seed that a rule picks; ties are averaged. Component count: components of the graph "
+        "Recovery of the seed that a rule picks. Ties are averaged. Component count: components of the graph "
         f"of the three blocks, summed over the least edge weights {WEIGHTS}."
     )
     return Section("Component count as a selection rule", text, header, tuple(rows))

@@ -1,4 +1,4 @@
-"""The page of `table2.py`: our numbers, what MCL does, and the paper's table beside them."""
+"""The page of `table2.py`: our numbers, what MCL does, and the published table beside them."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ from worldmodel.report.figures import PointPanel, draw_points
 from worldmodel.report.html_page import Block, Figures, Page, Section, Table, Text, Verdict, write_page
 from worldmodel.report.intervals import estimate_of
 
-# Table 2 of the paper: RoboTwin, Wan 1.4B, other cameras and scenes; SSIM, PSNR, MSE, SSIM of the last frame.
+SOURCE = "Factored Generative Models through Mechanism Diversity"
+# Table 2 of SOURCE: RoboTwin, Wan 1.4B, other cameras and scenes; SSIM, PSNR, MSE, SSIM of the last frame.
 PAPER_TABLE_2 = {
     "acg": {"target": (0.763, 18.61, 0.0138, 0.735), "transfer": (0.763, 18.45, 0.0143, 0.732)},
     "acg_mcl": {"target": (0.765, 18.73, 0.0134, 0.737), "transfer": (0.765, 18.58, 0.0138, 0.739)},
@@ -27,8 +28,8 @@ PAPER_TABLE_2 = {
     "lacg_mcl": {"target": (0.772, 18.99, 0.0125, 0.749), "transfer": (0.784, 19.33, 0.0115, 0.758)},
 }
 DRIVES = (
-    "What drives the videos: LACG rows latent actions, which are inferred from the true future video; "
-    "LACG+controller and ACG rows the recorded robot actions."
+    "What drives the videos: in LACG rows latent actions, which are inferred from the true future video. In "
+    "ACG and LACG+controller rows the recorded robot actions."
 )
 PAPER_COLUMNS = {"SSIM": 3, "PSNR dB": 2, "MSE": 4, "SSIM, last frame": 3}  # title -> digits
 TASK_TITLES = {"target": "target task", "transfer": "transfer task, never trained"}
@@ -54,7 +55,7 @@ def write_table(results: Mapping[str, Any], output: Path) -> Path:
         Section("At a glance", (Figures(((figure, caption),), is_wide=True), Text(DRIVES))),
         *(Section(title, tuple(_task_blocks(results["tasks"][task]))) for task, title in _present(results)),
         Section("What MCL does", tuple(_mcl_blocks(results))),
-        Section("The paper's Table 2", (_paper_table(),)),
+        Section("The published Table 2", (_paper_table(),)),
     ]
     return write_page(Page("Table 2", lead, tuple(sections)), output, "table2")
 
@@ -127,7 +128,7 @@ def _wins(found: Mapping[str, Any]) -> Table:
         ("row", *(row_title(name) for name in controls)),
         rows,
         title="Episodes in which true actions score better (PSNR of moving pixels)",
-        note="Shares and 95 % Wilson intervals of each seed, averaged; a tie is no win.",
+        note="Shares and 95 % Wilson intervals of each seed, averaged. A tie is no win.",
     )
 
 
@@ -148,8 +149,8 @@ def _mcl_blocks(results: Mapping[str, Any]) -> list[Block]:
         return [Text("No pair of rows with and without MCL is finished yet.")]
     header = ("with MCL minus without", *(title for title, _ in columns.values()))
     note = (
-        "Paired by seed and episode: the two models of a pair start from the same weights, see the same data "
-        "in the same order and are rolled out from the same noise."
+        "Paired by seed and episode. The two models of a pair start from the same weights and see the same "
+        "data in the same order. They are rolled out from the same noise."
     )
     return [*verdicts, Table(header, tuple(rows), note=note)]
 
@@ -186,8 +187,8 @@ def _paper_table() -> Table:
     )
     header = ("row", *(f"{title}, {task}" for task in TASK_TITLES for title in PAPER_COLUMNS))
     note = (
-        "Quoted from the paper, not run by us: RoboTwin scenes, Wan 1.4B, no intervals given. Other pictures "
-        "have other levels of PSNR and SSIM; only the order of rows can be compared with ours. Its "
-        "PSNR is that of its MSE, as our PSNR of clips."
+        f"Quoted from '{SOURCE}', not run by us: RoboTwin scenes, Wan 1.4B, no intervals given. Other "
+        "pictures have other levels of PSNR and SSIM. Only the order of rows can be compared with ours. The "
+        "published PSNR is that of the MSE, as our PSNR of clips."
     )
     return Table(header, rows, note=note)

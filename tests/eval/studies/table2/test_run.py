@@ -222,7 +222,7 @@ def test_the_page_shows_ours_and_marks_the_papers(config):
     assert "ACG, target task: MCL helps." in text
     assert "LACG, target task: MCL makes no difference" in text
     assert "| LACG+MCL (paper) | 0.772 | 18.99 | 0.0125 | 0.749 | 0.784 | 19.33 | 0.0115 | 0.758 |" in text
-    assert "not run by us" in text
+    assert "Factored Generative Models through Mechanism Diversity', not run by us" in text
     assert "LACG rows latent actions, which are inferred from the true future video" in text
     assert "action error, half ranges" in text
     assert "LACG+MCL (2 seeds)" in text
