@@ -20,7 +20,7 @@ from worldmodel.config import save_config
 from worldmodel.files import replaced_folder, write_json, write_tensors
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE, read_description
 from worldmodel.models.world_model.model_card import model_card
-from worldmodel.training.runs.model_history import draw_curves, read_stages, training_section, with_texts
+from worldmodel.training.runs.model_history import draw_stages, read_stages, training_section, with_texts
 
 
 def ship(
@@ -59,7 +59,7 @@ def ship(
         save_config(stages[-1].config, new / "training.yaml")
         card = model_card(known.config, known.contract, known.normalizer)
         (new / "README.md").write_text(f"{card}\n{training_section(stages, config)}")
-        draw_curves(stages, new / "curves.png")
+        draw_stages(stages, new / "curves.png")
     return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 

@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 from studies.disentanglement.rows import Study
-from worldmodel.report.figures import save_figure
+from worldmodel.report.figures import save_figure, styled
 from worldmodel.training.runs.concept_cost import read_cost
 
 STYLES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (8, 3)))
@@ -47,6 +44,7 @@ def read_curves(runs: Path, study: Study) -> list[Curve]:
     return curves
 
 
+@styled
 def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) -> None:
     """A panel per score, a color per family, a line style per row in it, a line per seed."""
     families = list(dict.fromkeys(curve.family for curve in curves))
@@ -54,7 +52,8 @@ def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) ->
         family: list(dict.fromkeys(curve.name for curve in curves if curve.family == family))
         for family in families
     }
-    figure, axes = plt.subplots(1, len(scores), figsize=(5.2 * len(scores), 3.6), squeeze=False)
+    figure = Figure(figsize=(5.2 * len(scores), 3.6))
+    axes = figure.subplots(1, len(scores), squeeze=False)
     for axis, score in zip(axes[0], scores, strict=True):
         labelled: set[str] = set()
         for curve in curves:
@@ -66,9 +65,8 @@ def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) ->
             axis.plot(*points, color=color, linestyle=style, label=label, linewidth=1.2)
         axis.set(title=score.replace("_", " "), xlabel="pictures seen")
         axis.set_xscale("log")  # at equal cost a VAE sees five times as many pictures as a diffusion model
-        axis.grid(alpha=0.25)
     if curves:
-        axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+        axes[0][-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     save_figure(figure, path)
 
 

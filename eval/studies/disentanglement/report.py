@@ -18,10 +18,10 @@ from worldmodel.evaluation.concepts.models import SampledPictures, open_concept_
 from worldmodel.evaluation.concepts.pictures import (
     code_meanings,
     draw_attention,
-    draw_rows,
     factor_swaps,
     traversals,
 )
+from worldmodel.report.figures import draw_rows
 from worldmodel.report.html_page import Figures, Page, Section, Text, Verdict, write_page
 
 

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from studies.cells_file import read_cells
 from studies.mechanistic_independence.training import CellConfig
-from worldmodel.report.intervals import mean_interval
+from worldmodel.report.figures import styled
+from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Section, write_page
 
 LABELS = {
@@ -46,11 +47,6 @@ def scores(result: dict[str, Any], name: str, step: int = -1) -> np.ndarray:
     return np.array(result["trace"][step][name], float)  # None where a seed diverged
 
 
-def spread(values: np.ndarray) -> str:
-    low, high = mean_interval(values)
-    return f"{values.mean():.3f} [{low:.3f}, {high:.3f}]"
-
-
 def recovery_section(found: Results, score_name: Callable[[str], str]) -> Section:
     """Recovery against overlap, and how many seeds were solved."""
     rows = []
@@ -64,10 +60,10 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
                 LABELS[config["objective"]],
                 f"{config['weight']:g}",
                 str(config["steps"]),
-                spread(values),
+                mean_estimate(values).text(3),
                 f"{(values > SOLVED).sum()}/{len(values)}",
-                spread(scores(result, "recovery")),
-                spread(scores(result, "regrouped_recovery")),
+                mean_estimate(scores(result, "recovery")).text(3),
+                mean_estimate(scores(result, "regrouped_recovery")).text(3),
                 f"{scores(result, 'unexplained').mean():.3f}",
                 f"{result['cpu_seconds']:.0f}",
             )
@@ -78,13 +74,14 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
     )
     text = (
         "Recovery: R^2 of true factors from matched estimated factors, minus that from the best unmatched "
-        "one. Mean over seeds [95 % interval]. The column takes blocks as trained for criteria that know "
+        "one. Mean over seeds [95 % t interval]. The column takes blocks as trained for criteria that know "
         "them. For criteria on coordinates it takes blocks read off the support graph. Both readings follow."
     )
     picture = ("Recovery against overlap", recovery_figure(found, score_name))
     return Section("Recovery against overlap", text, header, tuple(rows), (picture,))
 
 
+@styled
 def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
     figure = Figure(figsize=(10, 4), layout="constrained")
     axis = figure.subplots()
@@ -99,8 +96,7 @@ def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
         for place, points in zip(shifted, values, strict=True):
             axis.scatter([place] * len(points), points, s=16, alpha=0.6, color=f"C{number}", linewidths=0)
     axis.set(xlabel="overlap of supports, %", ylabel="recovery (points: seeds)", ylim=(-0.05, 1.05))
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    axis.grid(alpha=0.3)
+    axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -196,6 +192,7 @@ def stopping_index(trace: list[dict[str, Any]], seed: int, name: str = "block_me
     return len(counts) - 1
 
 
+@styled
 def _traces(found: Results, score_name: Callable[[str], str]) -> tuple[str, Figure]:
     """Recovery and component count over training, for the two criteria of the comparison."""
     figure = Figure(figsize=(9, 3.5), layout="constrained")
@@ -212,7 +209,7 @@ def _traces(found: Results, score_name: Callable[[str], str]) -> tuple[str, Figu
             right.plot(steps, counts, **style)
     left.set(xlabel="step", ylabel="recovery, mean over seeds", ylim=(0, 1.03))
     right.set(xlabel="step", ylabel="components, mean over weights", ylim=(0.9, 3.1))
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
     return "During training: recovery and components under D (lines) and S (dashes)", figure
 
 

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 from studies.cells_file import read_cells
-from worldmodel.files import atomic_file, write_text
+from worldmodel.files import write_text
+from worldmodel.report.figures import INK, save_figure, styled
 
 ORDER = ("uniform", "laplace", "normal", "dsprites")  # of the cells in tables and figures
 FIGURES = {
@@ -84,26 +82,25 @@ def _health(cells: list[dict]) -> str:
     return "\n".join(lines)
 
 
+@styled
 def _figure(cells: list[dict], kind: str, title: str, names: tuple[str, ...], path: Path) -> None:
-    figure, axes = plt.subplots(1, len(names), figsize=(3 * len(names), 0.4 * len(cells) + 1.2), sharey=True)
+    figure = Figure(figsize=(3 * len(names), 0.4 * len(cells) + 1.2), layout="constrained")
+    axes = figure.subplots(1, len(names), sharey=True)
     for axis, name in zip(axes, names, strict=True):
         for row, cell in enumerate(cells):
             values = _values(cell, kind, name)
             axis.scatter(
                 values, np.full(len(values), row), s=14, alpha=0.6, color=f"C{row // 2}", linewidths=0
             )
-            axis.scatter(values.mean(), row, marker="|", s=180, color="black")
-        axis.set_title(LABELS[name], fontsize=9)
-        axis.set_xlabel("0 is exact" if name.startswith("epsilon") else "1 is exact", fontsize=8)
+            axis.scatter(values.mean(), row, marker="|", s=180, color=INK)
+        axis.set_title(LABELS[name])
+        axis.set_xlabel("0 is exact" if name.startswith("epsilon") else "1 is exact")
         axis.set_xlim(0, max(1.02, axis.get_xlim()[1]))
-        axis.grid(axis="x", alpha=0.3)
-    axes[0].set_yticks(range(len(cells)), [cell["cell"] for cell in cells], fontsize=8)
+        axis.grid(visible=False, axis="y")
+    axes[0].set_yticks(range(len(cells)), [cell["cell"] for cell in cells])
     axes[0].invert_yaxis()
-    figure.suptitle(f"Agreement {title}: every point a pair or a run, the bar their mean", fontsize=10)
-    figure.tight_layout()
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, dpi=110, format="png")
-    plt.close(figure)
+    figure.suptitle(f"Agreement {title}: every point a pair or a run, the bar their mean")
+    save_figure(figure, path)
 
 
 def _values(cell: dict, kind: str, name: str) -> np.ndarray:

@@ -27,6 +27,7 @@ from worldmodel.diagnostics.mechanisms.mechanistic import (
     compositional_contrast,
     type_d,
 )
+from worldmodel.report.figures import PALETTE, plain, styled
 from worldmodel.report.intervals import Interval, interval_text, mean_interval
 from worldmodel.report.page import Section
 from worldmodel.types import evenly_spread
@@ -78,6 +79,7 @@ class ActionChannel:
     def _between(self, interval: Interval) -> str:
         return interval_text(interval, self.num_samples)
 
+    @styled
     def figure(self) -> Figure:
         """One row per group, one column per frame, all on one scale; the last row is the strongest group."""
         num_groups, num_frames = self.strength.shape
@@ -85,18 +87,19 @@ class ActionChannel:
         figure = Figure(figsize=(2 * len(columns), 2 * (num_groups + 1)))
         axes = figure.subplots(num_groups + 1, len(columns), squeeze=False)
         top = max(float(self.maps.max()), 1e-12)
-        colors = [GROUP_COLORS[number % len(GROUP_COLORS)] for number in range(num_groups)]
+        colors = [PALETTE[number % len(PALETTE)] for number in range(num_groups)]
         for column, frame in enumerate(columns):
             for row, name in enumerate(self.groups):
                 axes[row][column].imshow(self.maps[row, frame], vmin=0, vmax=top, cmap="magma")
-                axes[row][column].set_title(f"{name}, frame {frame}", fontsize=8)
+                axes[row][column].set_title(f"{plain(name)}, frame {frame}", fontsize=8)
             axes[-1][column].imshow(
                 self.owners()[frame], cmap=ListedColormap(["black", *colors]), vmin=-1, vmax=num_groups - 1
             )
             axes[-1][column].set_title("strongest", fontsize=8)
         for axis in axes.flat:
             axis.set_axis_off()
-        keys = [Patch(color=color, label=name) for color, name in zip(colors, self.groups, strict=True)]
+        names = map(plain, self.groups)
+        keys = [Patch(color=color, label=name) for color, name in zip(colors, names, strict=True)]
         figure.legend(handles=[*keys, Patch(color="black", label="none")], loc="lower center", ncols=8)
         return figure
 

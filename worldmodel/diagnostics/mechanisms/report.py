@@ -33,6 +33,7 @@ from worldmodel.diagnostics.mechanisms.support_graph import (
     irreducible_components,
     support_graph,
 )
+from worldmodel.report.figures import styled
 from worldmodel.report.intervals import Interval, interval_text
 from worldmodel.report.page import Section
 
@@ -188,6 +189,7 @@ def _graph_text(graph: SupportGraph) -> str:
     )
 
 
+@styled
 def _curves(report: MechanisticReport) -> Figure:
     figure = Figure(figsize=(8, 3))
     left, right = figure.subplots(1, 2)
@@ -211,10 +213,12 @@ def _curves(report: MechanisticReport) -> Figure:
     return figure
 
 
+@styled
 def _weights(graph: SupportGraph) -> Figure:
     figure = Figure(figsize=(8, 3))
     left, right = figure.subplots(1, 2)
-    picture = left.imshow(graph.weights, vmin=0, vmax=1, cmap="viridis")
+    picture = left.imshow(graph.weights, vmin=0, vmax=1)
+    left.grid(visible=False)
     left.set(xlabel="coordinate", ylabel="coordinate")
     figure.colorbar(picture, ax=left)
     levels = np.linspace(0, 1, 201)

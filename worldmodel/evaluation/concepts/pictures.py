@@ -1,6 +1,5 @@
 """What codes do to pictures: traversals, factor swaps, and attention to concepts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.diagnostics import mig
 from worldmodel.diagnostics.scores.factor_sampling import FEW_POINTS
@@ -21,7 +17,7 @@ from worldmodel.diagnostics.scores.information import entropies
 from worldmodel.models.concepts.attention import concept_attention
 from worldmodel.models.concepts.mddiff import MDDiff
 from worldmodel.models.concepts.protocol import ConceptModel
-from worldmodel.report.figures import save_figure
+from worldmodel.report.figures import draw_rows
 from worldmodel.types import to_unit_range
 
 DEAD = 0.05  # standard deviation below which a code is not shown, as in the FactorVAE score
@@ -110,21 +106,6 @@ def factor_swaps(
     return {name: pictures.cpu() for name, pictures in columns.items()}
 
 
-def draw_rows(path: Path, rows: Mapping[str, Float[Tensor, "n 3 H W"]]) -> None:
-    """A labeled row of pictures each."""
-    columns = max(len(row) for row in rows.values())
-    size = (0.8 * columns, 0.8 * len(rows))
-    figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
-    for line, (name, pictures) in zip(axes, rows.items(), strict=True):
-        for axis, picture in zip(line, pictures, strict=False):
-            axis.imshow(picture.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
-        for axis in line:
-            axis.set(xticks=[], yticks=[])
-        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
-    figure.subplots_adjust(0, 0, 1, 1, wspace=0.04, hspace=0.04)  # labels stand outside
-    save_figure(figure, path)
-
-
 def draw_attention(
     path: Path, model: MDDiff, meanings: CodeMeanings, images: Tensor, rows: int = 8
 ) -> tuple[float, float]:
@@ -148,6 +129,6 @@ def attention_overlays(
     smooth = F.interpolate(attention, size=images.shape[-2:], mode="bilinear", align_corners=False)
     low, high = (float(end) for end in smooth.aminmax()) if smooth.numel() else (0.0, 0.0)
     level = (smooth - low) / max(high - low, 1e-9)
-    colors = torch.from_numpy(plt.get_cmap("inferno")(level.numpy())[..., :3]).float().movedim(-1, 2)
+    colors = torch.from_numpy(matplotlib.colormaps["inferno"](level.numpy())[..., :3]).float().movedim(-1, 2)
     gray = images.float().mean(1, keepdim=True)[:, None] / 255
     return 0.7 * colors + 0.3 * gray, low, high

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from worldmodel.config import load_config
+from worldmodel.report.figures import INK, PALETTE, plain, save_figure, styled
 from worldmodel.training.runs.world_model import TrainConfig
 
 CURVES = {"reconstruction": "latent error", "rollout_psnr": "PSNR of rollouts, dB"}
 KINDS: dict[str, dict[str, Any]] = {
-    "train": {"color": "tab:blue", "alpha": 0.35},
-    "validation": {"color": "tab:orange", "marker": "o", "markersize": 3},
+    "train": {"color": PALETTE[0], "alpha": 0.35},
+    "validation": {"color": PALETTE[1], "marker": "o", "markersize": 3},
 }
 
 T = TypeVar("T")
@@ -129,9 +127,11 @@ def training_section(stages: Sequence[Stage], base: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw_curves(stages: Sequence[Stage], picture: Path) -> None:
+@styled
+def draw_stages(stages: Sequence[Stage], picture: Path) -> None:
     """Training and validation numbers against the steps of all stages."""
-    figure, axes = pyplot.subplots(1, len(CURVES), figsize=(9, 3), layout="constrained")
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots(1, len(CURVES), squeeze=False)[0]
     for axis, (key, title) in zip(axes, CURVES.items(), strict=True):
         first = 0
         for stage in stages:
@@ -141,12 +141,11 @@ def draw_curves(stages: Sequence[Stage], picture: Path) -> None:
                 axis.plot(
                     [first + row["step"] for row in rows], [row[key] for row in rows], label=label, **style
                 )
-            axis.axvline(first, color="gray", linewidth=0.8, linestyle=":")
-            axis.text(first, 1, f" {stage.name}", transform=axis.get_xaxis_transform(), va="top", fontsize=8)
+            axis.axvline(first, color=INK, linewidth=0.8, linestyle=":")
+            name = f" {plain(stage.name)}"
+            axis.text(first, 1, name, transform=axis.get_xaxis_transform(), va="top", fontsize=8)
             first += stage.num_steps
         axis.set(title=title, xlabel="step")
-        axis.grid(alpha=0.3)
         if axis.get_legend_handles_labels()[1]:
             axis.legend()
-    figure.savefig(picture, dpi=110)
-    pyplot.close(figure)
+    save_figure(figure, picture)

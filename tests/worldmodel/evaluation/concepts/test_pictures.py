@@ -1,16 +1,12 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.support.concept_stand_ins import StripeReader, striped
 from worldmodel.data.factors.types import grid_index
 from worldmodel.evaluation.concepts.pictures import (
     attention_overlays,
     code_meanings,
-    draw_rows,
     factor_swaps,
     traversals,
 )
@@ -61,12 +57,6 @@ def test_a_swap_takes_one_factor_from_the_target() -> None:
     right = data.images(grid_index(data, expected)).float() / 255
     assert torch.allclose(columns["b"], right, atol=1e-6)
     assert torch.allclose(columns["rebuilt"], columns["source"], atol=1e-6)
-
-
-def test_rows_are_drawn(tmp_path: Path) -> None:
-    draw_rows(tmp_path / "sub/rows.png", {"one": torch.rand(3, 3, 8, 8), "two": torch.rand(2, 3, 8, 8)})
-    with Image.open(tmp_path / "sub/rows.png") as picture:
-        assert picture.width > picture.height > 50
 
 
 def test_attention_is_shown_on_one_scale() -> None:
