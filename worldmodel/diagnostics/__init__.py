@@ -1,6 +1,9 @@
 """Measures of disentanglement, identifiability and mechanistic independence, on arrays and callables."""
 
 from worldmodel.diagnostics.actions.action_channel import action_channel
+from worldmodel.diagnostics.contexts.concept_directions import concept_directions
+from worldmodel.diagnostics.contexts.concept_mcc import concept_mcc
+from worldmodel.diagnostics.contexts.sliced_wasserstein import sliced_wasserstein
 from worldmodel.diagnostics.identifiability.ica import IcaAligner
 from worldmodel.diagnostics.identifiability.mcc import mcc
 from worldmodel.diagnostics.identifiability.near_identifiability import NearIdentifiability
@@ -41,6 +44,8 @@ __all__ = [
     "check_alignment",
     "compositional_contrast",
     "compositional_contrast_loss",
+    "concept_directions",
+    "concept_mcc",
     "dci",
     "factor_vae_score",
     "gaussian_total_correlation",
@@ -55,6 +60,7 @@ __all__ = [
     "mig",
     "modularity",
     "sap",
+    "sliced_wasserstein",
     "sparse_volume_loss",
     "sparsity_gap",
     "support_graph",

@@ -63,10 +63,10 @@ class ContextModuleConfig:
         """Size of z."""
         return self.num_concepts * self.in_width
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Of a block, from the latent to the code."""
-        return tuple(np.linspace(self.in_width, self.out_width, self.depth).round().astype(int).tolist())
+
+def block_widths(config: ContextModuleConfig) -> tuple[int, ...]:
+    """Of a concept's block, from the latent to the code."""
+    return tuple(np.linspace(config.in_width, config.out_width, config.depth).round().astype(int).tolist())
 
 
 class ContextModule(nn.Module):
@@ -81,7 +81,7 @@ class ContextModule(nn.Module):
     def __init__(self, config: ContextModuleConfig, out_dim: int) -> None:
         super().__init__()
         self.config = config
-        count, widths, is_identity = config.num_concepts, config.widths, config.start == "identity"
+        count, widths, is_identity = config.num_concepts, block_widths(config), config.start == "identity"
         self.noise = NoiseLayer(count, widths[0], config.mask_observational, is_identity)
         self.expressive = nn.Sequential(
             *(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from worldmodel.models.contexts.context_module import ContextModule, ContextModuleConfig
+from worldmodel.models.contexts.context_module import ContextModule, ContextModuleConfig, block_widths
 
 SMALL = ContextModuleConfig(num_concepts=4, in_width=3, out_width=2, depth=3, norm="none")
 FORMS: list[dict[str, Any]] = [
@@ -213,9 +213,9 @@ def test_group_norms_are_those_of_the_blocks_that_may_act() -> None:
 
 
 def test_widths_go_evenly_from_latent_to_code() -> None:
-    assert ContextModuleConfig(in_width=32, out_width=8, depth=2).widths == (32, 8)
-    assert ContextModuleConfig(in_width=2, out_width=10, depth=5).widths == (2, 4, 6, 8, 10)
-    assert ContextModuleConfig(in_width=4, out_width=4, depth=1).widths == (4,)
+    assert block_widths(ContextModuleConfig(in_width=32, out_width=8, depth=2)) == (32, 8)
+    assert block_widths(ContextModuleConfig(in_width=2, out_width=10, depth=5)) == (2, 4, 6, 8, 10)
+    assert block_widths(ContextModuleConfig(in_width=4, out_width=4, depth=1)) == (4,)
 
 
 @pytest.mark.parametrize(

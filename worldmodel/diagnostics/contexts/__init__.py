@@ -1,0 +1,1 @@
+"""Measures of models whose concepts can be intervened on."""
