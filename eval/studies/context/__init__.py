@@ -1,0 +1,1 @@
+"""Do interventions that were learned one by one compose?"""

@@ -1,0 +1,76 @@
+"""Train and score every row of the context study; a study that was cut off goes on where it was.
+
+python eval/context_study.py configs/context/study.yaml [key=value ...]        --help lists the keys
+python eval/context_study.py configs/context/study.yaml --report
+
+Writes RESULTS/cells.jsonl line by line, then RESULTS/tables.md and pictures. Exit code 0 all done, 2 wrong
+settings, 130 or 143 stopped by a signal.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from studies.cells_file import finite, open_cells
+from studies.context.cells import (
+    ContextStudyConfig,
+    StoppedError,
+    plan,
+    reference_record,
+    run_cell,
+    training_config,
+)
+from studies.context.report import write_report
+from worldmodel.config import describe_config, load_config
+from worldmodel.training.loop.signals import EXIT_STOPPED
+
+STUDY = "context"
+
+
+def run(study: ContextStudyConfig) -> None:
+    """All cells that have no record yet."""
+    cells = list(plan(study))
+    for cell in cells:
+        training_config(study, cell)  # a wrong setting is refused before anything is trained
+    records = open_cells(Path(study.results), STUDY)
+    for dataset in study.datasets:
+        if f"{dataset}/real" not in records:
+            records.add(f"{dataset}/real", finite(reference_record(study, dataset)))
+    for number, cell in enumerate(cells, 1):
+        if cell.key in records:
+            continue
+        started = time.monotonic()
+        record = finite(run_cell(study, cell))
+        records.add(cell.key, record)
+        shown = {name: round(record[name], 3) for name in ("concept", "composition", "elbo") if record[name]}
+        print(f"[{number}/{len(cells)}] {cell.key}: {shown}, {time.monotonic() - started:.0f} s", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="keys:\n" + "\n".join(describe_config(ContextStudyConfig)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", metavar="STUDY.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument(
+        "--report", action="store_true", help="only write tables and pictures of what is there"
+    )
+    arguments = parser.parse_intermixed_args(argv)
+    try:
+        study = load_config(ContextStudyConfig, arguments.study, arguments.overrides)
+        if not arguments.report:
+            run(study)
+        for path in write_report(study):
+            print(path)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        return EXIT_STOPPED
+    return 0

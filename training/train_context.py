@@ -1,0 +1,8 @@
+"""Train a context model, or a model that it is compared with."""
+
+import sys
+
+from worldmodel.training.context import main
+
+if __name__ == "__main__":
+    sys.exit(main())
