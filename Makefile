@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 
-.PHONY: install test test-slow lint format demo demo-forget desk clean
+.PHONY: install test test-slow lint format docs demo demo-forget desk clean
 
 install: .venv/.installed
 
@@ -32,6 +32,15 @@ lint: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site, in outputs/site; a broken link or anchor is an error. It asks for the extra `docs` when it is first built.
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open outputs/site/index.html in a browser"
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	@touch $@
 
 # A robot that the shipped model has never seen: simulate a few episodes, fine-tune, roll out on others, report.
 DEMO := outputs/demo

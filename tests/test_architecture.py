@@ -30,6 +30,7 @@ TOP_LEVEL = {
     *PACKAGES,
     *("configs", "tests", "docs", ".ci"),
     *("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "Makefile", ".gitignore"),
+    *("mkdocs.yml", "CITATION.cff"),
 }
 
 
