@@ -1,0 +1,83 @@
+"""Every command and code block of README and docs runs, and the prose keeps its bounds."""
+
+from pathlib import Path
+
+import pytest
+from tests.support import doc_commands
+from tests.support.doc_blocks import Block, code_blocks, commands
+from tests.support.prose import measure
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_CODE = [
+    page for page in PAGES if any(block.language in ("bash", "python") for block in code_blocks(page))
+]
+SHOWN = {"", "text", "yaml", "bibtex"}  # languages that are only looked at
+LONGEST_README = 120
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def go_through(page: Path, folder: Path, *, with_slow: bool) -> None:
+    """All blocks of a page in order, in one folder and one namespace, as a reader would."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    with doc_commands.scratch(folder):
+        for block in code_blocks(page):
+            is_run = block.mode == "run" or (block.mode == "slow" and with_slow)
+            try:
+                follow(block, names, is_run)
+            except Exception as error:
+                raise AssertionError(f"{block.place} does not work: {error}") from error
+
+
+def follow(block: Block, names: dict[str, object], is_run: bool) -> None:
+    if block.title:
+        Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+        Path(block.title).write_text(block.text)
+    elif block.language == "python":
+        code = compile(block.text, block.place, "exec")
+        if is_run:
+            exec(code, names)
+    elif block.language == "bash":
+        for words in commands(block.text):
+            (doc_commands.run if is_run else doc_commands.parse)(words)
+    else:
+        assert block.language in SHOWN, f"{block.place}: no test for {block.language!r}"
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    go_through(page, tmp_path, with_slow=False)
+
+
+SLOW = [page for page in WITH_CODE if any(block.mode == "slow" for block in code_blocks(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", SLOW, ids=name_of)
+def test_the_slow_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    go_through(page, tmp_path, with_slow=True)
+
+
+def test_what_is_never_run_has_a_reason() -> None:
+    silent = [
+        block.place
+        for page in PAGES
+        for block in code_blocks(page)
+        if block.mode == "skip" and not block.reason
+    ]
+    assert not silent, silent
+
+
+def test_the_prose_is_plain() -> None:
+    found = measure(page.read_text() for page in PAGES)
+    assert found.median_words <= 17, found
+    assert found.semicolons_per_100 <= 5, found
+    assert found.long_share <= 0.02, found
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
