@@ -1,7 +1,7 @@
-"""Joint and end-effector conventions of two-armed robots, both directions.
+"""Joint and pose conventions of two-armed robots, both directions.
 
 A joint vector is [left joints, left gripper, right joints, right gripper]. Arm sizes come from the data:
-6 + 6 gives 14 columns, 7 + 7 gives 16. An end-effector vector is [x y z, quaternion, gripper] per arm: 16.
+6 + 6 gives 14 columns, 7 + 7 gives 16. A pose vector is [x y z, quaternion, gripper] per arm: 16.
 Quaternions are w x y z here; SciPy and some LeRobot sets use x y z w. Grippers are 1 = open, 0 = closed.
 """
 
@@ -59,9 +59,7 @@ class ArmParts:
         return ArmLayout(self.left_arm.shape[1], self.right_arm.shape[1])
 
 
-END_EFFECTOR_NAMES = tuple(
-    f"{side}_{part}" for side in ("left", "right") for part in (*POSE_PARTS, "gripper")
-)
+POSE_NAMES = tuple(f"{side}_{part}" for side in ("left", "right") for part in (*POSE_PARTS, "gripper"))
 
 
 def layout_from_names(names: Sequence[str]) -> ArmLayout:

@@ -164,6 +164,8 @@ def _strip(episode: Episode, width: int, num_traces: int) -> tuple[Image.Image, 
 
 def _strip_title(episode: Episode, num_shown: int) -> str:
     total = episode.robot_actions.shape[1]
-    note = f"actions ({num_shown} of {total} shown)" if num_shown < total else "actions"
+    note = episode.action_space.replace("_", " ") or "actions"
+    if num_shown < total:
+        note += f" ({num_shown} of {total} shown)"
     text = episode.instructions[0] if episode.instructions else episode.task
     return f"{note}: {text}" if text else note

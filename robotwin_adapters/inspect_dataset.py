@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_action_video
 from robotwin_adapters.open_dataset import describe_format
+from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import choose_camera, find_camera
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
@@ -73,7 +74,8 @@ class DatasetSummary:
         self.embodiments[episode.embodiment] += 1
         self.tasks[episode.task or "(none)"] += 1
         self.notes.update(episode.notes)
-        key = f"{episode.embodiment}, {len(episode.action_names)} dimensions"
+        space = describe_action_space(episode.action_space)
+        key = f"{episode.embodiment}, {len(episode.action_names)} dimensions: {space}"
         self.actions.setdefault(key, ActionRange(episode.action_names)).add(episode.robot_actions)
 
 

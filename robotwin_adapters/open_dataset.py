@@ -1,15 +1,14 @@
 """Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from robotwin_adapters.actions import END_EFFECTOR_NAMES
 from robotwin_adapters.lerobot.dataset import LerobotDataset, is_lerobot
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
-from robotwin_adapters.robotwin.recording import ActionSpace
 from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
+from worldmodel.data.action_spaces import current_action_space, describe_action_space
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.types import Episode, EpisodeSource
 
@@ -48,7 +47,7 @@ class _Options:
     camera: str | None
     mapping: str | Path | None
     verify: bool
-    action_space: ActionSpace
+    action_space: str
 
 
 def open_dataset(
@@ -57,7 +56,7 @@ def open_dataset(
     camera: str | None = None,
     mapping: str | Path | None = None,
     verify: bool = True,
-    action_space: ActionSpace = "joint",
+    action_space: str = "",
 ) -> EpisodeSource:
     """The dataset at `path`, or all datasets below it as one.
 
@@ -66,9 +65,10 @@ def open_dataset(
         camera: keep this camera only; None keeps all, the overview camera first.
         mapping: YAML of VideoFolderConfig, for folders of videos with annotations.
         verify: decode each video once per process, so that a broken one is found when its episode is opened.
-        action_space: RoboTwin only: joint commands, or the end-effector pose that the next frame shows.
+        action_space: joint_commands, pose_commands or measured_poses; "" takes joint_commands of RoboTwin
+            files, and of others what they hold.
     """
-    options = _Options(camera, mapping, verify, action_space)
+    options = _Options(camera, mapping, verify, current_action_space(action_space))
     path = Path(path)
     if not path.exists():
         raise ValueError(f"no dataset at {path}: no such file or folder")
@@ -92,30 +92,34 @@ def describe_format(source: EpisodeSource) -> str:
     return getattr(source, "format", "RoboTwin" if isinstance(source, RobotwinDataset) else "unknown")
 
 
-def action_space_of(names: Sequence[str]) -> ActionSpace:
-    """The space that these action names tell of."""
-    return "end_effector" if tuple(names) == END_EFFECTOR_NAMES else "joint"
-
-
-def action_space_for(normalizer: ActionNormalizer) -> ActionSpace:
-    """The space of the actions that a model with these scales takes."""
-    spaces = {action_space_of(stats.names) for stats in normalizer.stats.values()}
-    return spaces.pop() if len(spaces) == 1 else "joint"
+def action_space_for(normalizer: ActionNormalizer) -> str:
+    """The space of the actions that a model with these scales takes; "" where there are several or none."""
+    spaces = {stats.action_space for stats in normalizer.stats.values()}
+    return spaces.pop() if len(spaces) == 1 else ""
 
 
 def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
     if path.is_file() and path.suffix in (".zip", ".hdf5"):
         return _robotwin(path, options)
-    source: EpisodeSource | None = None
+    source: LerobotDataset | VideoFolderDataset
     if is_lerobot(path):
         source = LerobotDataset(path, camera=options.camera, verify=options.verify)
     elif path.is_dir() and is_video_folder(path, options.mapping):
         source = VideoFolderDataset(
             path, camera=options.camera, mapping=options.mapping, verify=options.verify
         )
-    if source is not None and options.action_space != "joint":
-        raise ValueError(f"{path}: only RoboTwin files hold {options.action_space} actions beside joints")
+    else:
+        return None
+    if options.action_space not in ("", source.action_space):
+        raise ValueError(
+            f"{path}: asked for {describe_action_space(options.action_space)}, but "
+            f"{_stated(source.action_space)}; only RoboTwin files hold several kinds of actions"
+        )
     return source
+
+
+def _stated(space: str) -> str:
+    return f"its actions are {describe_action_space(space)}" if space else describe_action_space(space)
 
 
 def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSource]]:

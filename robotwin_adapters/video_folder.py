@@ -18,6 +18,7 @@ from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.lerobot.meta import read_json
 from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
 from worldmodel.config import load_config
+from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
 
@@ -41,11 +42,13 @@ class VideoFolderConfig:
     fps: float = 0.0  # frames per second; 0 takes it from the video
     state_names: tuple[str, ...] = ()  # one per state dimension; empty: state_0, ...
     action_names: tuple[str, ...] = ()  # one per action dimension; empty: action_0, ... or the state names
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: not known
     cameras: tuple[str, ...] = ()  # new names for the cameras in sorted order; empty: as in the files
     embodiment: str = ""  # name of the robot; empty: name of the dataset folder
     task: str = ""  # name of the task; empty: the first instruction
 
     def __post_init__(self) -> None:
+        current_action_space(self.action_space)
         if not self.state_keys and not self.action_keys:
             raise ValueError("a video folder needs state_keys or action_keys")
         if self.action_stride < 1 or self.max_extra_frames < 0 or self.fps < 0:
@@ -57,6 +60,8 @@ class VideoFolderConfig:
                 raise ValueError(f"a pattern stays inside the dataset folder, got {pattern!r}")
 
 
+# Ctrl-World: states are measured poses, and the next one is the action.
+CTRL_WORLD = VideoFolderConfig(action_space="measured_poses")
 # IRASim and the Cosmos action-conditioned examples: pose and gripper apart, actions given.
 IRASIM = VideoFolderConfig(state_keys=("state", "continuous_gripper_state"), action_keys=("action",))
 
@@ -91,6 +96,7 @@ class VideoFolderDataset:
         self.entries = sorted(found, key=lambda entry: _natural(entry[0]))
         if not self.entries:
             raise ValueError(f"{self.root}: no annotation matches {self.config.annotation!r}")
+        self.action_space = current_action_space(self.config.action_space)
         self.format = f"videos + {Path(self.config.annotation).suffix[1:]} annotations"
 
     def __len__(self) -> int:
@@ -123,6 +129,7 @@ class VideoFolderDataset:
             state_names=() if states is None else _names(path, config.state_names, states.shape[1], "state"),
             instructions=texts,
             notes=notes,
+            action_space=self.action_space,
         )
 
     def _frames(
@@ -189,7 +196,7 @@ def _recognize(root: Path) -> VideoFolderConfig:
     if not names:
         raise ValueError(f"{root}: no annotation matches {pattern!r}; describe the folder in {MAPPING_FILE}")
     content = read_annotation(root / names[0])
-    for config in (VideoFolderConfig(), IRASIM):
+    for config in (CTRL_WORLD, IRASIM):
         if all(key in content for key in (*config.state_keys, *config.action_keys)):
             return config
     keys = ", ".join(content)

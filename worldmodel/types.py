@@ -93,6 +93,7 @@ class Episode:
     state_names: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what the reader decided or noticed, in words
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the data do not say
 
     @property
     def num_frames(self) -> int:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.lerobot.meta import INFO, EpisodeRow, LerobotMeta, read_json, read_meta
 from robotwin_adapters.lerobot.rows import ACTION, STATE, episode_rows, open_images, vectors
+from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import open_video, probe_video
 from worldmodel.types import Episode, FrameReader
 
@@ -38,6 +39,8 @@ class LerobotDataset:
         self.verify = verify
         self.name = Path(path).resolve().name
         self.format = f"LeRobot {self.meta.version}"
+        # Only our own writer states it: a state may be a measured one or the last command.
+        self.action_space = current_action_space(str(self.meta.extra.get("action_space", "")))
         cameras, self.notes = _usable_cameras(self.meta)
         self.cameras = cameras if camera is None else _chosen(self.meta, cameras, camera)
 
@@ -65,6 +68,7 @@ class LerobotDataset:
             state_names=_names(meta, STATE, "state") if states is not None else (),
             instructions=instructions,
             notes=(*self.notes, note),
+            action_space=self.action_space,
         )
 
     def _frames(self, key: str, row: EpisodeRow) -> FrameReader:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Num, UInt8
 from robotwin_adapters.lerobot.dataset import LED_BY_ROW
 from robotwin_adapters.lerobot.meta import EXTRA_KEY, INFO, V3_DATA, V3_VIDEO
 from robotwin_adapters.lerobot.rows import ACTION, STATE
+from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.video import write_video
 from worldmodel.files import new_folder
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
@@ -117,6 +118,11 @@ def _camera_frames(
 
 
 def _check_fits(episode: Episode, contents: _Contents) -> None:
+    if episode.action_space != contents.first.action_space:
+        raise ValueError(
+            f"{episode.source}: {describe_action_space(episode.action_space)}; a dataset has one kind of "
+            f"actions, here {describe_action_space(contents.first.action_space)}"
+        )
     if (episode.fps, episode.embodiment) != (contents.first.fps, contents.first.embodiment):
         raise ValueError(
             f"{episode.source}: {episode.embodiment} at {episode.fps:.4g} fps; a dataset has one robot and "
@@ -250,7 +256,11 @@ def _write_meta(root: Path, contents: _Contents) -> None:
         "video_path": V3_VIDEO,
         "features": contents.features,
         # LeRobot counts whole frames per second; the true rate and the meaning of an action row stand here.
-        EXTRA_KEY: {"recorded_fps": first.fps, "actions": LED_BY_ROW},
+        EXTRA_KEY: {
+            "recorded_fps": first.fps,
+            "actions": LED_BY_ROW,
+            "action_space": first.action_space,
+        },
     }
     (root / INFO).write_text(json.dumps(info, indent=4))
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 from robotwin_adapters.robotwin.cameras import CameraMatrices, read_camera_matrices
 from robotwin_adapters.robotwin.hdf5 import read_hdf5_episode
@@ -13,6 +14,7 @@ from robotwin_adapters.robotwin.recording import ActionSpace, Recording, drop_st
 from robotwin_adapters.robotwin.side_files import InstructionSplit, read_about, read_instructions
 from robotwin_adapters.robotwin.v1 import read_v1_episode
 from robotwin_adapters.storage import FileStore, FolderFiles, Stamp, ZipFiles, errors_name
+from worldmodel.data.action_spaces import current_action_space
 from worldmodel.types import Episode
 
 HDF5_NAME = re.compile(r"(?:(?P<folder>.+)/)?episode_?(?P<number>\d{1,9})\.hdf5")
@@ -62,7 +64,7 @@ class RobotwinDataset:
         path: str | Path,
         *,
         cameras: Sequence[str] | None = None,
-        action_space: ActionSpace = "joint",
+        action_space: str = "joint_commands",
         drop_static: bool = False,
         static_tolerance: float = 0.0,
         instruction_split: InstructionSplit = "seen",
@@ -72,7 +74,8 @@ class RobotwinDataset:
         Args:
             path: folder at any height above data/episode0.hdf5, a .zip, or one .hdf5.
             cameras: names in format A (head_camera, ...), needed in every episode; None takes what is there.
-            action_space: commanded joints, or measured end-effector poses with commanded grippers.
+            action_space: joint_commands; measured_poses, whose grippers are commanded; or pose_commands,
+                which only files of the embedded tabletop hold.
             drop_static: leave out frames that repeat the one before.
             static_tolerance: mean difference in gray levels up to which two pictures count as equal; 0 asks
                 for equal bytes, ray-traced sets carry noise and need about 1.
@@ -80,7 +83,8 @@ class RobotwinDataset:
         """
         self._path = Path(path)
         chosen = None if cameras is None else tuple(cameras)
-        self._choices = ReadChoices(chosen, action_space, drop_static, static_tolerance)
+        space = cast(ActionSpace, current_action_space(action_space) or "joint_commands")
+        self._choices = ReadChoices(chosen, space, drop_static, static_tolerance)
         self._instruction_split = instruction_split
         with errors_name(str(path)):
             self._store, names = _open_store(self._path)
@@ -125,6 +129,7 @@ class RobotwinDataset:
             state_names=recording.names,
             instructions=recording.instructions or self._instructions(files),
             notes=notes,
+            action_space=recording.action_space,
         )
 
     def camera_matrices(self, index: int) -> dict[str, CameraMatrices]:

@@ -30,8 +30,8 @@ from robotwin_adapters.robotwin.recording import (
     PHYSICS_HZ,
     ActionSpace,
     Recording,
-    end_effector_rows,
     joint_rows,
+    pose_rows,
 )
 from robotwin_adapters.robotwin.side_files import string_list
 from robotwin_adapters.storage import MAX_MEMBER_BYTES, FileStore
@@ -44,8 +44,13 @@ XPOLICYLAB_CAMERAS = {  # -> the names of format A
     "cam_third_view": "front_camera",
 }
 POSE_DIM = 7
+NO_COMMANDED_POSES = (
+    "the file holds no commanded poses, only measured ones (action_space=measured_poses) and commanded "
+    "joints (action_space=joint_commands)"
+)
 COMMANDED_NOTE = "joints and grippers are commanded targets, not measured positions"
 MEASURED_NOTE = "poses are measured, grippers are commanded"
+ONLY_MEASURED_NOTE = f"{MEASURED_NOTE}; the file holds no commanded poses"
 
 
 def read_hdf5_episode(
@@ -86,16 +91,19 @@ def _read_legacy(
         raise ValueError("joint_action/vector is not the concatenation of the arms and grippers beside it")
     rows, names = joint_rows(joints)
     note = COMMANDED_NOTE
-    if action_space == "end_effector":
+    if action_space == "measured_poses":
         poses = _parts(file, "endpose/{side}_endpose", "endpose/{side}_gripper", arm_dim=POSE_DIM)
-        rows, names = end_effector_rows(poses)
-        note = MEASURED_NOTE
+        rows, names = pose_rows(poses)
+        note = ONLY_MEASURED_NOTE
+    elif action_space == "pose_commands":
+        raise ValueError(NO_COMMANDED_POSES)
     states = rows.astype(np.float32)
     return Recording(
         states=states,
         actions=states[1:],
         names=names,
         layout=joints.layout,
+        action_space=action_space,
         frames=_open_cameras(store, name, file, cameras, "rgb"),
         notes=(note,),
     )
@@ -109,11 +117,13 @@ def _read_xpolicylab(
         raise ValueError(f"expected data_format_version {XPOLICYLAB_VERSION}, got {version!r}")
     state, action = (_xpolicylab_joints(file, root) for root in ("state", "action"))
     layout, make_rows, note = state.layout, joint_rows, COMMANDED_NOTE
-    if action_space == "end_effector":
+    if action_space == "pose_commands":
+        raise ValueError(NO_COMMANDED_POSES)
+    if action_space == "measured_poses":
         arm, gripper = "{side}_ee_poses", "{side}_ee_joint_states"
         state = _parts(file, f"state/{arm}", f"state/{gripper}", arm_dim=POSE_DIM)
         action = _parts(file, f"action/{arm}", f"action/{gripper}", arm_dim=POSE_DIM)
-        make_rows, note = end_effector_rows, MEASURED_NOTE
+        make_rows, note = pose_rows, ONLY_MEASURED_NOTE
     states, names = make_rows(state)
     # Row 0 goes first so that quaternion signs run on from the first state.
     actions = make_rows(_lead(state, action))[0][1:]
@@ -124,6 +134,7 @@ def _read_xpolicylab(
         actions=actions.astype(np.float32),
         names=names,
         layout=layout,
+        action_space=action_space,
         frames=_open_cameras(store, name, file, cameras, "colors"),
         fps=fps,
         instructions=_xpolicylab_instructions(file, data),

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from robotwin_adapters.actions import (
-    END_EFFECTOR_NAMES,
+    POSE_NAMES,
     ArmLayout,
     ArmParts,
     check_joints,
@@ -23,7 +23,7 @@ from robotwin_adapters.actions import (
 )
 from worldmodel.types import FrameReader
 
-ActionSpace = Literal["joint", "end_effector"]
+ActionSpace = Literal["joint_commands", "pose_commands", "measured_poses"]
 PHYSICS_HZ = 250
 SAVE_EVERY_STEPS = 15  # RoboTwin's save_freq is a number of physics steps, not a frequency
 PHYSICAL_FPS = PHYSICS_HZ / SAVE_EVERY_STEPS
@@ -49,6 +49,7 @@ class Recording:
     actions: Float[ndarray, "t-1 a"]
     names: tuple[str, ...]
     layout: ArmLayout
+    action_space: ActionSpace
     frames: Mapping[str, RecordedFrames]
     fps: float = PHYSICAL_FPS
     instructions: tuple[str, ...] = ()
@@ -69,14 +70,14 @@ def joint_rows(parts: ArmParts) -> tuple[Float[ndarray, "t a"], tuple[str, ...]]
     return join_arms(parts), parts.layout.names
 
 
-def end_effector_rows(parts: ArmParts) -> tuple[Float[ndarray, "t 16"], tuple[str, ...]]:
+def pose_rows(parts: ArmParts) -> tuple[Float[ndarray, "t 16"], tuple[str, ...]]:
     """Checked [pose, gripper] vectors with continuous quaternions, from parts whose arms are poses."""
     check_poses("left pose", parts.left_arm)
     check_poses("right pose", parts.right_arm)
     smooth = replace(
         parts, left_arm=continuous_poses(parts.left_arm), right_arm=continuous_poses(parts.right_arm)
     )
-    return join_arms(smooth), END_EFFECTOR_NAMES
+    return join_arms(smooth), POSE_NAMES
 
 
 def drop_static(recording: Recording, tolerance: float) -> Recording:

@@ -62,8 +62,11 @@ def read_v1_episode(
     store: FileStore, names: Sequence[str], cameras: Sequence[str] | None, action_space: ActionSpace
 ) -> Recording:
     """The episode whose frames are these pickles, in order."""
-    if action_space != "joint":
-        raise ValueError("RoboTwin 1.0 is read in joint space: its end poses are roll, pitch and yaw")
+    if action_space != "joint_commands":
+        raise ValueError(
+            f"expected action_space joint_commands, got {action_space}: the end poses of RoboTwin 1.0 are "
+            "roll, pitch and yaw"
+        )
     rows = []
     sizes: dict[str, tuple[int, int]] = {}
     for name in names:
@@ -88,6 +91,7 @@ def read_v1_episode(
         actions=states[1:],
         names=columns,
         layout=LAYOUT,
+        action_space=action_space,
         frames={name: PickleFrames(store, tuple(names), name, size) for name, size in sizes.items()},
         notes=(
             "joints and grippers are commanded targets, not measured positions",

@@ -18,6 +18,7 @@ from robotwin_adapters.robotwin.checksum import (
     numbers_digest,
 )
 from robotwin_adapters.robotwin.jpeg import encode_swapped
+from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.files import atomic_file, write_text
 from worldmodel.types import Episode
 
@@ -104,6 +105,8 @@ def write_robotwin_index(
 def robotwin_episode_from(episode: Episode) -> RobotwinEpisode:
     """Any episode whose columns are [left joints, gripper, right joints, gripper], ready to be written."""
     try:
+        if episode.action_space not in ("", "joint_commands"):
+            raise ValueError(f"expected joint commands, got {describe_action_space(episode.action_space)}")
         layout = layout_from_names(episode.action_names)
         if episode.robot_states is None or episode.robot_states.shape[1] != layout.width:
             raise ValueError(f"the first row needs robot states of {layout.width} columns")

@@ -3,7 +3,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from robotwin_adapters.actions import (
-    END_EFFECTOR_NAMES,
+    POSE_NAMES,
     ArmLayout,
     absolute_to_delta,
     apply_pose_delta,
@@ -46,7 +46,7 @@ def test_layout_fixes_every_column(left: int, right: int, width: int, grippers: 
 
 def test_layout_is_found_in_names_of_others() -> None:
     assert layout_from_names(PI0_NAMES) == ArmLayout(6, 6)
-    assert layout_from_names(END_EFFECTOR_NAMES) == ArmLayout(7, 7)
+    assert layout_from_names(POSE_NAMES) == ArmLayout(7, 7)
     with pytest.raises(ValueError, match="left gripper"):
         layout_from_names(["x", "y", "gripper"])
 

@@ -35,6 +35,7 @@ def test_robotwin_to_lerobot_and_back_keeps_every_number(tmp_path: Path) -> None
             assert np.array_equal(other.robot_states[:1], a.robot_states[:1])
             assert (other.fps, other.embodiment) == (a.fps, a.embodiment)
             assert other.action_names == a.action_names
+            assert other.action_space == a.action_space == "joint_commands"
         pictures = [episode.frames["head_camera"].read([0, 4]).astype(int) for episode in (a, b, c)]
         assert np.abs(pictures[2] - pictures[0]).mean() < 4
 
@@ -43,6 +44,9 @@ def test_what_is_no_two_arm_robot_cannot_become_robotwin(tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"episode0\.hdf5: cannot become a RoboTwin episode"):
         convert_dataset(Episodes((replace(smooth_episode(0, 6)),)), tmp_path / "out", "robotwin")
     assert not list(tmp_path.iterdir())
+    posed = replace(smooth_episode(0, 6), action_space="measured_poses")
+    with pytest.raises(ValueError, match="expected joint commands, got measured_poses"):
+        convert_dataset(Episodes((posed,)), tmp_path / "out", "robotwin")
     (tmp_path / "there").mkdir()
     with pytest.raises(ValueError, match="exists already"):
         convert_dataset(Episodes((smooth_episode(0, 6),)), tmp_path / "there", "robotwin")

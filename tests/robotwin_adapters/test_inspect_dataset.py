@@ -1,6 +1,7 @@
 """`worldmodel inspect`: the table is right, pictures are written, bad episodes stop or are listed."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,19 @@ def test_numbers_in_the_table() -> None:
     text = format_summary(summary)
     for piece in ("90 (20 to 40 an episode)", "head_camera 48x32", "bot, 3 dimensions", "0 min 9.0 s"):
         assert piece in text
+
+
+@pytest.mark.parametrize(
+    ("space", "stated"),
+    [
+        ("joint_commands", "joint_commands (joint targets that were commanded)"),
+        ("", "the data do not state whether actions were commanded or measured"),
+    ],
+)
+def test_the_table_says_what_the_actions_are(space: str, stated: str) -> None:
+    episode = replace(smooth_episode(0, 20, fps=10.0), action_space=space)
+    text = format_summary(summarize(Episodes((episode,)), range(1)))
+    assert f"actions      bot, 3 dimensions: {stated}" in text
 
 
 def test_pictures_of_a_dataset(tmp_path: Path) -> None:

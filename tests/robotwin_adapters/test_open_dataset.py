@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robotwin_adapters.actions import END_EFFECTOR_NAMES
+from robotwin_adapters.actions import POSE_NAMES
 from robotwin_adapters.lerobot.write import write_lerobot
 from robotwin_adapters.open_dataset import (
     JoinedDatasets,
     action_space_for,
-    action_space_of,
     describe_format,
     open_dataset,
 )
@@ -108,33 +107,53 @@ def test_camera_is_passed_on(tmp_path: Path) -> None:
     assert list(open_dataset(DATA / "lerobot_v30", camera="cam_high")[0].frames) == ["cam_high"]
 
 
-def test_the_action_space_is_passed_on_and_told_by_the_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("word", "space"),
+    [
+        ("", "joint_commands"),
+        ("joint", "joint_commands"),
+        ("joint_commands", "joint_commands"),
+        ("end_effector", "measured_poses"),
+        ("measured_poses", "measured_poses"),
+    ],
+)
+def test_the_action_space_is_passed_on_also_by_its_former_name(tmp_path: Path, word: str, space: str) -> None:
     write_robotwin(tmp_path / "a")
     write_robotwin(tmp_path / "b")
-    names = {
-        space: open_dataset(tmp_path, action_space=space)[3].action_names
-        for space in ("joint", "end_effector")
-    }
-    assert names["end_effector"] != names["joint"]
-    assert {action_space_of(found): space for space, found in names.items()} == {
-        "joint": "joint",
-        "end_effector": "end_effector",
-    }
+    episode = open_dataset(tmp_path, action_space=word)[3]
+    assert episode.action_space == space
+    assert (episode.action_names == POSE_NAMES) == (space == "measured_poses")
 
 
-def test_the_space_of_a_model_is_told_by_its_scales() -> None:
+def test_commanded_poses_are_not_in_robotwins_files(tmp_path: Path) -> None:
+    write_robotwin(tmp_path)
+    with pytest.raises(ValueError, match=r"hdf5: the file holds no commanded poses, only measured ones"):
+        open_dataset(tmp_path, action_space="pose_commands")[0]
+    with pytest.raises(ValueError, match="action_space is one of joint_commands, pose_commands, measured_"):
+        open_dataset(tmp_path, action_space="joints")
+    measured = open_dataset(tmp_path, action_space="measured_poses")[0]
+    assert "poses are measured, grippers are commanded; the file holds no commanded poses" in measured.notes
+
+
+def test_the_space_of_a_model_is_in_its_scales() -> None:
     poses, joints = (
-        ActionStats(names, *((low,) * len(names) for low in (0.0, 1.0, 0.0, 1.0)), num_samples=2)
-        for names in (END_EFFECTOR_NAMES, ("a", "b"))
+        ActionStats(names, *((low,) * len(names) for low in (0.0, 1.0, 0.0, 1.0)), 2, space)
+        for names, space in ((POSE_NAMES, "measured_poses"), (("a", "b"), ""))
     )
-    assert action_space_for(ActionNormalizer({"finch": poses, "wren": poses})) == "end_effector"
-    assert action_space_for(ActionNormalizer({"finch": joints})) == "joint"
+    assert action_space_for(ActionNormalizer({"finch": poses, "wren": poses})) == "measured_poses"
+    assert action_space_for(ActionNormalizer({"finch": joints})) == ""
+    assert action_space_for(ActionNormalizer({"finch": joints, "wren": poses})) == ""
 
 
-def test_other_formats_have_no_end_effector_space(tmp_path: Path) -> None:
+def test_other_formats_hold_one_kind_of_actions(tmp_path: Path) -> None:
     write_ctrl_world(tmp_path)
-    with pytest.raises(ValueError, match="only RoboTwin files hold end_effector"):
-        open_dataset(tmp_path, action_space="end_effector")
+    assert open_dataset(tmp_path)[0].action_space == "measured_poses"
+    assert open_dataset(tmp_path, action_space="measured_poses")[0].action_space == "measured_poses"
+    with pytest.raises(ValueError, match=r"asked for joint_commands .* but its actions are measured_poses"):
+        open_dataset(tmp_path, action_space="joint_commands")
+    assert open_dataset(DATA / "lerobot_v30")[0].action_space == ""
+    with pytest.raises(ValueError, match="but the data do not state whether actions were commanded"):
+        open_dataset(DATA / "lerobot_v30", action_space="measured_poses")
 
 
 def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:

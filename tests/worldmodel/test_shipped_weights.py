@@ -14,6 +14,7 @@ from worldmodel.evaluation.locator.truth import label_episode
 from worldmodel.evaluation.metrics.video import mse
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.world_model.model_card import model_card
 from worldmodel.training.runs.world_model import TrainConfig
 
 PROJECT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def folder(tmp_path_factory):
 def dataset(folder):
     from robotwin_adapters.robotwin.dataset import RobotwinDataset
 
-    return RobotwinDataset(folder, action_space="end_effector")
+    return RobotwinDataset(folder, action_space="measured_poses")
 
 
 def test_the_weights_are_small_and_load_and_the_demo_starts_from_them():
@@ -45,6 +46,20 @@ def test_the_weights_are_small_and_load_and_the_demo_starts_from_them():
     assert PROJECT / demo.start_from == WEIGHTS / "desk"
     assert WorldModel.from_pretrained(WEIGHTS / "desk").config.regime == "acg"
     assert Locator.from_pretrained(WEIGHTS / "locator").config.height == 64
+
+
+def test_the_shipped_model_says_that_its_actions_are_measured(folder):
+    from robotwin_adapters.open_dataset import action_space_for
+    from worldmodel.evaluation.command_line import open_for_model
+
+    model = WorldModel.from_pretrained(WEIGHTS / "desk")
+    assert {stats.action_space for stats in model.normalizer.stats.values()} == {"measured_poses"}
+    assert action_space_for(model.normalizer) == "measured_poses"
+    stated = "| actions | measured_poses (end-effector poses measured in the next frame, not commands) |"
+    assert stated in model_card(model.config, model.contract, model.normalizer)
+    assert stated in (WEIGHTS / "desk/README.md").read_text()
+    assert load_config(TrainConfig, str(WEIGHTS / "desk/training.yaml")).data.action_space == "end_effector"
+    assert open_for_model(str(WEIGHTS / "desk"), str(folder))[0].action_space == "measured_poses"
 
 
 @pytest.mark.slow

@@ -144,10 +144,15 @@ def check_action_names(
         firsts.setdefault((record.source, record.embodiment), record)
     for record in firsts.values():
         # The index has compared all training episodes of an embodiment with each other, and no others.
-        is_known = record.split == "train" and record.embodiment in index.stats
-        names = index.stats[record.embodiment].names if is_known else index.open(record).action_names
+        if record.split == "train" and record.embodiment in index.stats:
+            known = index.stats[record.embodiment]
+            names, space = known.names, known.action_space
+        else:
+            episode = index.open(record)
+            names, space = episode.action_names, episode.action_space
         try:
             normalizer.check_names(record.embodiment, names)
+            normalizer.check_space(record.embodiment, space)
         except ValueError as error:
             raise ValueError(_naming(record, error)) from error
 

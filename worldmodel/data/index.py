@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import CameraChoice, choose_camera, find_camera
 from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions
 from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
@@ -103,10 +104,7 @@ def index_episodes(
                 check_episode(episode, config, decode_all)
                 record = _record(episode, source_number, number, config, splits)
                 if record.starts and record.split == "train":
-                    builder = builders.setdefault(
-                        episode.embodiment, ActionStatsBuilder(episode.action_names)
-                    )
-                    builder.add(episode_actions(episode, config), episode.action_names, episode.source)
+                    _add_actions(builders, episode, config)
             except (ValueError, OSError) as error:
                 if on_bad == "stop":
                     raise ValueError(str(error)) from error
@@ -119,6 +117,17 @@ def index_episodes(
                 too_short[record.file] = episode.num_frames
     stats = {name: builders[name].stats() for name in sorted(builders)}
     return EpisodeIndex(tuple(sources), config, tuple(records), stats, tuple(skipped), too_short, cameras)
+
+
+def _add_actions(builders: dict[str, ActionStatsBuilder], episode: Episode, config: ClipConfig) -> None:
+    new = ActionStatsBuilder(episode.action_names, episode.action_space)
+    builder = builders.setdefault(episode.embodiment, new)
+    if builder.action_space != episode.action_space:
+        raise ValueError(
+            f"{episode.source}: actions are {describe_action_space(episode.action_space)}, other episodes of "
+            f"{episode.embodiment!r} hold {describe_action_space(builder.action_space)}"
+        )
+    builder.add(episode_actions(episode, config), episode.action_names, episode.source)
 
 
 def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False) -> None:

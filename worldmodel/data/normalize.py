@@ -15,6 +15,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from worldmodel.data.action_spaces import (
+    current_action_space,
+    describe_action_space,
+    former_action_space,
+)
+
 # Relative to max(1, |value|): ranges below this are rounding, not motion.
 CONSTANT_RANGE = 1e-6
 # Above this many rows every second one is dropped; quantiles stay within about 0.1 % of rank.
@@ -31,8 +37,10 @@ class ActionStats:
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
     num_samples: int  # actions seen
+    action_space: str = ""  # what the actions are, see action_spaces.py; empty: not stated
 
     def __post_init__(self) -> None:
+        current_action_space(self.action_space)
         widths = {len(values) for values in (self.names, self.q01, self.q99, self.minimum, self.maximum)}
         if len(widths) != 1:
             raise ValueError(f"action statistics of unequal widths: {sorted(widths)}")
@@ -56,10 +64,15 @@ def share_scales(
     For actions in units that all robots share, such as end-effector poses: the same place then is the same
     number for each of them.
     """
-    shared = {entry.names: entry for entry in (known or {}).values()}
-    for names in {entry.names for entry in stats.values()} - set(shared):
-        shared[names] = _widest([entry for entry in stats.values() if entry.names == names])
-    return {name: shared[entry.names] for name, entry in stats.items()}
+    shared = {_kind(entry): entry for entry in (known or {}).values()}
+    for kind in {_kind(entry) for entry in stats.values()} - set(shared):
+        shared[kind] = _widest([entry for entry in stats.values() if _kind(entry) == kind])
+    return {name: shared[_kind(entry)] for name, entry in stats.items()}
+
+
+def _kind(entry: ActionStats) -> tuple[str, tuple[str, ...]]:
+    """Actions of one kind may share a scale."""
+    return entry.action_space, entry.names
 
 
 def _widest(entries: Sequence[ActionStats]) -> ActionStats:
@@ -67,14 +80,14 @@ def _widest(entries: Sequence[ActionStats]) -> ActionStats:
     high, maximum = (np.max([getattr(entry, key) for entry in entries], 0) for key in ("q99", "maximum"))
     num_samples = sum(entry.num_samples for entry in entries)
     q01, q99, least, most = (tuple(map(float, side)) for side in (low, high, minimum, maximum))
-    return ActionStats(entries[0].names, q01, q99, least, most, num_samples)
+    return ActionStats(entries[0].names, q01, q99, least, most, num_samples, entries[0].action_space)
 
 
 class ActionStatsBuilder:
     """Collects actions of one embodiment, episode by episode, in bounded memory."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, names: Sequence[str], action_space: str = "") -> None:
+        self.names, self.action_space = tuple(names), action_space
         self._rows: list[np.ndarray] = []
         self._num_rows = self._num_seen = 0
         self._keep_every = 1
@@ -107,7 +120,7 @@ class ActionStatsBuilder:
             raise ValueError("no actions to take statistics from")
         q01, q99 = np.quantile(np.concatenate(self._rows), [0.01, 0.99], axis=0)
         low, high, minimum, maximum = (tuple(map(float, v)) for v in (q01, q99, self._minimum, self._maximum))
-        return ActionStats(self.names, low, high, minimum, maximum, self._num_seen)
+        return ActionStats(self.names, low, high, minimum, maximum, self._num_seen, self.action_space)
 
 
 class ActionNormalizer:
@@ -120,6 +133,7 @@ class ActionNormalizer:
         self.stats = dict(stats)
         self.width = widest if width is None else width
         self._bounds = {name: entry.bounds() for name, entry in stats.items()}
+        _check_spaces(stats)
         if self.width < widest:
             raise ValueError(
                 f"actions of {widest} dimensions do not fit into a common width of {self.width} dimensions"
@@ -180,10 +194,20 @@ class ActionNormalizer:
         if tuple(names) != known:
             raise ValueError(f"actions of {embodiment!r}: expected names {list(known)}, got {list(names)}")
 
+    def check_space(self, embodiment: str, action_space: str) -> None:
+        """Refuse commands where measured actions are known, and the other way round."""
+        known = self._stats_of(embodiment).action_space
+        if known and action_space and known != action_space:
+            raise ValueError(
+                f"actions of {embodiment!r}: expected {describe_action_space(known)}, got "
+                f"{describe_action_space(action_space)}; read the data with action_space={known}"
+            )
+
     def with_embodiments(self, stats: Mapping[str, ActionStats]) -> "ActionNormalizer":
         """The same table with new embodiments behind the old ones, whose indices and scales stay."""
         for name in stats.keys() & self.stats.keys():
             self.check_names(name, stats[name].names)
+            self.check_space(name, stats[name].action_space)
         new = {name: entry for name, entry in stats.items() if name not in self.stats}
         return ActionNormalizer(self.stats | new, self.width)
 
@@ -231,7 +255,23 @@ class ActionNormalizer:
 
 def _stats_from(entry: Mapping[str, Any]) -> ActionStats:
     columns = {key: tuple(entry[key]) for key in ("names", "q01", "q99", "minimum", "maximum")}
-    return ActionStats(**columns, num_samples=entry["num_samples"])
+    space = entry.get("action_space")
+    space = former_action_space(columns["names"]) if space is None else current_action_space(space)
+    return ActionStats(**columns, num_samples=entry["num_samples"], action_space=space)
+
+
+def _check_spaces(stats: Mapping[str, ActionStats]) -> None:
+    """Columns of one name mean one thing in a model, whichever robot has them."""
+    spaces: dict[tuple[str, ...], tuple[str, str]] = {}
+    for name, entry in stats.items():
+        if not entry.action_space:
+            continue
+        first, space = spaces.setdefault(entry.names, (name, entry.action_space))
+        if space != entry.action_space:
+            raise ValueError(
+                f"one model cannot take both: actions of {first!r} are {describe_action_space(space)}, those "
+                f"of {name!r} {describe_action_space(entry.action_space)}; set data.action_space={space}"
+            )
 
 
 def _is_constant(low: np.ndarray, high: np.ndarray) -> np.ndarray:

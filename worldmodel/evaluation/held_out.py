@@ -69,11 +69,17 @@ class HeldOutClips:
         """The robots that are in them."""
         return tuple(dict.fromkeys(record.embodiment for record, _ in self.places))
 
+    @property
+    def action_spaces(self) -> dict[str, str]:
+        """What the actions of each robot are: commanded or measured."""
+        return {name: self.normalizer.stats[name].action_space for name in self.embodiments}
+
     def __getitem__(self, number: int) -> HeldOutClip:
         record, start = self.places[number]
         episode = self.index.open(record)
         frames, raw = cut_clip(episode, start, self.index.config)
         robot = record.embodiment
+        _check_robot(record, self.normalizer, episode.action_space)
         actions = self.normalizer.normalize(raw, robot, episode.action_names)
         outside = self.normalizer.outside(raw, robot)
         if outside > MAX_OUTSIDE:
@@ -123,9 +129,9 @@ def held_out_clips(
     return HeldOutClips(index, normalizer, records, config.clips_per_episode)
 
 
-def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer) -> None:
+def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_space: str = "") -> None:
     try:
-        normalizer.index(record.embodiment)
+        normalizer.check_space(record.embodiment, action_space)
     except ValueError as error:
         raise ValueError(f"{record.file}: {error}") from error
 

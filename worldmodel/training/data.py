@@ -9,7 +9,7 @@ from torch import nn
 from tqdm import tqdm
 
 from robotwin_adapters.open_dataset import open_dataset
-from robotwin_adapters.robotwin.recording import ActionSpace
+from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.clips import ClipConfig, frames_per_step
 from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
@@ -33,7 +33,8 @@ class DataConfig:
     synthetic_embodiments: int = 1  # embodiments that take turns in them
     latents: str = ""  # folder of the latent cache; empty: encode frames in every step
     latents_dtype: str = "float16"  # number type of cached latents: float16, bfloat16 or float32
-    action_space: ActionSpace = "joint"  # of RoboTwin files: joint commands or end-effector poses
+    # RoboTwin files hold several kinds of actions, by default joint_commands is read; others hold one
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the default
     action_scale: Literal["own", "shared"] = (
         "own"  # each embodiment's own range goes to [-1, 1], or one range for all with the same action names
     )
@@ -44,6 +45,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if bool(self.paths) == bool(self.synthetic_episodes):
             raise ValueError("data needs either paths or synthetic_episodes")
+        current_action_space(self.action_space)
         if self.latents_dtype not in ("float16", "bfloat16", "float32"):
             raise ValueError(f"latents_dtype is float16, bfloat16 or float32, got {self.latents_dtype!r}")
 

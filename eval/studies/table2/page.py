@@ -11,6 +11,7 @@ from worldmodel.evaluation.rollouts.page import (
     GAP_TITLES,
     METRIC_NOTE,
     ROW_TITLES,
+    actions_line,
     row_title,
 )
 from worldmodel.evaluation.rollouts.results import STATIC
@@ -49,7 +50,8 @@ def write_table(results: Mapping[str, Any], output: Path) -> Path:
     draw_points(figure, _panels(results))
     seeds = max(len(row["seeds"]) for task in results["tasks"].values() for row in task["rows"].values())
     episodes = ", ".join(f"{task}: {found['episodes']}" for task, found in results["tasks"].items())
-    lead = f"Held-out episodes of each task: {episodes}. Fine-tuning seeds a row: up to {seeds}."
+    lead = f"Held-out episodes of each task: {episodes}. Fine-tuning seeds a row: up to {seeds}. "
+    lead += actions_line(results)
     caption = "95 % intervals: wide bars over episodes, thin ones over seeds. Dotted: the static frame."
     sections = [
         Section("At a glance", (Figures(((figure, caption),), is_wide=True), Text(DRIVES))),

@@ -5,6 +5,7 @@ number would change with other episodes. Over seeds: episodes are averaged first
 would change with another training.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ def collect(config: Table2Config) -> dict[str, Any]:
     """The table of what is evaluated so far, as JSON values; estimates are {mean, low, high, count}."""
     found = {task: _read(config, task) for task in TASKS}
     return {
+        "action_spaces": _action_spaces(config),
         "tasks": {task: _task(rows) for task, rows in found.items() if rows},
         "mcl": {
             title: {
@@ -60,6 +62,19 @@ def collect(config: Table2Config) -> dict[str, Any]:
             for title, (without, with_) in MCL_PAIRS.items()
         },
     }
+
+
+def _action_spaces(config: Table2Config) -> dict[str, str]:
+    """Robot -> what its recorded actions are, as the finished rollouts tell."""
+    folders = (
+        rollout_folder(Path(config.output), name, seed, task)
+        for task in TASKS
+        for name in config.rows
+        for seed in config.seeds
+    )
+    done = [folder / "results.json" for folder in folders if (folder / "results.json").exists()]
+    spaces = [json.loads(path.read_text()).get("action_spaces", {}) for path in done]
+    return {robot: space for found in spaces for robot, space in found.items()}
 
 
 def effect(without: Evaluated, with_: Evaluated, metric: str) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def test_v1(tmp_path: Path, robotwin_files) -> None:
     with pytest.raises(ValueError, match=r"0\.pkl: no camera left_camera with rgb"):
         RobotwinDataset(tmp_path, cameras=["left_camera"])[0]
     with pytest.raises(ValueError, match="roll, pitch and yaw"):
-        RobotwinDataset(tmp_path, action_space="end_effector")[0]
+        RobotwinDataset(tmp_path, action_space="measured_poses")[0]
     broken = tmp_path / "episode0" / "3.pkl"
     for data, message in (
         (b"", "pickle"),

@@ -161,7 +161,7 @@ def test_end_effector_space(tmp_path: Path, robotwin_files) -> None:
     poses, joints = robotwin_files.draw_poses(8), robotwin_files.draw_joints(8)
     robotwin_files.write_legacy(tmp_path / "data" / "episode0.hdf5")
     robotwin_files.write_xpolicylab(tmp_path / "data" / "episode_0000001.hdf5")
-    dataset = RobotwinDataset(tmp_path, action_space="end_effector")
+    dataset = RobotwinDataset(tmp_path, action_space="measured_poses")
     expected = np.concatenate(
         [poses, joints["left_gripper"][:, None], poses, joints["right_gripper"][:, None]], 1
     )
@@ -175,7 +175,7 @@ def test_empty_endpose_is_fine_for_joints_only(tmp_path: Path, robotwin_files) -
     robotwin_files.write_legacy(tmp_path / "data" / "episode0.hdf5", poses=False)
     assert RobotwinDataset(tmp_path)[0].num_frames == 8
     with pytest.raises(ValueError, match=r"episode0\.hdf5: /endpose/left_endpose is missing"):
-        RobotwinDataset(tmp_path, action_space="end_effector")[0]
+        RobotwinDataset(tmp_path, action_space="measured_poses")[0]
 
 
 def test_static_frames_are_dropped_and_actions_stay_with_their_frames(tmp_path: Path, robotwin_files) -> None:

@@ -95,7 +95,7 @@ def load_frames(paths: Sequence[str], config: LocatorRunConfig) -> tuple[Locator
     size = (config.model.height, config.model.width)
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for path in paths:
-        dataset = RobotwinDataset(path, cameras=(config.camera,), action_space="end_effector")
+        dataset = RobotwinDataset(path, cameras=(config.camera,), action_space="measured_poses")
         for number in tqdm(range(len(dataset)), desc=f"frames of {path}", unit="episode"):
             labeled = label_episode(dataset, number, config.camera, size, config.frames_per_episode)
             parts[split_of(dataset[number].uid, config.splits) == "train"].append(labeled)

@@ -75,14 +75,14 @@ def label_episode(
 ) -> LabeledFrames:
     """At most `count` frames, evenly spread, resized to (height, width), with the points in them.
 
-    `dataset` must have been opened with action_space="end_effector".
+    `dataset` must have been opened with action_space="measured_poses".
     """
     episode, matrices = dataset[index], dataset.camera_matrices(index)
     if camera not in matrices:
         raise ValueError(f"{episode.source}: no matrices of camera {camera!r}, got {sorted(matrices)}")
     poses, reader = episode.robot_states, find_camera(episode, camera)
     assert poses is not None
-    assert poses.shape[1] == 2 * RIGHT_ARM, "opened without action_space='end_effector'"
+    assert episode.action_space == "measured_poses", episode.action_space
     rows = evenly_spread(len(poses), count)
     places = np.full((len(poses), len(POINTS), 3), np.nan)
     places[:, 0] = tool_centers(poses[:, :POSE_DIM].astype(np.float64))

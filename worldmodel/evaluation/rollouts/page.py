@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldmodel.data.action_spaces import describe_action_spaces
 from worldmodel.evaluation.rollouts.results import (
     CEILING,
     CLIP_PSNR,
@@ -58,7 +59,8 @@ def write_rollout_page(
     draw_curves(output / "curves.png", named, records[0]["num_given"])
     lead = (
         f"{results['episodes']} held-out episodes, {results['clips']} clips, regime {results['regime']}, "
-        f"{results['settings']['num_inference_steps']} steps, model {results['settings']['model']}."
+        f"{results['settings']['num_inference_steps']} steps, model {results['settings']['model']}. "
+        + actions_line(results)
     )
     sections = [
         Section("Videos", tuple(_video_blocks(records, shown, output))),
@@ -67,6 +69,12 @@ def write_rollout_page(
         Section("Along the horizon", tuple(_horizon_blocks(results, output))),
     ]
     return write_page(Page(title, lead, tuple(sections)), output)
+
+
+def actions_line(results: Mapping[str, Any]) -> str:
+    """What the actions of an evaluation are; empty for results of older versions, which do not say."""
+    spaces = results.get("action_spaces")
+    return f"Actions: {describe_action_spaces(spaces.values())}." if spaces else ""
 
 
 def row_title(name: str) -> str:
@@ -135,6 +143,7 @@ def summary_text(results: Mapping[str, Any]) -> str:
             *_aligned((f"true actions {wins.header[0]}", *wins.header[1:]), wins.rows),
             "",
             f"way from static frame to ceiling: {closed}",
+            actions_line(results),
         ]
     )
 
@@ -186,9 +195,7 @@ def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
         )
         for row in names
     )
-    note = (
-        "Distance of what the video shows from what was commanded (true actions), whatever drove the video."
-    )
+    note = "Distance of what the video shows from the recorded (true) actions, whatever drove the video."
     if results["object"]:
         carried = estimate_of(results["object_carried"])
         note += f" The object is carried in {carried.percent()} of {carried.count} clips that show it."

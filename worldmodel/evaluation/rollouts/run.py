@@ -212,7 +212,12 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
             evaluation.picture(number, clips[number], videos[TRUE], output / "videos")
         records.add(key, record)
     ordered = [records.records[key] for key in keys]
-    results = {"settings": settings, "regime": model.config.regime, **summarize(ordered)}
+    results = {
+        "settings": settings,
+        "regime": model.config.regime,
+        "action_spaces": clips.action_spaces,
+        **summarize(ordered),
+    }
     checkpoint_name = Path(checkpoint_source).name
     write_rollout_page(
         results, ordered, sorted(shown), output, title=f"Rollouts of {checkpoint_name} on {source.name}"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldmodel.evaluation.rollouts.page import actions_line
 from worldmodel.evaluation.rollouts.results import means_by_name
 from worldmodel.evaluation.sensitivity.verdict import RULE, Following, Record, responses, scale_errors
 from worldmodel.files import write_text
@@ -14,10 +15,16 @@ from worldmodel.report.intervals import Estimate
 
 
 def write_sensitivity_page(
-    following: Following, records: Sequence[Record], settings: Mapping[str, Any], output: Path, title: str
+    following: Following,
+    records: Sequence[Record],
+    settings: Mapping[str, Any],
+    output: Path,
+    title: str,
+    *,
+    action_spaces: Mapping[str, str],
 ) -> dict[str, Any]:
     """sensitivity.json, report.md and report.html; gives what is in the JSON."""
-    results = _results(following, records, settings)
+    results = {**_results(following, records, settings), "action_spaces": dict(action_spaces)}
     write_text(output / "sensitivity.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     verdict = Verdict(following.title, following.reasons, following.is_followed)
     sections = [
@@ -33,7 +40,8 @@ def write_sensitivity_page(
         items = tuple((path, "The same first frame and noise under different actions.") for path in sheets)
         sections.append(Section("Pictures", (Figures(items, is_wide=True),)))
     moving = sum(record["moves"] for record in records)
-    lead = f"{len(records)} clips, something moves in {moving} of them; model {settings['model']}."
+    lead = f"{len(records)} clips, something moves in {moving} of them; model {settings['model']}. "
+    lead += actions_line(results)
     if settings["action_gain"] != 1:
         lead += f" Every command reached the model multiplied by {settings['action_gain']:g}."
     write_page(Page(title, lead, tuple(sections)), output)

@@ -184,7 +184,9 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
     ordered = measure_clips(*probe_model(model, config, clips.embodiments), clips, records)
     title = f"Action sensitivity of {Path(checkpoint_source).name} on {source.name}"
     following = judge(ordered)
-    write_sensitivity_page(following, ordered, settings, Path(config.output), title)
+    write_sensitivity_page(
+        following, ordered, settings, Path(config.output), title, action_spaces=clips.action_spaces
+    )
     print(following.title, *following.reasons, sep="\n  ")
     print(f"report: {Path(config.output) / 'report.html'}")
     return 0 if following.is_followed else 3

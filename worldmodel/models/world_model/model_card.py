@@ -1,5 +1,6 @@
 """The README of a saved world model: what it takes, what it was trained on, how to call it."""
 
+from worldmodel.data.action_spaces import describe_action_spaces
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.types import num_video_frames
@@ -24,6 +25,7 @@ Predicts robot video from its first frames. Driven by {drive}.
 | | |
 |---|---|
 | frames | {height} x {width} pixels, {fps:g} per second, camera {camera} |
+| actions | {actions} |
 | clip | {num_frames} frames, of which the first {num_history} are given |
 | backbone | {backbone} |
 | network predicts | {prediction} |
@@ -58,6 +60,7 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         width=contract.width,
         fps=contract.fps,
         camera=contract.camera or "not recorded",
+        actions=describe_action_spaces(entry.action_space for entry in normalizer.stats.values()),
         num_frames=contract.num_frames,
         num_history=num_video_frames(config.history),
         backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, from scratch")

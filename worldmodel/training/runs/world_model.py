@@ -12,6 +12,7 @@ from accelerate import Accelerator, PartialState
 from worldmodel.config import load_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.index import EpisodeIndex
+from worldmodel.data.normalize import ActionStats
 from worldmodel.files import fingerprint
 from worldmodel.models.world_model.config import WorldModelConfig
 from worldmodel.models.world_model.folder import locate
@@ -144,8 +145,14 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
         "frames": {k: v for k, v in asdict(model.contract).items() if k not in ("aspect", "merge")},
         "action_width": model.normalizer.width,
         "embodiments": list(model.normalizer.embodiments),
-        "actions": {name: asdict(entry) for name, entry in model.normalizer.stats.items()},
+        "actions": {name: _scale(entry) for name, entry in model.normalizer.stats.items()},
+        "action_spaces": {name: entry.action_space for name, entry in model.normalizer.stats.items()},
     }
+
+
+def _scale(entry: ActionStats) -> dict[str, Any]:
+    """Without the space, which runs of older versions did not note: they are still resumed."""
+    return {key: value for key, value in asdict(entry).items() if key != "action_space"}
 
 
 def _weights_of(source: str) -> str:

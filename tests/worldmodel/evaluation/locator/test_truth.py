@@ -87,7 +87,7 @@ def recorded(tmp_path_factory):
 
 
 def test_labels_of_a_recorded_episode(recorded):
-    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="end_effector")
+    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="measured_poses")
     small, large = (label_episode(dataset, 0, "desk_camera", size, 5) for size in ((32, 32), (64, 96)))
     assert small.embodiment == "finch"
     assert small.frames.shape == (5, 3, 32, 32)
@@ -103,7 +103,7 @@ def test_labels_of_a_recorded_episode(recorded):
 
 
 def test_the_simulated_object_moves_with_the_gripper_that_carries_it(recorded):
-    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="end_effector")
+    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="measured_poses")
     path = object_path(dataset[0].source)
     assert len(path) == dataset[0].num_frames
     grippers = dataset[0].robot_states.astype(np.float64)
@@ -118,7 +118,7 @@ def test_the_simulated_object_moves_with_the_gripper_that_carries_it(recorded):
 
 
 def test_the_object_in_recorded_frames_is_where_the_labels_have_it(recorded):
-    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="end_effector")
+    dataset = RobotwinDataset(recorded, cameras=("desk_camera",), action_space="measured_poses")
     labels = label_episode(dataset, 0, "desk_camera", (64, 96), 2)  # the first and the last frame
     frames = (0, dataset[0].num_frames - 1)
     pixels, is_visible = object_in_frames(dataset[0].source, "desk_camera", frames, (64, 96))

@@ -154,7 +154,20 @@ def test_journey_the_tables_fit_a_terminal(report):
     first = lines.index(next(line for line in lines if line.startswith("true actions better than")))
     assert lines[first + 1].startswith("static frame (floor)")
     assert len({len(line) for line in lines[first : first + 1 + len(results["wins"])]}) == 1  # columns
-    assert "way from static frame to ceiling: dB" in lines[-1]
+    assert "way from static frame to ceiling: dB" in lines[-2]
+
+
+def test_journey_the_actions_are_said_to_be_commanded_or_measured(report):
+    output, _ = report
+    results = json.loads((output / "results.json").read_text())
+    assert set(results["action_spaces"].values()) == {""}
+    not_stated = "Actions: the data do not state whether actions were commanded or measured."
+    assert summary_text(results).splitlines()[-1] == not_stated
+    assert not_stated in (output / "report.md").read_text()
+    measured = {**results, "action_spaces": dict.fromkeys(results["action_spaces"], "measured_poses")}
+    assert "Actions: measured_poses (end-effector poses measured" in summary_text(measured)
+    older = {key: value for key, value in results.items() if key != "action_spaces"}
+    assert "Actions:" not in summary_text(older)
 
 
 def test_journey_the_page_holds_everything_and_asks_for_nothing(report):
