@@ -26,6 +26,7 @@ from robotwin_adapters.hdf5_tree import (
 from robotwin_adapters.robotwin.checksum import NUMBERS_ATTRIBUTE, numbers_digest
 from robotwin_adapters.robotwin.jpeg_frames import JpegFrames, open_jpeg_frames
 from robotwin_adapters.robotwin.recording import (
+    COMMANDED_GROUP,
     PHYSICAL_FPS,
     PHYSICS_HZ,
     ActionSpace,
@@ -50,6 +51,7 @@ NO_COMMANDED_POSES = (
 )
 COMMANDED_NOTE = "joints and grippers are commanded targets, not measured positions"
 MEASURED_NOTE = "poses are measured, grippers are commanded"
+POSE_COMMAND_NOTE = "poses are those of the commanded joint targets, not measured; grippers are commanded"
 ONLY_MEASURED_NOTE = f"{MEASURED_NOTE}; the file holds no commanded poses"
 
 
@@ -89,14 +91,11 @@ def _read_legacy(
     vector = numbers_at(file, "joint_action/vector", (None, joints.layout.width))
     if not np.array_equal(vector, join_arms(joints)):
         raise ValueError("joint_action/vector is not the concatenation of the arms and grippers beside it")
-    rows, names = joint_rows(joints)
-    note = COMMANDED_NOTE
+    rows, names, note = *joint_rows(joints), COMMANDED_NOTE
+    if action_space != "joint_commands":
+        rows, names, note = *pose_rows(_legacy_poses(file, action_space)), POSE_COMMAND_NOTE
     if action_space == "measured_poses":
-        poses = _parts(file, "endpose/{side}_endpose", "endpose/{side}_gripper", arm_dim=POSE_DIM)
-        rows, names = pose_rows(poses)
-        note = ONLY_MEASURED_NOTE
-    elif action_space == "pose_commands":
-        raise ValueError(NO_COMMANDED_POSES)
+        note = MEASURED_NOTE if COMMANDED_GROUP in file else ONLY_MEASURED_NOTE
     states = rows.astype(np.float32)
     return Recording(
         states=states,
@@ -107,6 +106,16 @@ def _read_legacy(
         frames=_open_cameras(store, name, file, cameras, "rgb"),
         notes=(note,),
     )
+
+
+def _legacy_poses(file: h5py.File, action_space: ActionSpace) -> ArmParts:
+    """Measured poses, or those that the joint targets mean, with the commanded grippers."""
+    if action_space == "measured_poses":
+        return _parts(file, "endpose/{side}_endpose", "endpose/{side}_gripper", arm_dim=POSE_DIM)
+    if COMMANDED_GROUP not in file:
+        raise ValueError(NO_COMMANDED_POSES)
+    poses = f"{COMMANDED_GROUP}/{{side}}_endpose"
+    return _parts(file, poses, "joint_action/{side}_gripper", arm_dim=POSE_DIM)
 
 
 def _read_xpolicylab(

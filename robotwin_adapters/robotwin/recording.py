@@ -24,6 +24,7 @@ from robotwin_adapters.actions import (
 from worldmodel.types import FrameReader
 
 ActionSpace = Literal["joint_commands", "pose_commands", "measured_poses"]
+COMMANDED_GROUP = "commanded_endpose"  # of our own files, beside RoboTwin's endpose, which is measured
 PHYSICS_HZ = 250
 SAVE_EVERY_STEPS = 15  # RoboTwin's save_freq is a number of physics steps, not a frequency
 PHYSICAL_FPS = PHYSICS_HZ / SAVE_EVERY_STEPS

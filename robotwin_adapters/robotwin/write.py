@@ -18,6 +18,7 @@ from robotwin_adapters.robotwin.checksum import (
     numbers_digest,
 )
 from robotwin_adapters.robotwin.jpeg import encode_swapped
+from robotwin_adapters.robotwin.recording import COMMANDED_GROUP
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.files import atomic_file, write_text
 from worldmodel.types import Episode
@@ -47,6 +48,8 @@ class RobotwinEpisode:
     cameras: Mapping[str, CameraRecord]
     left_endpose: Float[ndarray, "t 7"] | None = None  # measured x y z (m, world), quaternion w x y z
     right_endpose: Float[ndarray, "t 7"] | None = None
+    left_commanded_endpose: Float[ndarray, "t 7"] | None = None  # the pose that the drive targets mean
+    right_commanded_endpose: Float[ndarray, "t 7"] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.left_gripper)
@@ -128,7 +131,11 @@ def _expected_shapes(episode: RobotwinEpisode) -> list[tuple[str, ndarray, tuple
         ("right_arm", episode.right_arm, episode.right_arm.shape[1:2]),
         ("right_gripper", episode.right_gripper, ()),
     ]
-    poses = [("left_endpose", episode.left_endpose, (7,)), ("right_endpose", episode.right_endpose, (7,))]
+    poses = [
+        (name, getattr(episode, name), (7,))
+        for kind in ("endpose", "commanded_endpose")
+        for name in (f"left_{kind}", f"right_{kind}")
+    ]
     matrices = [
         (f"{name}/{key}", getattr(camera, key), shape)
         for name, camera in episode.cameras.items()
@@ -149,6 +156,9 @@ def _write_hdf5(path: Path, episode: RobotwinEpisode) -> None:
             if (pose := getattr(episode, f"{side}_endpose")) is not None:
                 poses[f"{side}_endpose"] = pose.astype(np.float64)
                 poses[f"{side}_gripper"] = joints[f"{side}_gripper"][()]
+        for side in ("left", "right"):
+            if (pose := getattr(episode, f"{side}_commanded_endpose")) is not None:
+                file[f"{COMMANDED_GROUP}/{side}_endpose"] = pose.astype(np.float64)
         for name, camera in episode.cameras.items():
             _write_camera(file.create_group(f"observation/{name}"), camera)
         file["pointcloud"] = np.zeros((len(arms.left_gripper), 0))

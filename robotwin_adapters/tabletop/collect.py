@@ -162,6 +162,8 @@ def _as_robotwin(recording: SimulatedEpisode) -> RobotwinEpisode:
         right_gripper=recording.right_gripper,
         left_endpose=recording.left_endpose,
         right_endpose=recording.right_endpose,
+        left_commanded_endpose=recording.left_commanded_endpose,
+        right_commanded_endpose=recording.right_commanded_endpose,
         cameras={name: CameraRecord(**vars(seen)) for name, seen in recording.cameras.items()},
     )
 
@@ -189,6 +191,7 @@ def _settings(config: RecordingConfig, seed: int) -> dict[str, Any]:
         **asdict(config),
         "cameras": list(config.cameras),
         "seed": seed,
+        "commanded_poses": True,  # folders of older versions have none, and must not become a mixture
         "fps": 1.0 / (TIMESTEP * SAVE_EVERY),
         "mujoco": mujoco.__version__,
     }

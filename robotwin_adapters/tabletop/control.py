@@ -32,6 +32,8 @@ class Frame:
     right_arm_measured: Float[np.ndarray, " n"]
     left_endpose: Float[np.ndarray, " 7"]  # measured wrist frame: x y z (m), quaternion w x y z; x = approach
     right_endpose: Float[np.ndarray, " 7"]
+    left_commanded_endpose: Float[np.ndarray, " 7"]  # where the wrist frame is when the arm is at its targets
+    right_commanded_endpose: Float[np.ndarray, " 7"]
 
     @property
     def vector(self) -> Float[np.ndarray, " a"]:
@@ -50,6 +52,7 @@ class ArmController:
         self.num_frames = 0
         self.arm_targets = {side: np.array(scene.spec.embodiment.home) for side in SIDES}
         self.gripper_targets = dict.fromkeys(SIDES, 1.0)
+        self._commanded = mujoco.MjData(scene.model)  # the arms at their targets; time never touches it
 
     def settle(self) -> None:
         """Let objects come to rest, unrecorded."""
@@ -96,6 +99,9 @@ class ArmController:
         # mj_step leaves positions one step ahead of the body and site poses computed from them.
         mujoco.mj_kinematics(self.scene.model, self.scene.data)
         self.num_frames += 1
+        for side in SIDES:
+            self._commanded.qpos[self.scene.arm(side).joints] = self.arm_targets[side]
+        mujoco.mj_kinematics(self.scene.model, self._commanded)
         left, right = self.scene.left, self.scene.right
         frame = Frame(
             left_arm=self.arm_targets["left"].copy(),
@@ -104,13 +110,16 @@ class ArmController:
             right_gripper=self.gripper_targets["right"],
             left_arm_measured=self.scene.data.qpos[left.joints],
             right_arm_measured=self.scene.data.qpos[right.joints],
-            left_endpose=self._end_pose(left.wrist_site),
-            right_endpose=self._end_pose(right.wrist_site),
+            left_endpose=_end_pose(self.scene.data, left.wrist_site),
+            right_endpose=_end_pose(self.scene.data, right.wrist_site),
+            left_commanded_endpose=_end_pose(self._commanded, left.wrist_site),
+            right_commanded_endpose=_end_pose(self._commanded, right.wrist_site),
         )
         self.on_frame(self.scene, frame)
 
-    def _end_pose(self, site: int) -> Float[np.ndarray, " 7"]:
-        quaternion = np.zeros(4)
-        mujoco.mju_mat2Quat(quaternion, self.scene.data.site_xmat[site])
-        sign = -1.0 if quaternion[0] < 0 else 1.0
-        return np.concatenate([self.scene.data.site_xpos[site], sign * quaternion])
+
+def _end_pose(data: mujoco.MjData, site: int) -> Float[np.ndarray, " 7"]:
+    quaternion = np.zeros(4)
+    mujoco.mju_mat2Quat(quaternion, data.site_xmat[site])
+    sign = -1.0 if quaternion[0] < 0 else 1.0
+    return np.concatenate([data.site_xpos[site], sign * quaternion])

@@ -83,6 +83,8 @@ class SimulatedEpisode:
     right_gripper: Float[np.ndarray, " t"]
     left_endpose: Float[np.ndarray, "t 7"]
     right_endpose: Float[np.ndarray, "t 7"]
+    left_commanded_endpose: Float[np.ndarray, "t 7"]
+    right_commanded_endpose: Float[np.ndarray, "t 7"]
     cameras: dict[str, CameraFrames]
     scene_info: dict[str, object]  # this episode's entry of scene_info.json
     instructions: dict[str, list[str]]
@@ -122,6 +124,8 @@ def record_episode(config: RecordingConfig, seed: int) -> SimulatedEpisode | Non
                 "right_gripper",
                 "left_endpose",
                 "right_endpose",
+                "left_commanded_endpose",
+                "right_commanded_endpose",
             )
         },
         cameras={camera.name: _draw(tape, tape.scene, camera, look, config) for camera in cameras},

@@ -57,6 +57,21 @@ def test_tree_is_the_one_robotwin_writes(tmp_path: Path, episode: RobotwinEpisod
     assert tree(ours)["pointcloud"] == ("float64", (COUNT, 0))
 
 
+def test_commanded_poses_leave_robotwins_bytes_alone(
+    tmp_path: Path, episode: RobotwinEpisode, robotwin_files
+) -> None:
+    poses = {f"{side}_commanded_endpose": robotwin_files.draw_poses(COUNT) for side in ("left", "right")}
+    plain = write_robotwin_episode(tmp_path, 0, episode)
+    ours = write_robotwin_episode(tmp_path, 1, replace(episode, **poses))
+    new = {f"commanded_endpose/{side}_endpose": ("float64", (COUNT, 7)) for side in ("left", "right")}
+    assert tree(ours) == {**tree(plain), **new}
+    with h5py.File(plain) as before, h5py.File(ours) as after:
+        for name in tree(plain):
+            assert before[name][()].tobytes() == after[name][()].tobytes(), name
+    commanded = RobotwinDataset(tmp_path, action_space="measured_poses")[1]
+    assert "poses are measured, grippers are commanded" in commanded.notes
+
+
 def test_numbers_are_exact_and_opencv_sees_true_colors(tmp_path: Path, episode: RobotwinEpisode) -> None:
     with h5py.File(write_robotwin_episode(tmp_path, 0, episode)) as file:
         vector = file["joint_action/vector"][()]
@@ -150,6 +165,7 @@ def test_an_interrupted_write_leaves_the_old_file(
         ({"right_gripper": np.full(COUNT, np.nan)}, "right_gripper: .*not finite"),
         ({"left_gripper": np.full(COUNT, 3.0)}, "left_gripper: expected openings"),
         ({"left_endpose": np.zeros((COUNT, 6))}, "left_endpose: expected shape"),
+        ({"right_commanded_endpose": np.zeros((COUNT, 6))}, "right_commanded_endpose: expected shape"),
         ({"cameras": {}}, "at least one camera"),
         ({"cameras": {"head": CameraRecord(np.zeros((COUNT, 8, 8, 3)))}}, "head: expected uint8"),
         ({"cameras": {"head": CameraRecord(np.zeros((COUNT, 8, 8, 4), np.uint8))}}, "head: expected uint8"),

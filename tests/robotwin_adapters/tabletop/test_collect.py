@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import h5py
 import numpy as np
 import pytest
 
+from robotwin_adapters.actions import POSE_NAMES
+from robotwin_adapters.robotwin.checksum import numbers_digest
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop import collect as collect_module
 from robotwin_adapters.tabletop.collect import CollectSummary, collect, collect_all, recording_pool
@@ -90,6 +93,42 @@ def test_the_reader_recovers_everything(three: Path) -> None:
     assert np.abs(seen - drawn).mean() < 10  # JPEG with halved color, on very small pictures
     warm_seen, warm_drawn = (picture[..., 0] - picture[..., 2] for picture in (seen, drawn))
     assert np.corrcoef(warm_seen.ravel(), warm_drawn.ravel())[0, 1] > 0.7  # red and blue not exchanged
+
+
+def test_commands_and_measurements_are_read_apart(three: Path) -> None:
+    truth = record_episode(CONFIG, 1)
+    assert truth is not None
+    commanded, measured = (
+        RobotwinDataset(three, action_space=space)[1] for space in ("pose_commands", "measured_poses")
+    )
+    assert (commanded.action_space, measured.action_space) == ("pose_commands", "measured_poses")
+    assert commanded.action_names == measured.action_names == POSE_NAMES
+    np.testing.assert_allclose(
+        commanded.robot_actions[:, :3], truth.left_commanded_endpose[1:, :3], atol=1e-6
+    )
+    np.testing.assert_allclose(measured.robot_actions[:, :3], truth.left_endpose[1:, :3], atol=1e-6)
+    np.testing.assert_array_equal(commanded.robot_actions[:, [7, 15]], measured.robot_actions[:, [7, 15]])
+    assert np.abs(commanded.robot_actions - measured.robot_actions).max() > 0.005
+    assert "poses are measured, grippers are commanded" in measured.notes
+    assert any("not measured" in note for note in commanded.notes)
+
+
+def test_a_folder_without_commanded_poses_is_read_but_not_gone_on_with(three: Path, tmp_path: Path) -> None:
+    older = Path(shutil.copytree(three, tmp_path / "older"))
+    state = json.loads((older / "collect.json").read_text())
+    del state["settings"]["commanded_poses"]
+    (older / "collect.json").write_text(json.dumps(state))
+    for path in (older / "data").iterdir():
+        with h5py.File(path, "r+") as file:
+            del file["commanded_endpose"]
+            file.attrs["numbers_sha256"] = np.bytes_(numbers_digest(file))
+    with pytest.raises(ValueError, match="commanded_poses was None, now True"):
+        fill(older, 4)
+    for space in ("joint_commands", "measured_poses"):
+        before, now = (RobotwinDataset(folder, action_space=space)[2] for folder in (older, three))
+        np.testing.assert_array_equal(before.robot_actions, now.robot_actions)
+    with pytest.raises(ValueError, match=r"episode0\.hdf5: the file holds no commanded poses"):
+        RobotwinDataset(older, action_space="pose_commands")[0]
 
 
 def test_the_number_of_workers_changes_no_byte(three: Path, tmp_path: Path) -> None:

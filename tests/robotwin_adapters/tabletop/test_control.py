@@ -2,11 +2,13 @@
 
 import math
 
+import mujoco
 import numpy as np
 import pytest
 
 from robotwin_adapters.tabletop.control import ArmController, Frame
-from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
+from robotwin_adapters.tabletop.embodiments import EMBODIMENTS, TCP_OFFSET
+from robotwin_adapters.tabletop.kinematics import ArmKinematics
 from robotwin_adapters.tabletop.scene import Scene, build_scene
 from robotwin_adapters.tabletop.tasks import sample_setup
 
@@ -99,3 +101,37 @@ def test_recorded_poses_belong_to_the_recorded_joints() -> None:
     # Turning the base alone turns the hand about it: the planar angle of the wrist is the measured joint.
     x, y = fast.left_endpose[:2] - [-0.28, EMBODIMENTS["finch"].base_y]
     assert math.atan2(-x, y) == pytest.approx(fast.left_arm_measured[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", EMBODIMENTS)
+def test_commanded_poses_are_forward_kinematics_of_the_targets(name: str) -> None:
+    controller, tape = controller_with(name)
+    home = np.array(EMBODIMENTS[name].home)
+    path = home + 0.3 * (1 - np.cos(np.linspace(0, math.pi, 250)))[:, None] / 2
+    controller.move("left", path)
+    arm = ArmKinematics(controller.scene, controller.scene.left)
+    for frame in tape.frames[::4]:
+        tool, rotation = arm.tool_pose(frame.left_arm), np.zeros(9)
+        mujoco.mju_quat2Mat(rotation, frame.left_commanded_endpose[3:])
+        np.testing.assert_allclose(rotation.reshape(3, 3), tool.rotation, atol=1e-9)
+        wrist = tool.position - TCP_OFFSET * tool.rotation[:, 0]
+        np.testing.assert_allclose(frame.left_commanded_endpose[:3], wrist, atol=1e-9)
+        assert frame.left_commanded_endpose[3] >= 0
+
+
+def test_measured_poses_lag_behind_the_commanded_ones() -> None:
+    controller, tape = controller_with()
+    home = np.array(EMBODIMENTS["finch"].home)
+    controller.move("left", home + np.linspace(0, 0.4, 150)[:, None] * np.eye(6)[0])
+    controller.grip("left", 1.0)
+    commanded = np.array([frame.left_commanded_endpose[:3] for frame in tape.frames])
+    measured = np.array([frame.left_endpose[:3] for frame in tape.frames])
+    moving = slice(4, 10)
+    gap = np.linalg.norm(commanded - measured, axis=1)
+    behind = np.linalg.norm(commanded[:-1] - measured[1:], axis=1)  # the command of one frame, 60 ms, ago
+    assert gap[moving].min() > 0.003
+    assert behind[moving].max() < 0.5 * gap[moving].min()
+    assert gap[-1] < 1e-3  # at rest they agree
+    np.testing.assert_array_equal(
+        tape.frames[0].right_commanded_endpose, tape.frames[9].right_commanded_endpose
+    )

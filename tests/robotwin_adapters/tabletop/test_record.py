@@ -54,6 +54,19 @@ def test_every_camera_and_number_is_there(embodiment: str, joints: int) -> None:
     assert recording.scene_info["embodiment"] == embodiment
 
 
+def test_commanded_poses_change_nothing_that_was_recorded_before() -> None:
+    # Written down before commanded poses were recorded.
+    recording = recorded(SMALL)
+    joints = [0.2316949, -0.6043087, 1.3074676, 0.0, 0.8676436, -0.0452789]
+    pose = [0.1378437, -0.0174687, 0.9305669, 0.4261118, -0.5643304, 0.4262695, 0.5641402]
+    assert len(recording.left_gripper) == 134
+    np.testing.assert_allclose(recording.right_arm[30], joints, atol=1e-5)
+    np.testing.assert_allclose(recording.right_endpose[30], pose, atol=1e-5)
+    gap = np.linalg.norm(recording.right_commanded_endpose[:, :3] - recording.right_endpose[:, :3], axis=1)
+    assert 0.001 < gap.mean() < 0.01
+    np.testing.assert_allclose(recording.left_commanded_endpose, recording.left_endpose, atol=1e-3)
+
+
 def test_randomized_episodes_differ_in_look_and_camera_but_not_by_chance() -> None:
     config = replace(SMALL, task="babble", randomize=True)
     one, same, other = recorded(config, 1), recorded(config, 1), recorded(config, 2)
