@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -34,7 +33,6 @@ from worldmodel.types import evenly_spread
 
 VideoGenerator = Callable[[Tensor, Tensor], Tensor]  # (latent[b ...], actions[b n a]) -> frames[b t c H W]
 Derivative = Literal["forward", "difference"]
-GROUP_COLORS = (*colormaps["tab10"].colors, *colormaps["Set3"].colors)  # type: ignore[attr-defined]
 MOVED = 0.05  # share of the strongest effect above which a pixel counts as moved
 
 
