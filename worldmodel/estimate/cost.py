@@ -5,7 +5,7 @@ memory per GPU   weights + gradients + optimiser + moving average, from paramete
 time of a step   FLOPs of the traced step, over all micro-batches / (GPUs * peak FLOP/s * utilisation)
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.estimate.known_shapes import local_config, num_text_tokens, with_known_shapes
-from worldmodel.estimate.step_trace import StepTrace, trace_step
+from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trace_step
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
@@ -27,8 +27,6 @@ from worldmodel.types import ClipBatch
 GIB = 2**30
 # Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
 UTILISATION = (0.25, 0.35, 0.45)
-# Depths at which a deep backbone is traced where its blocks just add up.
-TRACED_LAYERS = (2, 4)
 OPTIMISER_BYTES = 8  # AdamW keeps two float32 moments per trained parameter
 EMA_BYTES = 4  # float32
 
@@ -233,29 +231,31 @@ def _vae_parameters(source: str) -> list[nn.Parameter]:
 
 
 def _trace(run: RunShape, is_accumulating: bool) -> StepTrace:
-    """The traced step; where every block adds the same, a deep backbone is traced at two depths."""
-    layers, (low, high) = run.model.backbone.num_layers, TRACED_LAYERS
-    # Checkpointed or with gradients that come and go, the worst moment is another one at another depth.
-    if run.gradient_checkpointing or not is_accumulating or layers <= high:
-        return _trace_depth(run, layers, is_accumulating)
-    first, second = (_trace_depth(run, depth, is_accumulating) for depth in TRACED_LAYERS)
-
-    def at_depth(name: str) -> int:
-        start, end = getattr(first, name), getattr(second, name)
-        return int(start + (end - start) * (layers - low) / (high - low))
-
-    return StepTrace(*(at_depth(field.name) for field in fields(StepTrace)))
-
-
-def _trace_depth(run: RunShape, layers: int, is_accumulating: bool) -> StepTrace:
-    backbone = replace(run.model.backbone, num_layers=layers)
-    run = replace(run, model=replace(run.model, backbone=backbone))
+    """The traced step; deep stacks are traced with few blocks and counted with all."""
+    shallow = _shallow(run)
     return trace_step(
-        partial(_build, run),
-        partial(_step, run),
+        partial(_build, shallow),
+        partial(_step, shallow),
         autocast=run.has_autocast,
         is_accumulating=is_accumulating,
+        stacks=partial(_stacks, run),
     )
+
+
+def _shallow(run: RunShape) -> RunShape:
+    """The run with no more blocks than are traced."""
+    backbone, idm = run.model.backbone, run.model.idm
+    backbone = replace(backbone, num_layers=min(backbone.num_layers, TRACED_BLOCKS))
+    idm = replace(idm, encoder_layers=min(idm.encoder_layers, TRACED_BLOCKS))
+    return replace(run, model=replace(run.model, backbone=backbone, idm=idm))
+
+
+def _stacks(run: RunShape, shallow: WorldModel) -> list[Stack]:
+    """The equal blocks of a shallow model, with the number that the run has beside them."""
+    blocks = [(list(shallow.fdm.backbone.blocks), run.model.backbone.num_layers)]
+    if shallow.idm is not None:
+        blocks.append((list(shallow.idm.encoder.encoder.layer), run.model.idm.encoder_layers))
+    return [Stack(some, num_layers - len(some)) for some, num_layers in blocks]
 
 
 def _build(run: RunShape) -> WorldModel:

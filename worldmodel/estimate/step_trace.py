@@ -5,8 +5,10 @@ many floating-point operations it would take. The highest sum of tensors alive a
 """
 
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
+
+TRACED_BLOCKS = 5  # the first, the last and three alike between them
+_MIDDLE, _NONE, _OUTSIDE = 2, -1, (-1, -1)
+_LOOKS_LIKE = {1: 3, _MIDDLE: _NONE, 3: 1}
 
 
 @dataclass(frozen=True)
@@ -26,46 +32,100 @@ class StepTrace:
     flops: int  # floating-point operations of matrix products, convolutions and attention
 
 
-class LiveTensors(TorchDispatchMode):
-    """Follows every storage from the operation that makes it until the last tensor on it is gone."""
+@dataclass(frozen=True)
+class Stack:
+    """Equal blocks of a model, of which some were left out of what is traced."""
 
-    def __init__(self) -> None:
+    blocks: Sequence[nn.Module]  # TRACED_BLOCKS of them where some are left out
+    num_omitted: int
+
+
+class LiveTensors(TorchDispatchMode):
+    """Follows every storage from the operation that makes it until the last tensor on it is gone.
+
+    Blocks left out of a stack count as if they stood in its middle. What a block keeps alive depends on
+    whether the step is below it, in it or above it. Seen from the second block those left out look like the
+    fourth, seen from the fourth like the second, and from anywhere else like the third. From the second block
+    to the last but one the sum changes by equal amounts, so one of these two has the highest.
+    """
+
+    def __init__(self, stacks: Sequence[Stack] = ()) -> None:
         super().__init__()
-        self.live_bytes = self.peak_bytes = self.flops = 0
-        self.modulation_bytes = self._live_modulation = 0
+        self.stacks = stacks
+        self.peak_bytes = self.modulation_bytes = 0
+        self._place = _OUTSIDE  # where the step is: stack, block
+        self._flops, self._bytes, self._modulation = (Counter[tuple[int, int]]() for _ in range(3))
         self._known: dict[int, Any] = {}
+        for number, stack in enumerate(stacks):
+            for position, block in enumerate(stack.blocks):
+                block.register_forward_pre_hook(partial(self._forward_enters, (number, position)))
+                block.register_forward_hook(partial(self._forward_leaves, (number, position)))
+
+    @property
+    def flops(self) -> int:
+        """Operations so far."""
+        omitted = (stack.num_omitted * self._flops[n, _MIDDLE] for n, stack in enumerate(self.stacks))
+        return self._flops.total() + sum(omitted)
 
     def ignore(self, tensor: Tensor) -> None:
         """Leave a storage, and all views of it, out of the count."""
         self._known.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:  # two of three calls, and slow in the fake mode
+            return args[0].fake_device
         kwargs = kwargs or {}
         out = func(*[_full_masks(value) for value in args], **kwargs)
         if (count := flop_registry.get(func._overloadpacket)) is not None:
-            self.flops += int(count(*args, **kwargs, out_val=out))
+            self._flops[self._place] += int(count(*args, **kwargs, out_val=out))
         for leaf in tree_iter(out):
             if isinstance(leaf, Tensor):
                 self._follow(leaf)
         return out
 
-    def _follow(self, tensor: Tensor) -> None:
+    def _follow(self, tensor: Any) -> None:
+        if tensor.fake_device.type == "meta":  # some forward-mode derivatives lose the device
+            tensor.fake_device = torch.device("cpu")
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size, place = storage._cdata, storage.nbytes(), self._place
         if key in self._known:
             return
-        is_modulation = tensor.ndim >= 3 and tensor.shape[-2] == 6
-        self.live_bytes += size
-        self._live_modulation += size * is_modulation
+        modulation = size * (tensor.ndim >= 3 and tensor.shape[-2] == 6)
+        self._bytes[place] += size
+        self._modulation[place] += modulation
 
         def forget(_: Any) -> None:
             del self._known[key]
-            self.live_bytes -= size
-            self._live_modulation -= size * is_modulation
+            self._bytes[place] -= size
+            self._modulation[place] -= modulation
 
         self._known[key] = weakref.ref(storage, forget)
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        self.modulation_bytes = max(self.modulation_bytes, self._live_modulation)
+        self.peak_bytes = max(self.peak_bytes, self._alive(self._bytes))
+        self.modulation_bytes = max(self.modulation_bytes, self._alive(self._modulation))
+
+    def _alive(self, by_place: Counter[tuple[int, int]]) -> int:
+        total, (here, position) = by_place.total(), self._place
+        for number, stack in enumerate(self.stacks):
+            like = _LOOKS_LIKE.get(position, _MIDDLE) if number == here else _MIDDLE
+            total += stack.num_omitted * by_place[number, like]
+        return total
+
+    def _enter(self, place: tuple[int, int], *_: Any) -> None:
+        self._place = place
+
+    def _forward_enters(self, place: tuple[int, int], block: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._enter(place)
+        if given[0].requires_grad:
+            given[0].register_hook(partial(self._backward_leaves, place))
+
+    def _forward_leaves(self, place: tuple[int, int], block: nn.Module, given: Any, output: Tensor) -> None:
+        self._enter(_OUTSIDE)
+        if output.requires_grad:  # the backward pass of a block starts from the gradient of its output
+            output.register_hook(partial(self._enter, place))
+
+    def _backward_leaves(self, place: tuple[int, int], gradient: Tensor) -> None:
+        if gradient.requires_grad:  # a backward pass through this one goes up the blocks again
+            gradient.register_hook(partial(self._enter, place))
 
 
 def _full_masks(value: Any) -> Any:
@@ -82,18 +142,28 @@ def _full_masks(value: Any) -> Any:
 
 
 def trace_step(
-    build: Callable[[], nn.Module], step: Callable[[Any], Tensor], *, autocast: bool, is_accumulating: bool
+    build: Callable[[], nn.Module],
+    step: Callable[[Any], Tensor],
+    *,
+    autocast: bool,
+    is_accumulating: bool,
+    stacks: Callable[[Any], Sequence[Stack]] = lambda model: (),
 ) -> StepTrace:
     """Run `step(build())`, which returns the loss, and its backward pass on fake tensors.
 
-    With `is_accumulating` the gradients exist before the step and are not counted: they are always there when
-    a step has several micro-batches, or when ddp keeps them in its buckets.
+    Args:
+        build: makes the model.
+        step: from the model to the loss.
+        autocast: compute in bfloat16.
+        is_accumulating: the gradients exist before the step and are not counted. They are always there when a
+            step has several micro-batches, or when ddp keeps them in its buckets.
+        stacks: where blocks were left out of the model that is to be counted.
     """
     with torch.device("meta"):  # first without any storage, as layers look at values when they start
         model = build()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu")
-        live = LiveTensors()
+        live = LiveTensors(stacks(model))
         for tensor in (*model.parameters(), *model.buffers()):
             live.ignore(tensor)
             if is_accumulating and tensor.requires_grad:
