@@ -25,6 +25,7 @@ from worldmodel.training.runs.world_model import (
     export_model,
     load_train_config,
     log_mcl_reach,
+    whole_model,
 )
 
 
@@ -48,7 +49,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
         on_start=partial(save_config, config, output / "config.yaml"),
     )
     if result.is_finished and accelerator.is_main_process:
-        export_finished(store, result.metrics, partial(export_model, config))
+        export_finished(store, result.metrics, partial(export_model, whole_model(run)))
     accelerator.end_training()
     return result.is_finished
 

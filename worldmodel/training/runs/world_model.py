@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from torch.distributed.tensor import DTensor
 
 from worldmodel.config import load_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
@@ -89,6 +90,8 @@ def load_train_config(path: str | None, overrides: Sequence[str] = ()) -> TrainC
 class WorldModelRun:
     """A model with its data, ready for `fit`."""
 
+    config: TrainConfig
+    index: EpisodeIndex
     model: WorldModel
     train_clips: ClipDataset
     validation: Validation | None
@@ -107,7 +110,7 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
         latents = cache_latents(config.data, index, on_device(model.vae, device), with_progress=is_first)
     needs_frames = model.idm is not None
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames)
-    return WorldModelRun(model, clips, _validation(config, index, model))
+    return WorldModelRun(config, index, model, clips, _validation(config, index, model))
 
 
 def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
@@ -167,12 +170,15 @@ def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> 
     return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
 
 
-def export_model(config: TrainConfig, trained: Checkpoint, folder: Path) -> None:
-    """Write a training checkpoint, averaged weights where there are any, as a world model folder.
+def whole_model(run: WorldModelRun) -> WorldModel:
+    """The model on this process alone: the trained one, or one built again when that is in shards."""
+    if any(isinstance(parameter, DTensor) for parameter in run.model.parameters()):
+        return build_model(run.config, run.index)
+    return run.model
 
-    It is built afresh: the one in training may be sharded over processes.
-    """
-    model = build_model(config, open_index(config.data))
+
+def export_model(model: WorldModel, trained: Checkpoint, folder: Path) -> None:
+    """Write a checkpoint as a world model folder, averaged weights where there are any, through `model`."""
     tensors = {**trained.tensors("weights"), **trained.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
     assert not unexpected, unexpected

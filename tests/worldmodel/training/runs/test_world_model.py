@@ -13,6 +13,7 @@ from tests.support.debug_run import CONFIG, SHARED, losses
 from worldmodel.config import load_config
 from worldmodel.data.clips import cut_clip
 from worldmodel.data.dataset import collate_clips
+from worldmodel.data.index import index_episodes
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.models.world_model.config import ObjectiveConfig
@@ -20,6 +21,7 @@ from worldmodel.models.world_model.folder import read_description
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.training.data import open_index
+from worldmodel.training.loop.checkpoints import CheckpointStore, verify
 from worldmodel.training.loop.step import switch_on
 from worldmodel.training.runs.world_model import TrainConfig, build_model, build_run, load_train_config
 from worldmodel.training.world_model import train
@@ -192,6 +194,32 @@ def test_a_run_with_mcl_says_once_what_it_trains(
     assert caplog.text.count(f"MCL (infonce, {mode}) sends gradient to") == 1
     verdicts = dict(re.findall(r"  (backbone|critic, heads): (yes|NO)", caplog.text))
     assert verdicts == {"backbone": "yes" if mode == "exact" else "NO", "critic, heads": "yes"}
+
+
+def test_both_exports_use_the_data_and_the_model_of_the_run(
+    overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        looks.append(1)
+        return index_episodes(*args, **options)
+
+    monkeypatch.setattr("worldmodel.training.data.index_episodes", counted)
+    words = [*overrides, "fit.steps=2", "fit.validate_every=1", f"output={tmp_path}"]
+    config = load_config(TrainConfig, CONFIG, words)
+    assert train(config, False)
+    assert len(looks) == 1
+    store = CheckpointStore(tmp_path / "checkpoints", 3)
+    best = store.best()
+    assert best is not None
+    for name, checkpoint in (("model", store.last_good()), ("best", verify(store.folder / best))):
+        assert checkpoint is not None
+        saved = WorldModel.from_pretrained(tmp_path / name).state_dict()
+        averaged = checkpoint.tensors("ema")
+        assert averaged
+        assert all(torch.equal(saved[key], value) for key, value in averaged.items())
+        assert (tmp_path / name / "vae").is_dir()
 
 
 def test_critic_and_heads_have_their_own_learning_rate(
