@@ -82,9 +82,19 @@ class CachedRotary(nn.Module):
 class ForwardDynamics(nn.Module):
     """A Wan backbone with conditions per latent frame.
 
-    Wrapped at the seams that Wan offers: the hook of its patch embedding, `condition_embedder` and the
-    attention processors. Parameters and their names stay Wan's own; the backbone is then called through this
-    class only.
+    Weights, files and parameter names are those of diffusers. At run time five things are replaced or added:
+
+    1. `backbone.rope`: the same rotary tables, made once per latent grid (`CachedRotary`).
+    2. `backbone.condition_embedder`: timesteps, actions and prompt become one modulation per latent frame
+       instead of one per token (`FrameConditionEmbedder`).
+    3. a forward hook on `backbone.patch_embedding`: adds the scene embedding, if there is one, and lays the
+       patches out frame by frame (`_embed_frames`).
+    4. the processor of every `attn1`: joins the frames again for self-attention (`VideoAttnProcessor`).
+    5. the processor of every `attn2`: cross-attention to the prompt, with a shortcut for a prompt of one
+       token, and action tokens and maps (`ConditionAttnProcessor`).
+
+    The action embedding travels through the argument `encoder_hidden_states_image`, which a text-to-video Wan
+    does not use. After this the backbone is called through this class only.
     """
 
     def __init__(

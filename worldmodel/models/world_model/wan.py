@@ -1,4 +1,7 @@
-"""The backbone and the video autoencoder: diffusers models, unmodified, built or loaded here."""
+"""The backbone and the video autoencoder: diffusers models, built or loaded here with their own code.
+
+`ForwardDynamics` lists what it replaces of the backbone at run time.
+"""
 
 import json
 from collections.abc import Iterator
