@@ -38,8 +38,11 @@ class AutoencoderConfig:
     num_initial_clips: int = 64  # clips whose patches the PCA sees, and that set the latent statistics
     foreground_weight: float = 5.0  # weight of pixels that differ from the mean image; others count 1
     foreground_threshold: float = 0.15  # difference from the mean image, of a range of 2
-    data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
+    data: DataConfig = field(default_factory=DataConfig)
     fit: FitConfig = field(default_factory=FitConfig)
+
+    def __post_init__(self) -> None:
+        self.data.check_given()
 
 
 def to_video(batch: ClipBatch) -> Tensor:

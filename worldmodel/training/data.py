@@ -43,11 +43,19 @@ class DataConfig:
     splits: SplitConfig = field(default_factory=SplitConfig)
 
     def __post_init__(self) -> None:
-        if bool(self.paths) == bool(self.synthetic_episodes):
-            raise ValueError("data needs either paths or synthetic_episodes")
+        if self.paths and self.synthetic_episodes:
+            raise ValueError(
+                f"data has either paths or synthetic_episodes, got {list(self.paths)} and "
+                f"{self.synthetic_episodes}: set data.synthetic_episodes=0 to train on the paths"
+            )
         current_action_space(self.action_space)
         if self.latents_dtype not in ("float16", "bfloat16", "float32"):
             raise ValueError(f"latents_dtype is float16, bfloat16 or float32, got {self.latents_dtype!r}")
+
+    def check_given(self) -> None:
+        """Refuse a run without data."""
+        if not self.paths and not self.synthetic_episodes:
+            raise ValueError("no data to train on: set data.paths=[FOLDER]")
 
 
 def open_index(config: DataConfig) -> EpisodeIndex:

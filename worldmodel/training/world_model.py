@@ -16,7 +16,7 @@ from worldmodel.config import save_config
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.training.command_line import run_script
 from worldmodel.training.loop.checkpoints import export_finished
-from worldmodel.training.loop.distributed import start_accelerator
+from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
 from worldmodel.training.loop.fit import fit, open_store
 from worldmodel.training.runs.world_model import (
     TrainConfig,
@@ -32,6 +32,7 @@ from worldmodel.training.runs.world_model import (
 def train(config: TrainConfig, resume: bool) -> bool:
     """Build, fit, export; False when a signal ended it early."""
     accelerator = start_accelerator(config.fit.machine)
+    config.check_sharding(resolve_parallel(config.fit.machine, accelerator.num_processes))
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config, accelerator.device)

@@ -165,7 +165,8 @@ def test_show_prints_the_resolved_config_and_help_every_field(capsys: pytest.Cap
     [
         ("fit.step=7", "step"),
         ("model.vae=", "model.vae must name an autoencoder"),
-        ("data.paths=[nowhere]", "either paths or synthetic_episodes"),
+        ("data.paths=[nowhere]", "either paths or synthetic_episodes, got ['nowhere'] and 4"),
+        ("data.synthetic_episodes=0", "no data to train on: set data.paths=[FOLDER]"),
         ("fit.micro_batch=3", "global_batch must be a multiple of micro_batch"),
         ("model.mcl.mode=exact fit.compile=true", "torch.compile has no second derivatives"),
         ("model.mcl.mode=jvp fit.gradient_checkpointing=true", "no forward-mode derivatives"),

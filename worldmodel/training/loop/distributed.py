@@ -28,10 +28,15 @@ Parallel = Literal["single", "ddp", "fsdp2"]
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """What the run expects of the machine; a launch that gives something else is refused."""
+    """What the run expects of the machine; a launch that gives something else is refused.
+
+    The launch decides how many processes there are and whether they share the weights. It is said there, in
+    the launch file, and nowhere else; the first two settings are for those who want it checked.
+    """
 
     num_processes: int = 0  # world size that must be found; 0 = whatever was launched
-    parallel: Literal["auto", "single", "ddp", "fsdp2"] = "auto"  # auto = single for 1 process, ddp for more
+    # auto: single for 1 process; for more fsdp2 if the launch file asks for FSDP, else ddp
+    parallel: Literal["auto", "single", "ddp", "fsdp2"] = "auto"  # how processes share the work
     mixed_precision: Literal["auto", "no", "bf16"] = "auto"  # auto = bf16 on a GPU, no on a CPU
     device: Literal["auto", "cpu"] = "auto"  # cpu = stay on the CPU even when a GPU is present
     find_unused_parameters: bool = False  # ddp: allow trained weights that a step does not touch (slower)
@@ -63,7 +68,6 @@ def start_accelerator(config: MachineConfig) -> Accelerator:
 
 def _check_launch(config: MachineConfig, accelerator: Accelerator) -> None:
     found = accelerator.num_processes
-    asked_of_launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if config.num_processes and config.num_processes != found:
         raise ValueError(
             f"the config asks for machine.num_processes={config.num_processes}, but {found} "
@@ -85,7 +89,7 @@ def _check_launch(config: MachineConfig, accelerator: Accelerator) -> None:
         raise ValueError(
             f"the config asks for machine.parallel={config.parallel}, but {found} process(es) joined"
         )
-    if asked_of_launcher and resolved != "fsdp2":
+    if _is_fsdp_launched() and resolved != "fsdp2":
         raise ValueError(
             f"the launch file asks for FSDP but the config for machine.parallel={config.parallel} "
             f"({resolved}): set machine.parallel=fsdp2 or launch with a ddp file"
@@ -94,9 +98,15 @@ def _check_launch(config: MachineConfig, accelerator: Accelerator) -> None:
 
 def resolve_parallel(config: MachineConfig, num_processes: int) -> Parallel:
     """`auto` replaced by what it means for this many processes."""
-    if config.parallel == "auto":
-        return "single" if num_processes == 1 else "ddp"
-    return config.parallel
+    if config.parallel != "auto":
+        return config.parallel
+    if num_processes == 1:
+        return "single"
+    return "fsdp2" if _is_fsdp_launched() else "ddp"
+
+
+def _is_fsdp_launched() -> bool:
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
 def describe_launch(accelerator: Accelerator, config: MachineConfig) -> str:

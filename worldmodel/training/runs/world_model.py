@@ -45,21 +45,18 @@ class TrainConfig:
     # refused. For a new model on its backbone alone, name it in model.pretrained instead.
     start_from: str = ""  # world model folder or hub id to fine-tune; empty: a new model
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
-    data: DataConfig = field(default_factory=lambda: DataConfig(synthetic_episodes=2))
+    data: DataConfig = field(default_factory=DataConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     fit: FitConfig = field(default_factory=FitConfig)
 
     def __post_init__(self) -> None:
+        self.data.check_given()
         if not self.start_from and not self.model.vae:
             raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
         mode = None if self.model.mcl is None else self.model.mcl.mode
         if self.fit.compile and mode in ("exact", "hessian_diag"):
             raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
-        if self.fit.machine.parallel == "fsdp2" and mode not in (None, "finite_difference"):
-            raise ValueError(
-                f"mcl.mode={mode} differentiates inside the forward pass, which sharded weights do not "
-                "allow: use machine.parallel=ddp, or mcl.mode=finite_difference"
-            )
+        self.check_sharding(self.fit.machine.parallel)
         if self.fit.gradient_checkpointing and mode == "jvp":
             raise ValueError(
                 "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
@@ -69,6 +66,15 @@ class TrainConfig:
             raise ValueError(
                 f"the learning rate of critic and heads is given twice: model.mcl.head_lr="
                 f"{self.model.mcl.head_lr:g} and fit.optim.lr_multipliers {given[0]!r}"
+            )
+
+    def check_sharding(self, parallel: str) -> None:
+        """Refuse a contrast that cannot be trained in shards, which the launch may ask for too."""
+        mode = None if self.model.mcl is None else self.model.mcl.mode
+        if parallel == "fsdp2" and mode not in (None, "finite_difference"):
+            raise ValueError(
+                f"mcl.mode={mode} differentiates inside the forward pass, which sharded weights do not "
+                "allow: launch with a ddp file (machine.parallel=ddp), or set mcl.mode=finite_difference"
             )
 
     @property

@@ -108,6 +108,15 @@ def test_auto_means_ddp_for_several_processes() -> None:
     assert resolve_parallel(MachineConfig(parallel="fsdp2"), 8) == "fsdp2"
 
 
+def test_the_launch_file_alone_says_how_weights_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, asked = MachineConfig(), MachineConfig(parallel="ddp")
+    assert resolve_parallel(auto, 8) == "ddp"
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert resolve_parallel(auto, 8) == "fsdp2"
+    assert resolve_parallel(auto, 1) == "single"
+    assert resolve_parallel(asked, 8) == "ddp"  # and such a launch is refused
+
+
 def test_slots_are_shared_without_gaps_and_refused_otherwise() -> None:
     assert sorted(slot for rank in range(4) for slot in process_slots(8, rank, 4)) == list(range(8))
     with pytest.raises(ValueError, match=r"6 micro-batches .* which 4 processes cannot share"):
