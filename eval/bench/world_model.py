@@ -32,6 +32,7 @@ from worldmodel.models.world_model.idm import IdmConfig
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import WanConfig, build_wan
 from worldmodel.objectives.world_model import world_model_step
+from worldmodel.report.page import Table, markdown_table
 from worldmodel.types import ClipBatch
 
 ACTION_DIM = 14
@@ -143,11 +144,21 @@ def bench(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
 def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     lines = []
     for setting, rows in results.items():
-        lines += [f"### {setting}", "", "| step | CPU ms | ratio | limit |", "|---|---|---|---|"]
-        for name, row in rows.items():
-            limit = f"{LIMITS[name]:.2f}" if name in LIMITS else ""
-            lines.append(f"| {name} | {row['ms']:.0f} | {row['ratio']:.2f} | {limit} |")
-        lines.append("")
+        cells = tuple(
+            (
+                name,
+                f"{row['ms']:.0f}",
+                f"{row['ratio']:.2f}",
+                f"{LIMITS[name]:.2f}" if name in LIMITS else "",
+            )
+            for name, row in rows.items()
+        )
+        lines += [
+            f"### {setting}",
+            "",
+            markdown_table(Table(("step", "CPU ms", "ratio", "limit"), cells)),
+            "",
+        ]
     return "\n".join(lines)
 
 

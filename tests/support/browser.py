@@ -32,6 +32,12 @@ addEventListener("load", async () => {
 </script>"""
 
 
+def _with_probe(page: bytes) -> bytes:
+    """The page with the probe, which its policy must let run; all else that it forbids stays forbidden."""
+    allowed = b"default-src 'none'; script-src 'unsafe-inline'; connect-src 'self';"
+    return page.replace(b"default-src 'none';", allowed) + PROBE.encode()
+
+
 def open_page(chromium: str, page: Path, timeout_s: float = 90) -> dict[str, Any]:
     """{"videos": [{time, ready, width, error}], "broken": images, "wide": pixels beyond the window}."""
     seen: dict[str, Any] = {}
@@ -39,7 +45,7 @@ def open_page(chromium: str, page: Path, timeout_s: float = 90) -> dict[str, Any
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = page.read_bytes() + PROBE.encode() if self.path == "/" else b""
+            body = _with_probe(page.read_bytes()) if self.path == "/" else b""
             self._answer(200 if body else 404, body)
 
         def do_POST(self) -> None:

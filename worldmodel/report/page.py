@@ -1,90 +1,301 @@
-"""One page of tables and figures, as Markdown or as a single HTML file."""
+"""Results as a page: Markdown with files beside it, or one HTML file that needs nothing else.
+
+    page = Page("Rollouts", "64 held-out episodes.", (
+        Section("Quality", (
+            Text("Generated frames only."),
+            Table(("row", "PSNR dB"), (("true actions", "25.40 [24.90, 25.90]"),)),
+            Figures(((Path("curves.png"), "PSNR along the horizon"),)),
+        )),
+    ))
+    write_page(page, Path("report.html"))
+
+All text is plain text. What comes from data (names of tasks, robots, files) may hold HTML, Markdown or line
+breaks: it is shown as it is and never obeyed. The HTML asks for nothing outside itself, and says so to the
+browser.
+"""
 
 import base64
 import html
-import io
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from worldmodel.files import atomic_file
+from worldmodel.files import write_text
+from worldmodel.report.figures import save_figure, to_png
+from worldmodel.report.page_style import STYLE
+
+MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif", ".mp4": "video/mp4"}
+POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
+LONGEST_NUMBER = 40  # characters of a cell in a column of numbers, interval included
+NUMBER = re.compile(r"[-+]?(\.?\d|inf|nan)")  # how a cell with a number begins
+INTERVAL = re.compile(r"(.*\d(?: %)?) (\[[-+.\d][^\[\]]*\].*)")  # "25.4 [24.9, 25.9]", "48 % [40, 56] of 16"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A conclusion that must not be overlooked."""
+
+    title: str
+    reasons: tuple[str, ...]
+    is_good: bool | None  # None: neither
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text; "25.4 [24.9, 25.9]" shows the interval smaller than the number."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    note: str = ""
+    strong: tuple[str, ...] = ()  # first cells of the rows to stand out
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            assert len(row) == len(self.header), (row, self.header)
+
+    @property
+    def is_number(self) -> tuple[bool, ...]:
+        """Which columns hold numbers: those whose cells mostly begin like one, the first column aside."""
+        return (
+            False,
+            *(_is_number([row[place] for row in self.rows]) for place in range(1, len(self.header))),
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Pictures and videos with a caption each: matplotlib's figures, or files of a kind in MEDIA."""
+
+    items: tuple[tuple[Path | Figure, str], ...]
+    is_wide: bool = False  # one below the other instead of in a grid
+
+
+Block = Text | Verdict | Table | Figures
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a few sentences, a table and figures; each part but the heading may be empty."""
+    """A heading and what stands below it."""
 
     title: str
-    text: str = ""
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    figures: tuple[tuple[str, Figure], ...] = ()  # (caption, figure)
+    blocks: tuple[Block, ...]
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
-    """Write the page and, for Markdown, its pictures beside it; the suffix .html or .md decides.
+@dataclass(frozen=True)
+class Page:
+    """A whole report."""
+
+    title: str
+    lead: str
+    sections: tuple[Section, ...]
+
+
+def write_pages(page: Page, folder: Path, name: str = "report") -> Path:
+    """NAME.md with links to its pictures, then NAME.html with everything inside; gives the HTML's path."""
+    write_page(page, folder / f"{name}.md")
+    return write_page(page, folder / f"{name}.html")[-1]
+
+
+def write_page(page: Page, path: Path) -> list[Path]:
+    """Write a page named *.html or *.md; for Markdown, figures that are no files yet are written beside it.
 
     Returns all files written, the page last.
     """
     if path.suffix not in (".html", ".md"):
         raise ValueError(f"{path}: expected a page named *.html or *.md")
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".html":
-        _replace(path, _html(title, sections).encode())
+        write_text(path, to_html(page))
         return [path]
-    pictures, lines = [], [f"# {title}", ""]
-    for number, section in enumerate(sections):
-        lines += [f"## {section.title}", ""]
-        lines += [section.text, ""] if section.text else []
-        lines += [*_markdown_table(section), ""] if section.rows else []
-        for index, (caption, figure) in enumerate(section.figures):
-            picture = path.with_name(f"{path.stem}_{number}_{index}.png")
-            _replace(picture, _png(figure))
-            pictures.append(picture)
-            lines += [f"![{caption}]({picture.name})", ""]
-    _replace(path, "\n".join(lines).encode())
-    return [*pictures, path]
+    files = _files_of_figures(page, path)
+    for figure, picture in files.items():
+        save_figure(figure, picture)
+    write_text(path, to_markdown(page, path.parent, files))
+    return [*files.values(), path]
 
 
-def _markdown_table(section: Section) -> list[str]:
-    lines = [section.header, ("---",) * len(section.header), *section.rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+def to_html(page: Page) -> str:
+    """One self-contained page."""
+    title, lead = _html(page.title), f'<p class="lead">{_html(page.lead)}</p>\n' if page.lead else ""
+    links = "\n".join(
+        f'<a href="#part{number}">{_html(section.title)}</a>' for number, section in enumerate(page.sections)
+    )
+    contents = f'<nav aria-label="Contents">{links}</nav>\n' if len(page.sections) > 2 else ""
+    sections = "\n".join(
+        f'<section id="part{number}"><h2>{_html(section.title)}</h2>\n'
+        + "\n".join(_html_block(block) for block in section.blocks)
+        + "</section>"
+        for number, section in enumerate(page.sections)
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style></head>\n"
+        f"<body><header><h1>{title}</h1>\n{lead}{contents}</header>\n<main>{sections}</main></body></html>\n"
+    )
 
 
-def _html(title: str, sections: Sequence[Section]) -> str:
-    parts = [
-        "<!doctype html><meta charset='utf-8'>",
-        f"<title>{html.escape(title)}</title>",
-        "<style>body{font:15px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
-        "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc}img{max-width:100%}</style>",
-        f"<h1>{html.escape(title)}</h1>",
-    ]
-    for section in sections:
-        parts.append(f"<h2>{html.escape(section.title)}</h2>")
-        if section.text:
-            parts.append(f"<p>{html.escape(section.text)}</p>")
-        if section.rows:
-            rows = [_html_row("th", section.header), *(_html_row("td", row) for row in section.rows)]
-            parts.append("<table>" + "".join(rows) + "</table>")
-        for caption, figure in section.figures:
-            picture = base64.b64encode(_png(figure)).decode()
-            caption = html.escape(caption)
-            parts.append(f"<p><img alt='{caption}' src='data:image/png;base64,{picture}'><br>{caption}</p>")
-    return "\n".join(parts) + "\n"
+def to_markdown(page: Page, folder: Path, files: Mapping[Figure, Path] | None = None) -> str:
+    """The same for people who read files; pictures are links relative to `folder`.
+
+    `files` tells where figures that are no files yet will lie.
+    """
+    parts = [f"# {_inline(page.title)}", *([_paragraph(page.lead)] if page.lead else [])]
+    for section in page.sections:
+        parts.append(f"## {_inline(section.title)}")
+        parts += [_markdown_block(block, folder, files or {}) for block in section.blocks]
+    return "\n\n".join(parts) + "\n"
 
 
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def markdown_table(table: Table) -> str:
+    """A table alone, for text that is written elsewhere."""
+    marks = ["---:" if is_number else "---" for is_number in table.is_number]
+    lines = [_markdown_row(map(_markdown_cell, table.header)), _markdown_row(marks)]
+    for row in table.rows:
+        cells = map(_markdown_cell, row)
+        is_strong = row[0] in table.strong
+        lines.append(_markdown_row(f"**{cell}**" if is_strong and cell else cell for cell in cells))
+    title = [f"**{_inline(table.title)}**"] if table.title else []
+    note = [_paragraph(table.note)] if table.note else []
+    return "\n\n".join([*title, "\n".join(lines), *note])
 
 
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
-    return buffer.getvalue()
+def _files_of_figures(page: Page, path: Path) -> dict[Figure, Path]:
+    """Places beside the page for figures that are no files yet, by section and number in it."""
+    return {
+        figure: path.with_name(f"{path.stem}_{number}_{index}.png")
+        for number, section in enumerate(page.sections)
+        for index, figure in enumerate(_figures(section))
+    }
 
 
-def _replace(path: Path, content: bytes) -> None:
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(content)
+def _figures(section: Section) -> Iterator[Figure]:
+    for block in section.blocks:
+        if isinstance(block, Figures):
+            yield from (source for source, _ in block.items if isinstance(source, Figure))
+
+
+def _is_number(cells: Sequence[str]) -> bool:
+    """Whether most cells that say something begin with a number, and none is a sentence."""
+    said = [cell for cell in cells if cell not in ("", "-")]
+    numbers = sum(NUMBER.match(cell) is not None for cell in said)
+    return bool(said) and 2 * numbers > len(said) and max(map(len, said)) <= LONGEST_NUMBER
+
+
+def _line(text: str) -> str:
+    """One line that every encoding can hold: white space is one blank, broken characters are marked."""
+    printable = re.sub(r"[\x00-\x08\x0e-\x1f\x7f]", "?", text.encode("utf-8", "replace").decode())
+    return " ".join(printable.split())
+
+
+def _html(text: str) -> str:
+    return html.escape(_line(text))
+
+
+def _html_block(block: Block) -> str:
+    if isinstance(block, Text):
+        return f"<p>{_html(block.text)}</p>"
+    if isinstance(block, Verdict):
+        reasons = "".join(f"<div>{_html(reason)}</div>" for reason in block.reasons)
+        kind = {True: "verdict good", False: "verdict bad", None: "verdict"}[block.is_good]
+        return f'<div class="{kind}"><strong>{_html(block.title)}</strong>{reasons}</div>'
+    if isinstance(block, Table):
+        return _html_table(block)
+    figures = "\n".join(_html_figure(source, caption) for source, caption in block.items)
+    return figures if block.is_wide else f'<div class="grid">{figures}</div>'
+
+
+def _html_table(table: Table) -> str:
+    kinds = [' class="number"' if is_number else "" for is_number in table.is_number]
+    head = "".join(
+        f'<th scope="col"{kind}>{_html(cell)}</th>' for cell, kind in zip(table.header, kinds, strict=True)
+    )
+    rows = "".join(
+        f"<tr{' class=strong' if row[0] in table.strong else ''}>"
+        + "".join(f"<td{kind}>{_html_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>\n"
+        for row in table.rows
+    )
+    caption = f"<caption>{_html(table.title)}</caption>" if table.title else ""
+    note = f'<p class="note">{_html(table.note)}</p>' if table.note else ""
+    body = f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table>{caption}{body}</table></div>{note}'
+
+
+def _html_cell(cell: str) -> str:
+    found = INTERVAL.fullmatch(_line(cell))
+    if found is None:
+        return _html(cell)
+    return f'{_html(found[1])} <span class="interval">{_html(found[2])}</span>'
+
+
+def _html_figure(source: Path | Figure, caption: str) -> str:
+    content = to_png(source) if isinstance(source, Figure) else source.read_bytes()
+    kind = "image/png" if isinstance(source, Figure) else _media(source)
+    data, text = f"data:{kind};base64,{base64.b64encode(content).decode()}", _html(caption)
+    if kind.startswith("video/"):
+        media = f'<video controls loop muted autoplay playsinline aria-label="{text}" src="{data}"></video>'
+    else:
+        media = f'<img alt="{text}" src="{data}">'
+    return f"<figure>{media}<figcaption>{text}</figcaption></figure>"
+
+
+def _media(path: Path) -> str:
+    if path.suffix not in MEDIA:
+        raise ValueError(f"{path}: expected a picture or video named {', '.join(f'*{end}' for end in MEDIA)}")
+    return MEDIA[path.suffix]
+
+
+def _inline(text: str) -> str:
+    """Plain text that Markdown takes for nothing else: no HTML, links, emphasis, code or attributes."""
+    escaped = re.sub(r"([\\`*{])", r"\\\1", _line(text))
+    escaped = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)  # inside a word it is a letter
+    return re.sub(r"&(?=#?\w+;)", "&amp;", escaped).replace("<", "&lt;").replace("](", r"]\(")
+
+
+def _paragraph(text: str) -> str:
+    """The same at the beginning of a line, where it must not become a heading, list, quote or reference."""
+    escaped = re.sub(r"^(#|\[|[-+](?=[\s-]|$))", r"\\\1", _inline(text))
+    escaped = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", escaped)
+    return re.sub(r"^>", "&gt;", escaped)
+
+
+def _markdown_block(block: Block, folder: Path, files: Mapping[Figure, Path]) -> str:
+    if isinstance(block, Text):
+        return _paragraph(block.text)
+    if isinstance(block, Verdict):
+        lines = [
+            f"> **{_inline(block.title)}**",
+            *(f">\n> {_paragraph(reason)}" for reason in block.reasons),
+        ]
+        return "\n".join(lines)
+    if isinstance(block, Table):
+        return markdown_table(block)
+    places = [(files[source] if isinstance(source, Figure) else source, text) for source, text in block.items]
+    return "\n\n".join(_markdown_figure(path, caption, folder) for path, caption in places)
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown_cell(cell: str) -> str:
+    return _inline(cell).replace("|", "\\|")
+
+
+def _markdown_figure(path: Path, caption: str, folder: Path) -> str:
+    link, text = quote(os.path.relpath(path, folder)), re.sub(r"\\?([\[\]])", r"\\\1", _inline(caption))
+    return f"[video: {text}]({link})" if _media(path).startswith("video/") else f"![{text}]({link})"

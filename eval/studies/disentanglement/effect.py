@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from studies.disentanglement.tables import COLUMNS, ScoredModel
-from worldmodel.report.html_page import Section, Table, Text
 from worldmodel.report.intervals import Estimate, mean_estimate
+from worldmodel.report.page import Section, Table, Text
 
 CONTROL = "mddiff_longer"  # the same start, steps and data, lambda_MCL = 0
 MCL_ROWS = "mcl_"  # how their names begin

@@ -15,8 +15,8 @@ from worldmodel.evaluation.metrics.video import psnr
 from worldmodel.files import write_text
 from worldmodel.models.concepts.first_stage import DecoderConditionConfig, FirstStage
 from worldmodel.models.world_model.folder import CONTRACT_FILE
-from worldmodel.report.html_page import Section, Table
 from worldmodel.report.intervals import mean_estimate
+from worldmodel.report.page import Section, Table
 from worldmodel.training.factors import open_factor_data
 from worldmodel.types import to_unit_range
 

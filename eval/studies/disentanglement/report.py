@@ -22,7 +22,7 @@ from worldmodel.evaluation.concepts.pictures import (
     traversals,
 )
 from worldmodel.report.figures import draw_rows
-from worldmodel.report.html_page import Figures, Page, Section, Text, Verdict, write_page
+from worldmodel.report.page import Figures, Page, Section, Text, Verdict, write_pages
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def write_report(
     sizes = " x ".join(map(str, dataset.factor_sizes))
     lead = f"{dataset.name}: {len(dataset)} pictures, {', '.join(dataset.factor_names)} ({sizes})."
     present = tuple(section for section in sections if section is not None)
-    return write_page(Page("Disentanglement", lead, present), origin.runs)
+    return write_pages(Page("Disentanglement", lead, present), origin.runs)
 
 
 def failure_blocks(failures: Sequence[Failure]) -> tuple[Verdict, ...]:

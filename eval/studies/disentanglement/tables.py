@@ -9,8 +9,8 @@ from typing import Any
 
 from studies.disentanglement.rows import POINTS, Study
 from worldmodel.evaluation.concepts.scores import NOT_COMPUTED
-from worldmodel.report.html_page import Table
 from worldmodel.report.intervals import mean_estimate
+from worldmodel.report.page import Table
 from worldmodel.training.runs.concept_cost import Cost, read_cost
 
 COLUMNS = {  # title -> section of the result, name, digits

@@ -11,7 +11,7 @@ from studies.cells_file import read_cells
 from studies.mechanistic_independence.training import CellConfig
 from worldmodel.report.figures import styled
 from worldmodel.report.intervals import mean_estimate
-from worldmodel.report.page import Section, write_page
+from worldmodel.report.page import Figures, Page, Section, Table, Text, write_page
 
 LABELS = {
     "none": "none",
@@ -39,8 +39,9 @@ def write_report(results: Path, cells: list[CellConfig], score_name: Callable[[s
         stopping_section(found, score_name),
     ]
     if missing:
-        sections.append(Section("Not run", ", ".join(missing)))
-    write_page(results / "tables.md", "Mechanistic independence: tables", sections)
+        sections.append(Section("Not run", (Text(", ".join(missing)),)))
+    page = Page("Mechanistic independence: tables", "", tuple(sections))
+    write_page(page, results / "tables.md")
 
 
 def scores(result: dict[str, Any], name: str, step: int = -1) -> np.ndarray:
@@ -77,8 +78,8 @@ def recovery_section(found: Results, score_name: Callable[[str], str]) -> Sectio
         "one. Mean over seeds [95 % t interval]. The column takes blocks as trained for criteria that know "
         "them. For criteria on coordinates it takes blocks read off the support graph. Both readings follow."
     )
-    picture = ("Recovery against overlap", recovery_figure(found, score_name))
-    return Section("Recovery against overlap", text, header, tuple(rows), (picture,))
+    picture = Figures(((recovery_figure(found, score_name), "Recovery against overlap"),), is_wide=True)
+    return Section("Recovery against overlap", (Text(text), Table(header, tuple(rows)), picture))
 
 
 @styled
@@ -121,7 +122,7 @@ def gap_section(gaps: list[dict[str, Any]]) -> Section:
         "out the factors only where the first number beats the second. Components: exact zeros, edges united "
         "over the points. Any basis: the row matroid, at the point with the fewest."
     )
-    return Section("The gap that each criterion uses", text, header, rows)
+    return Section("The gap that each criterion uses", (Text(text), Table(header, rows)))
 
 
 def selection_section(found: Results, score_name: Callable[[str], str]) -> Section:
@@ -148,7 +149,7 @@ def selection_section(found: Results, score_name: Callable[[str], str]) -> Secti
         "Recovery of the seed that a rule picks. Ties are averaged. Component count: components of the graph "
         f"of the three blocks, summed over the least edge weights {WEIGHTS}."
     )
-    return Section("Component count as a selection rule", text, header, tuple(rows))
+    return Section("Component count as a selection rule", (Text(text), Table(header, tuple(rows))))
 
 
 def merge_name(objective: str) -> str:
@@ -179,9 +180,9 @@ def stopping_section(found: Results, score_name: Callable[[str], str]) -> Sectio
         "Training would stop when the component counts at all least edge weights agree in three evaluations "
         "in a row. The learning rate was not shortened to the stop, so the gain includes its decay."
     )
-    return Section(
-        "Component count as a stopping signal", text, header, tuple(rows), (_traces(found, score_name),)
-    )
+    caption = "During training: recovery and components under D (lines) and S (dashes)"
+    picture = Figures(((_traces(found, score_name), caption),), is_wide=True)
+    return Section("Component count as a stopping signal", (Text(text), Table(header, tuple(rows)), picture))
 
 
 def stopping_index(trace: list[dict[str, Any]], seed: int, name: str = "block_merges") -> int:
@@ -193,7 +194,7 @@ def stopping_index(trace: list[dict[str, Any]], seed: int, name: str = "block_me
 
 
 @styled
-def _traces(found: Results, score_name: Callable[[str], str]) -> tuple[str, Figure]:
+def _traces(found: Results, score_name: Callable[[str], str]) -> Figure:
     """Recovery and component count over training, for the two criteria of the comparison."""
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -210,7 +211,7 @@ def _traces(found: Results, score_name: Callable[[str], str]) -> tuple[str, Figu
     left.set(xlabel="step", ylabel="recovery, mean over seeds", ylim=(0, 1.03))
     right.set(xlabel="step", ylabel="components, mean over weights", ylim=(0.9, 3.1))
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
-    return "During training: recovery and components under D (lines) and S (dashes)", figure
+    return figure
 
 
 def _additive(found: Results, objective: str) -> list[dict[str, Any]]:

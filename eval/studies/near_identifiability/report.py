@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from studies.cells_file import read_cells
-from worldmodel.files import write_text
 from worldmodel.report.figures import INK, save_figure, styled
+from worldmodel.report.page import Page, Section, Table, write_page
 
 ORDER = ("uniform", "laplace", "normal", "dsprites")  # of the cells in tables and figures
 FIGURES = {
@@ -31,35 +31,32 @@ def write_report(folder: Path) -> None:
     """Writes tables.md and one figure per question; nothing is left half-written."""
     cells = list(read_cells(folder).values())
     cells.sort(key=lambda cell: (ORDER.index(cell["cell"].split()[0]), cell["cell"]))
-    text = "\n\n".join(_table(cells, kind, title) for kind, (title, _) in FIGURES.items())
-    write_text(folder / "tables.md", text + "\n\n" + _health(cells) + "\n")
+    sections = [
+        Section(f"Agreement {title}: mean [smallest, largest]", (_table(cells, kind),))
+        for kind, (title, _) in FIGURES.items()
+    ]
+    sections.append(Section("Fit and trust", (_health(cells),)))
+    write_page(Page("Near-identifiability: tables", "", tuple(sections)), folder / "tables.md")
     for kind, (title, names) in FIGURES.items():
         _figure(cells, kind, title, names, folder / f"{kind}.png")
 
 
-def _table(cells: list[dict], kind: str, title: str) -> str:
-    lines = [
-        f"### Agreement {title}: mean [smallest, largest]",
-        "",
-        "| cell | " + " | ".join(LABELS.values()) + " |",
-        "|---|" + "---|" * len(LABELS),
-    ]
+def _table(cells: list[dict], kind: str) -> Table:
+    rows = []
     for cell in cells:
         values = (_values(cell, kind, name) for name in LABELS)
         parts = (f"{part.mean():.3f} [{part.min():.3f}, {part.max():.3f}]" for part in values)
-        lines.append(f"| {cell['cell']} | " + " | ".join(parts) + " |")
-    return "\n".join(lines)
+        rows.append((cell["cell"], *parts))
+    return Table(("cell", *LABELS.values()), tuple(rows))
 
 
-def _health(cells: list[dict]) -> str:
+def _health(cells: list[dict]) -> Table:
     """How well the autoencoders fit, and how far the components can be trusted."""
-    lines = [
-        "### Fit and trust",
-        "",
-        "| cell | error / variance | generator ratio (median, 95 %) | decoder ratio | components "
-        "| ICA stability (median, worst) | excess kurtosis | restarts converged | CPU s |",
-        "|---|" + "---|" * 8,
-    ]
+    header = (
+        *("cell", "error / variance", "generator ratio (median, 95 %)", "decoder ratio", "components"),
+        *("ICA stability (median, worst)", "excess kurtosis", "restarts converged", "CPU s"),
+    )
+    rows = []
     for cell in cells:
         stability, kurtosis, converged = (
             np.concatenate([run[name] for run in cell["ica"]])
@@ -72,14 +69,20 @@ def _health(cells: list[dict]) -> str:
             else "unknown"
         )
         counts = sorted({run["num_components"] for run in cell["ica"]})
-        lines.append(
-            f"| {cell['cell']} | {np.mean(cell['relative_error']):.4f} | {ratio} "
-            f"| {np.median(cell['decoder_ratio_median']):.2f} | {', '.join(map(str, counts))} "
-            f"| {np.median(stability):.2f}, {stability.min():.2f} "
-            f"| {kurtosis.min():.2f} to {kurtosis.max():.2f} "
-            f"| {converged.sum():.0f} of {len(converged)} | {cell['total_cpu_s']:.0f} |"
+        rows.append(
+            (
+                cell["cell"],
+                f"{np.mean(cell['relative_error']):.4f}",
+                ratio,
+                f"{np.median(cell['decoder_ratio_median']):.2f}",
+                ", ".join(map(str, counts)),
+                f"{np.median(stability):.2f}, {stability.min():.2f}",
+                f"{kurtosis.min():.2f} to {kurtosis.max():.2f}",
+                f"{converged.sum():.0f} of {len(converged)}",
+                f"{cell['total_cpu_s']:.0f}",
+            )
         )
-    return "\n".join(lines)
+    return Table(header, tuple(rows))
 
 
 @styled

@@ -17,8 +17,8 @@ from worldmodel.evaluation.rollouts.page import (
 from worldmodel.evaluation.rollouts.results import STATIC
 from worldmodel.files import write_text
 from worldmodel.report.figures import PointPanel, draw_points
-from worldmodel.report.html_page import Block, Figures, Page, Section, Table, Text, Verdict, write_page
 from worldmodel.report.intervals import estimate_of
+from worldmodel.report.page import Block, Figures, Page, Section, Table, Text, Verdict, write_pages
 
 SOURCE = "Factored Generative Models through Mechanism Diversity"
 # Table 2 of SOURCE: RoboTwin, Wan 1.4B, other cameras and scenes; SSIM, PSNR, MSE, SSIM of the last frame.
@@ -59,7 +59,7 @@ def write_table(results: Mapping[str, Any], output: Path) -> Path:
         Section("What MCL does", tuple(_mcl_blocks(results))),
         Section("The published Table 2", (_paper_table(),)),
     ]
-    return write_page(Page("Table 2", lead, tuple(sections)), output, "table2")
+    return write_pages(Page("Table 2", lead, tuple(sections)), output, "table2")
 
 
 def _present(results: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from worldmodel.diagnostics.mechanisms.mechanistic import (
 )
 from worldmodel.report.figures import PALETTE, plain, styled
 from worldmodel.report.intervals import Interval, interval_text, mean_interval
-from worldmodel.report.page import Section
+from worldmodel.report.page import Figures, Section, Table, Text
 from worldmodel.types import evenly_spread
 
 VideoGenerator = Callable[[Tensor, Tensor], Tensor]  # (latent[b ...], actions[b n a]) -> frames[b t c H W]
@@ -66,9 +66,10 @@ class ActionChannel:
             ("compositional contrast, normalized", contrast.normalized, contrast.interval),
         )
         parts = tuple((name, f"{value:.3g}", self._between(interval)) for name, value, interval in between)
+        picture = Figures(((self.figure(), "Who moves what"),), is_wide=True)
         sections = [
-            Section("Action channel", text, header, tuple(rows), (("Who moves what", self.figure()),)),
-            Section("Do the groups keep apart?", HEADROOM, ("measure", "value", "95 % interval"), parts),
+            Section("Action channel", (Text(text), Table(header, tuple(rows)), picture)),
+            Section("Do the groups keep apart?", (Text(HEADROOM), Table(MEASURE, parts))),
         ]
         if self.diversity is not None:
             sections.append(diversity_section(self.diversity))
@@ -107,6 +108,7 @@ class ActionChannel:
         return np.where(self.maps.max(0) > MOVED * self.maps.max(), strongest, -1)
 
 
+MEASURE = ("measure", "value", "95 % interval")
 HEADROOM = (
     "A pixel counts as shared when two groups each move it by more than 5 % of the strongest effect. Arms "
     "that never cross share none. The joints of one arm move the same pixels, and share most of them."
@@ -189,7 +191,7 @@ def diversity_section(diversity: MechanismDiversity, text: str = "") -> Section:
     )
     size = f"Largest contrast {diversity.largest_contrast:.3g} before scaling."
     lines = f"{text} {diversity.verdict()}. {size}".strip()
-    return Section("Mechanism diversity of the actions", lines, header, rows)
+    return Section("Mechanism diversity of the actions", (Text(lines), Table(header, rows)))
 
 
 def action_diversity(

@@ -20,7 +20,7 @@ from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions,
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
 from worldmodel.diagnostics.mechanisms.report import mechanistic_report
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.report.page import Section, write_page
+from worldmodel.report.page import Page, Section, Table, Text, write_page
 from worldmodel.types import ClipBatch, EpisodeSource, num_video_frames
 
 
@@ -43,7 +43,7 @@ def diagnose_generator(
     blocks = [range(end - size, end) for end, size in zip(ends, block_sizes, strict=True)]
     z = torch.randn(num_points, sum(block_sizes), generator=torch.Generator().manual_seed(seed))
     report = mechanistic_report(load_generator(source), z, blocks, seed=seed)
-    return write_page(page, f"Diagnostics of {source}", report.sections())
+    return write_page(Page(f"Diagnostics of {source}", "", tuple(report.sections())), page)
 
 
 def diagnose_world_model(
@@ -70,8 +70,8 @@ def diagnose_world_model(
     report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
     grouped = [index for indices in found.dimensions.values() for index in indices]
     contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed)
-    sections = [_group_section(found, names), *report.sections(), contrasts]
-    return write_page(page, f"Action channel of a world model, {embodiment}", sections)
+    sections = (_group_section(found, names), *report.sections(), contrasts)
+    return write_page(Page(f"Action channel of a world model, {embodiment}", "", sections), page)
 
 
 def _group_section(groups: ActionGroups, names: Sequence[str]) -> Section:
@@ -84,7 +84,7 @@ def _group_section(groups: ActionGroups, names: Sequence[str]) -> Section:
     text = f"Chosen this way: {groups.reason}."
     if left_out:
         text += f" Left out: {', '.join(names[index] for index in sorted(left_out))}."
-    return Section("Action groups", text, ("group", "columns", "names"), rows)
+    return Section("Action groups", (Text(text), Table(("group", "columns", "names"), rows)))
 
 
 def _contrasts(
@@ -102,7 +102,7 @@ def _contrasts(
             model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed
         )
     except ValueError as error:
-        return Section("Mechanism diversity of the actions", f"Left out: {error}.")
+        return Section("Mechanism diversity of the actions", (Text(f"Left out: {error}."),))
     return diversity_section(found, CONTRASTS)
 
 

@@ -35,7 +35,7 @@ from worldmodel.diagnostics.mechanisms.support_graph import (
 )
 from worldmodel.report.figures import styled
 from worldmodel.report.intervals import Interval, interval_text
-from worldmodel.report.page import Section
+from worldmodel.report.page import Figures, Section, Table, Text
 
 FEW_THRESHOLDS = (1e-3, 1e-2, 1e-1)  # of Type S where each takes a search by descent
 NOT_CURVED = ("affine generator", "piecewise linear generator")
@@ -65,11 +65,13 @@ class MechanisticReport:
         intro = (
             f"{self.num_outputs} outputs, {self.latent_dim} latent coordinates in {len(self.blocks)} blocks."
         )
-        rows = tuple(row for row in (*self._first_order_rows(), *self._other_rows()))
+        table = Table(header, (*self._first_order_rows(), *self._other_rows()))
+        curves = Figures(((_curves(self), "Curves over tau"),), is_wide=True)
+        weights = Figures(((_weights(self.graph), "Weights"),), is_wide=True)
         return [
-            Section("Mechanistic independence", intro, header, rows),
-            Section("Over the threshold", CURVE_TEXT, figures=(("Curves over tau", _curves(self)),)),
-            Section("Support graph", _graph_text(self.graph), figures=(("Weights", _weights(self.graph)),)),
+            Section("Mechanistic independence", (Text(intro), table)),
+            Section("Over the threshold", (Text(CURVE_TEXT), curves)),
+            Section("Support graph", (Text(_graph_text(self.graph)), weights)),
         ]
 
     def _first_order_rows(self) -> list[tuple[str, ...]]:

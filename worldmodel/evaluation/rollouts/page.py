@@ -19,8 +19,8 @@ from worldmodel.evaluation.rollouts.results import (
 )
 from worldmodel.files import write_text
 from worldmodel.report.figures import draw_curves
-from worldmodel.report.html_page import Figures, Page, Section, Table, Text, write_page
 from worldmodel.report.intervals import estimate_of
+from worldmodel.report.page import Figures, Page, Section, Table, Text, write_pages
 
 COLUMNS = {  # metric -> (title, digits)
     "clip_psnr": ("PSNR dB, clips", 2),
@@ -59,7 +59,7 @@ def write_rollout_page(
     draw_curves(output / "curves.png", named, records[0]["num_given"])
     lead = (
         f"{results['episodes']} held-out episodes, {results['clips']} clips, regime {results['regime']}, "
-        f"{results['settings']['num_inference_steps']} steps, model {results['settings']['model']}. "
+        f"{results['settings']['num_inference_steps']} sampling steps, model {results['settings']['model']}. "
         + actions_line(results)
     )
     sections = [
@@ -68,7 +68,7 @@ def write_rollout_page(
         Section("Do the actions matter?", tuple(_following_blocks(results))),
         Section("Along the horizon", tuple(_horizon_blocks(results, output))),
     ]
-    return write_page(Page(title, lead, tuple(sections)), output)
+    return write_pages(Page(title, lead, tuple(sections)), output)
 
 
 def actions_line(results: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ from worldmodel.evaluation.rollouts.results import means_by_name
 from worldmodel.evaluation.sensitivity.verdict import RULE, Following, Record, responses, scale_errors
 from worldmodel.files import write_text
 from worldmodel.report.figures import draw_bars
-from worldmodel.report.html_page import Figures, Page, Section, Table, Text, Verdict, write_page
 from worldmodel.report.intervals import Estimate
+from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
 
 
 def write_sensitivity_page(
@@ -44,7 +44,7 @@ def write_sensitivity_page(
     lead += actions_line(results)
     if settings["action_gain"] != 1:
         lead += f" Every command reached the model multiplied by {settings['action_gain']:g}."
-    write_page(Page(title, lead, tuple(sections)), output)
+    write_pages(Page(title, lead, tuple(sections)), output)
     return results
 
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from worldmodel.config import load_config
 from worldmodel.report.figures import INK, PALETTE, plain, save_figure, styled
+from worldmodel.report.page import Table, markdown_table
 from worldmodel.training.runs.world_model import TrainConfig
 
 CURVES = {"reconstruction": "latent error", "rollout_psnr": "PSNR of rollouts, dB"}
@@ -102,14 +103,15 @@ def _as_word(value: Any) -> str:
 
 def training_section(stages: Sequence[Stage], base: str | None) -> str:
     """Markdown: each stage with its data, steps, seed and last validation, and with `base` its command."""
-    lines = ["## Training", "", f"| stage | start | data | steps | seed | {' | '.join(CURVES.values())} |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    rows = []
     for stage in stages:
         start = stage.config.start_from or "random weights"
         data = "; ".join(f"{path} ({seeds})" if seeds else path for path, seeds in stage.seeds.items())
         scores = ("" if value is None else f"{value:.3f}" for value in map(stage.last, CURVES))
-        numbers = f"{stage.num_steps} | {stage.config.fit.seed} | {' | '.join(scores)}"
-        lines.append(f"| {stage.name} | {start} | {data or 'synthetic'} | {numbers} |")
+        numbers = (str(stage.num_steps), str(stage.config.fit.seed), *scores)
+        rows.append((stage.name, start, data or "synthetic", *numbers))
+    header = ("stage", "start", "data", "steps", "seed", *CURVES.values())
+    lines = ["## Training", "", markdown_table(Table(header, tuple(rows)))]
     if base is not None:
         lines += ["", "```bash"]
         for stage in stages:

@@ -68,16 +68,17 @@ def test_diversity_of_actions_that_reshape_the_video() -> None:
     assert found.full_rank.all()
     report = action_channel(bent, latent.double(), actions.double(), GROUPS, num_directions=2)
     assert report.diversity is not None
-    assert "holds at 100%" in report.sections()[-1].text
+    assert "holds at 100%" in report.sections()[-1].blocks[0].text
 
 
 def test_sections_have_a_row_per_group_and_a_picture() -> None:
     sections = action_channel(two_arms(), LATENT, ACTIONS, GROUPS).sections()
-    assert [row[0] for row in sections[0].rows] == ["left", "right"]
-    assert len(sections[0].figures) == 1
+    _, table, figures = sections[0].blocks
+    assert [row[0] for row in table.rows] == ["left", "right"]
+    assert len(figures.items) == 1
     assert len(sections) == 2
     alone = action_channel(two_arms(), LATENT[:1], ACTIONS[:1], GROUPS).sections()
-    assert {row[2] for section in alone for row in section.rows} == {"one point"}
+    assert {row[2] for section in alone for row in section.blocks[1].rows} == {"one point"}
 
 
 def test_one_group_has_nothing_to_share() -> None:

@@ -83,5 +83,5 @@ def test_large_backbones_are_left_out_and_the_page_says_so(
     given, noise, actions = case(model, batch)
     monkeypatch.setattr(module, "num_backbone_parameters", lambda model: 1_300_000_000)
     section = _contrasts(model, given, noise, actions[:1], range(6), 0)
-    assert "Left out: the backbone has 1300 million parameters" in section.text
-    assert not section.rows
+    assert "Left out: the backbone has 1300 million parameters" in section.blocks[0].text
+    assert len(section.blocks) == 1

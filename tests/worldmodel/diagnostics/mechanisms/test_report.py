@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 
 from worldmodel.diagnostics import mechanistic_report
+from worldmodel.report.page import Figures, Table
 
 BLOCKS = [(0, 1), (2, 3)]
 Z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -49,18 +50,21 @@ def test_mixed_coordinates_fail_but_any_basis_finds_the_split() -> None:
 
 def test_pages_hold_every_measure() -> None:
     sections = mechanistic_report(disjoint, Z, BLOCKS).sections()
-    names = [row[0] for row in sections[0].rows]
+    (_, table), (_, curves), (_, weights) = (section.blocks for section in sections)
+    assert isinstance(table, Table)
+    assert isinstance(curves, Figures)
+    assert isinstance(weights, Figures)
+    names = [row[0] for row in table.rows]
     assert len(names) == 9
     assert {"Type S: sparsity gap", "Type H: Hessian across factors", "components, any basis"} <= set(names)
-    assert all(len(row) == len(sections[0].header) for row in sections[0].rows)
-    assert [len(section.figures) for section in sections] == [0, 1, 1]
-    curves = sections[1].figures[0][1].axes[0]
-    assert [line.get_label()[0] for line in curves.lines] == ["D", "M", "S", "H"]
-    assert {len(line.get_xdata()) for line in curves.lines} == {7}
+    drawn = curves.items[0][0].axes[0]
+    assert [line.get_label()[0] for line in drawn.lines] == ["D", "M", "S", "H"]
+    assert {len(line.get_xdata()) for line in drawn.lines} == {7}
+    assert len(weights.items) == 1
 
 
 def test_a_single_point_is_said_to_be_one() -> None:
-    rows = {row[0]: row for row in mechanistic_report(disjoint, Z, BLOCKS).sections()[0].rows}
+    rows = {row[0]: row for row in mechanistic_report(disjoint, Z, BLOCKS).sections()[0].blocks[1].rows}
     assert rows["Type S: sparsity gap"][2:4] == ("one point", "1")
     assert rows["Type H: Hessian across factors"][2:4] == ("one point", "1")
     assert rows["Type D: shared outputs"][2:4] == ("0 to 0", "6")
@@ -76,4 +80,4 @@ def test_a_jacobian_has_no_type_h_and_a_singular_one_no_gap() -> None:
     singular = mechanistic_report(np.array([[1.0, 2], [2, 4], [3, 6]]))
     assert singular.sparsity is None
     assert singular.irreducible is None
-    assert "any basis" not in str(singular.sections()[0].rows)
+    assert "any basis" not in str(singular.sections()[0].blocks[1])
