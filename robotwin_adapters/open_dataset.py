@@ -67,6 +67,16 @@ def open_dataset(
         verify: decode each video once per process, so that a broken one is found when its episode is opened.
         action_space: joint_commands, pose_commands or measured_poses; "" takes joint_commands of RoboTwin
             files, and of others what they hold.
+
+    Examples:
+        >>> from worldmodel import open_dataset
+        >>> open_dataset("no/such/folder")
+        Traceback (most recent call last):
+        ...
+        ValueError: no dataset at no/such/folder: no such file or folder
+        >>> episodes = open_dataset("data/finch")  # doctest: +SKIP
+        >>> episodes[0].robot_actions.shape, episodes[0].fps  # doctest: +SKIP
+        ((149, 14), 16.666666666666668)
     """
     options = _Options(camera, mapping, verify, current_action_space(action_space))
     path = Path(path)

@@ -1,10 +1,13 @@
-"""Every example in the docstrings of public names runs, and every public name has one."""
+"""Every example in the docstrings of public names runs, and every public function has one."""
 
+import dataclasses
 import doctest
 import inspect
+from typing import Any
 
 import pytest
 
+import worldmodel
 import worldmodel.diagnostics as diagnostics
 
 # Without a paper of their own: plain linear algebra, or made here.
@@ -16,11 +19,16 @@ OURS = {
     "mechanistic_report",
     "sparse_volume_loss",
 }
+FRONT_DOOR = [name for name in worldmodel.__all__ if not name.startswith("_")]
+PUBLIC = {
+    **{name: getattr(diagnostics, name) for name in diagnostics.__all__},
+    # Dataclasses only hold values; their fields are explained one by one.
+    **{name: one for name in FRONT_DOOR if not dataclasses.is_dataclass(one := getattr(worldmodel, name))},
+}
 
 
-@pytest.mark.parametrize("name", diagnostics.__all__)
-def test_the_example_of_a_diagnostic_runs(name: str) -> None:
-    documented = getattr(diagnostics, name)
+@pytest.mark.parametrize(("name", "documented"), PUBLIC.items(), ids=PUBLIC)
+def test_the_example_of_a_public_name_runs(name: str, documented: Any) -> None:
     found = doctest.DocTestFinder(recurse=False).find(documented, name, globs={})
     assert [example for test in found for example in test.examples], f"{name} has no example"
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

@@ -27,6 +27,15 @@ def load_config(
     """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and bad types fail.
 
     `beneath` is shown all that and gives sections, as dataclasses by name, that replace the defaults.
+
+    Examples:
+        >>> from worldmodel import ClipConfig, load_config
+        >>> load_config(ClipConfig, None, ["num_frames=9", "height=32"]).num_frames
+        9
+        >>> load_config(ClipConfig, None, ["num_frame=9"])
+        Traceback (most recent call last):
+        ...
+        ValueError: ...
     """
     where = path or "the command line"
     try:

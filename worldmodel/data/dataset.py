@@ -130,7 +130,16 @@ def build_clip_dataset(
     normalizer: ActionNormalizer | None = None,  # none: fitted to the training split of these sources
     on_bad: OnBad = "stop",
 ) -> ClipDataset:
-    """Index and dataset in one call, for when a single split is wanted; share an index to get several."""
+    """Index and dataset in one call, for when a single split is wanted; share an index to get several.
+
+    Examples:
+        >>> from worldmodel import ClipConfig, build_clip_dataset
+        >>> from worldmodel.data.synthetic import synthetic_source
+        >>> episodes = synthetic_source(num_episodes=8, num_frames=33, size=(32, 32))
+        >>> clips = build_clip_dataset([episodes], "train", ClipConfig(num_frames=17, height=32, width=32))
+        >>> tuple(clips[0].frames.shape), tuple(clips[0].robot_actions.shape)
+        ((17, 3, 32, 32), (16, 14))
+    """
     index = index_episodes(sources, config, splits, on_bad)
     return ClipDataset(index, split, normalizer or index.normalizer(), on_bad=on_bad)
 

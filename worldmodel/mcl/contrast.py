@@ -48,7 +48,25 @@ class MclOutput:
 
 
 class MechanisticContrast(nn.Module):
-    """The MCL loss with its critic and heads: `mcl(generator, z, u) -> MclOutput`."""
+    """The MCL loss with its critic and heads: `mcl(generator, z, u) -> MclOutput`.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import MclConfig, MechanisticContrast
+        >>> from worldmodel.mcl.critics import ProjectionHead, VectorCritic
+        >>> mcl = MechanisticContrast(
+        ...     MclConfig(mode="exact"), VectorCritic(3, 4, 2), ProjectionHead(3), ProjectionHead(2)
+        ... )
+        >>> decoder = torch.nn.Linear(5, 4)
+        >>> def generator(z, u):
+        ...     return decoder(torch.cat([z, u], -1)).tanh()
+        >>> output = mcl(generator, torch.randn(8, 3), torch.randn(8, 2))
+        >>> bool(output.loss > 0)
+        True
+
+    References:
+        "Factored Generative Models through Mechanism Diversity", Algorithms 1 and 2.
+    """
 
     def __init__(
         self, config: MclConfig, critic: Critic, gradient_head: nn.Module, condition_head: nn.Module

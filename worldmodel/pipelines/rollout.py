@@ -28,7 +28,17 @@ Generators = torch.Generator | Sequence[torch.Generator]
 
 
 class RolloutPipeline:
-    """`pipeline(frames, robot_actions, embodiment=...)` -> RolloutResult."""
+    """`pipeline(frames, robot_actions, embodiment=...)` -> RolloutResult.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import RolloutPipeline, WorldModel
+        >>> pipeline = RolloutPipeline(WorldModel.from_pretrained("desk"))
+        >>> first_frame, poses = torch.rand(1, 1, 3, 64, 64), torch.zeros(1, 16, 16)
+        >>> result = pipeline(first_frame, poses, embodiment="heron", num_inference_steps=1)
+        >>> tuple(result.frames.shape), result.num_history
+        ((1, 17, 3, 64, 64), 1)
+    """
 
     def __init__(self, model: WorldModel) -> None:
         self.model = model

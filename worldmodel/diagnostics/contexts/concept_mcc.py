@@ -30,6 +30,17 @@ def concept_mcc(codes: Float[np.ndarray, "n m o"], factors: Float[np.ndarray, "n
     """Predict each factor linearly from each block on the first half of the samples, score the second.
 
     Blocks that are told their factor by interventions should hold it without any matching: `aligned`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from worldmodel.diagnostics import concept_mcc
+        >>> factors = np.random.default_rng(0).normal(size=(400, 3))
+        >>> codes = np.stack([factors, factors**2], axis=2)  # block k holds factor k, in two dimensions
+        >>> round(concept_mcc(codes, factors).aligned, 3)
+        1.0
+
+    References:
+        "Intervening to Learn and Compose Causally Disentangled Representations", 2025.
     """
     if len(codes) != len(factors) or codes.shape[1] != factors.shape[1] or len(codes) < 8:
         raise ValueError(

@@ -17,8 +17,16 @@ def sliced_wasserstein(
     A shift of everything by v in d dimensions gives about |v| / sqrt(d): for pictures, the root mean square
     of the shift of a pixel. Two samples of the same distribution are not at distance 0: compare with that.
 
-    Example:
-        >>> sliced_wasserstein(real, model.sample(len(real), do=(0, 2)))
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import sliced_wasserstein
+        >>> points = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> round(sliced_wasserstein(points, points + 1, num_projections=2000, generator=rng), 1)
+        1.0
+
+    References:
+        "Sliced and Radon Wasserstein Barycenters of Measures", 2015.
     """
     if first.shape != second.shape:
         raise ValueError(f"two samples of one size are needed, got {first.shape} and {second.shape}")

@@ -51,7 +51,16 @@ class Located:
 
 
 class Locator(nn.Module):
-    """Frames -> heat map and visibility logit of every point."""
+    """Frames -> heat map and visibility logit of every point.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import Locator
+        >>> locator = Locator.from_pretrained("locator")  # the shipped one
+        >>> found = locator.locate(torch.rand(4, 3, 64, 64))
+        >>> tuple(found.points.shape)  # x, y of both grippers and the object
+        (4, 3, 2)
+    """
 
     def __init__(self, config: LocatorConfig) -> None:
         super().__init__()

@@ -25,7 +25,17 @@ def mse(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float
 
 
 def psnr(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float[Tensor, " t"]:
-    """Peak signal-to-noise ratio in dB, data range 1."""
+    """Peak signal-to-noise ratio in dB, data range 1.
+
+    `PSNR = -10 log10(mean squared error)`
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import psnr
+        >>> real = torch.zeros(2, 3, 16, 16)
+        >>> psnr(real + 0.1, real).round().tolist()
+        [20.0, 20.0]
+    """
     return decibels(mse(made, real))
 
 
@@ -34,6 +44,16 @@ def ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Floa
 
     A gaussian window with population covariance; the border where windows would need padding is left out, as
     scikit-image leaves it out. In double precision: variances are small differences of large numbers.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import ssim
+        >>> real = torch.rand(2, 3, 16, 16)
+        >>> ssim(real, real).tolist()
+        [1.0, 1.0]
+
+    References:
+        "Image Quality Assessment: From Error Visibility to Structural Similarity", 2004.
     """
     if min(made.shape[-2:]) <= 2 * SSIM_RADIUS:
         raise ValueError(f"SSIM needs frames of more than 10 pixels a side, got {tuple(made.shape[-2:])}")

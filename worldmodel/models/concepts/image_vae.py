@@ -57,7 +57,17 @@ class ImageVaeConfig:
 
 
 class ImageVae(nn.Module):
-    """`encode(images) -> codes`, `decode(codes) -> images`; `image_vae_loss.py` trains it."""
+    """`encode(images) -> codes`, `decode(codes) -> images`; `image_vae_loss.py` trains it.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import ImageVae
+        >>> from worldmodel.models.concepts.image_vae import ImageVaeConfig
+        >>> model = ImageVae(ImageVaeConfig(family="beta_vae", image_size=32, num_codes=6)).eval()
+        >>> images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+        >>> tuple(model.encode(images).shape)
+        (2, 6)
+    """
 
     def __init__(self, config: ImageVaeConfig) -> None:
         super().__init__()

@@ -33,7 +33,14 @@ CHUNK = 256  # pictures or codes that are processed at once
 
 
 class MDDiff(nn.Module):
-    """`encode(images) -> codes`, `decode(codes) -> images`; see `mddiff_loss.py` for training."""
+    """`encode(images) -> codes`, `decode(codes) -> images`; see `mddiff_loss.py` for training.
+
+    Examples:
+        >>> from worldmodel import MDDiff
+        >>> model = MDDiff.from_pretrained("outputs/desk/concepts/mcl/model")  # doctest: +SKIP
+        >>> codes = model.encode(images)  # doctest: +SKIP
+        >>> pictures = model.decode(codes, num_steps=50)  # doctest: +SKIP
+    """
 
     latent_scale: Tensor  # 1 / standard deviation of raw latents
 

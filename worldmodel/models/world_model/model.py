@@ -66,7 +66,14 @@ BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with 
 
 
 class WorldModel(nn.Module):
-    """First frames + actions -> video; a new one comes from `build`, a saved one from `from_pretrained`."""
+    """First frames + actions -> video; a new one comes from `build`, a saved one from `from_pretrained`.
+
+    Examples:
+        >>> from worldmodel import WorldModel
+        >>> model = WorldModel.from_pretrained("desk")  # the shipped one
+        >>> model.config.regime, model.contract.num_frames, sorted(model.normalizer.stats)
+        ('acg', 17, ['crane', 'heron', 'wren'])
+    """
 
     text: Tensor  # embedding of the one prompt that all clips share
 
