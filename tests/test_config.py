@@ -199,29 +199,6 @@ def test_presets_load(path: Path) -> None:
     assert config.output.startswith("outputs/")
 
 
-def test_commands_of_the_training_page_are_valid() -> None:
-    from worldmodel.training.autoencoder import AutoencoderConfig
-    from worldmodel.training.runs.world_model import TrainConfig
-
-    text = (ROOT / "docs/training.md").read_text().replace("\\\n", " ")
-    commands = [
-        line for line in text.splitlines() if ".yaml" in line and ("training/" in line or "estimate" in line)
-    ]
-    commands = [
-        line for line in commands if line.startswith(("python", "accelerate", "torchrun", "worldmodel"))
-    ]
-    assert len(commands) >= 8
-    for command in commands:
-        words = [word for word in command.split("#")[0].split() if not word.startswith("--")]
-        script = next(word for word in words if word.startswith("training/") or word == "estimate")
-        assert script == "estimate" or (ROOT / script).is_file(), command
-        config = next(word for word in words if word.startswith("configs/") and "/accelerate/" not in word)
-        overrides = [word for word in words if "=" in word]
-        load_config(
-            AutoencoderConfig if "autoencoder" in script else TrainConfig, str(ROOT / config), overrides
-        )
-
-
 def test_text_that_is_no_yaml_is_a_value_error_that_names_its_place(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the command line"):
         load_config(OuterConfig, None, ["name=[a=[]]"])

@@ -59,7 +59,7 @@ def parse(words: Sequence[str]) -> None:
         program, arguments = _program(words)
         with _stop_before_work():
             try:
-                code = _exit_code(program, arguments)
+                code = _exit_code(program, [_existing(word) for word in arguments])
             except ParsedError:
                 return
         assert code == 0, " ".join(words)
@@ -82,6 +82,12 @@ def _program(words: Sequence[str]) -> tuple[Callable[[list[str]], Any], list[str
         return 0
 
     return call, list(words[2:])
+
+
+def _existing(word: str) -> str:
+    """The shipped model where a config is read from one that an earlier command would have made."""
+    key, _, path = word.partition("=")
+    return "start_from=desk" if key == "start_from" and not Path(path).exists() else word
 
 
 def _without_launcher(words: list[str]) -> list[str]:
