@@ -76,6 +76,12 @@ def test_a_trained_scene_or_refiner_is_not_left_out_in_silence(make_world_model,
     assert part not in alone.parts()
 
 
+def test_a_prompt_that_is_not_encoded_yet_names_the_command(make_world_model, tmp_path):
+    command = r"python training/encode_prompt\.py Wan-AI/Wan2\.1-T2V-1\.3B-Diffusers .*prompt\.safetensors"
+    with pytest.raises(ValueError, match=rf"model\.prompt=.*: no such file\. .*{command}"):
+        make_world_model(prompt=str(tmp_path / "prompt.safetensors"))
+
+
 def test_latent_actions_belong_to_lacg(make_world_model, batch):
     model = make_world_model(regime="acg")
     with pytest.raises(ValueError, match="need regime 'lacg', this model is 'acg'"):
