@@ -2,9 +2,9 @@
 
 accelerate launch training/train_world_model.py CONFIG.yaml key=value ...      (or python, or torchrun)
 
-Writes OUTPUT/checkpoints, log.jsonl, tensorboard/, rollouts/*.mp4 and, when finished, metrics.json and the
-world model folders OUTPUT/model (last step) and OUTPUT/best (lowest validation number), which
-`WorldModel.from_pretrained` loads.
+Writes OUTPUT/first_batch.mp4 (what the model is fed), checkpoints, log.jsonl, tensorboard/, rollouts/*.mp4
+and, when finished, metrics.json and the world model folders OUTPUT/model (last step) and OUTPUT/best (lowest
+validation number), which `WorldModel.from_pretrained` loads.
 """
 
 import sys
@@ -18,6 +18,7 @@ from worldmodel.training.command_line import run_script
 from worldmodel.training.loop.checkpoints import export_finished
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
 from worldmodel.training.loop.fit import fit, open_store
+from worldmodel.training.runs.first_batch import write_first_batch
 from worldmodel.training.runs.world_model import (
     TrainConfig,
     build_run,
@@ -36,6 +37,10 @@ def train(config: TrainConfig, resume: bool) -> bool:
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config, accelerator.device)
+    if accelerator.is_main_process:
+        write_first_batch(
+            output / "first_batch.mp4", run.model, run.train_clips, config.fit, config.first_batch
+        )
     log_mcl_reach(run, accelerator)
     result = fit(
         world_model_step,

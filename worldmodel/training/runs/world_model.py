@@ -48,6 +48,7 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     fit: FitConfig = field(default_factory=FitConfig)
+    first_batch: int = 4  # clips of the first batch shown in OUTPUT/first_batch.mp4 before step 0; 0 = none
 
     def __post_init__(self) -> None:
         self.data.check_given()
