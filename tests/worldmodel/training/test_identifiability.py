@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worldmodel.data.identifiability import IdentifiabilityDataConfig, random_stream
-from worldmodel.mcl.contrast import MclConfig, Mode
+from worldmodel.mcl.config import MclConfig, Mode
 from worldmodel.models.identifiability.md_vae import Family, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.training.identifiability import CellConfig, run_study, study_cells, train_cell

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -34,6 +35,7 @@ from worldmodel.types import evenly_spread
 VideoGenerator = Callable[[Tensor, Tensor], Tensor]  # (latent[b ...], actions[b n a]) -> frames[b t c H W]
 Derivative = Literal["forward", "difference"]
 MOVED = 0.05  # share of the strongest effect above which a pixel counts as moved
+GROUP_COLORS = (*PALETTE, *colormaps["Set3"].colors)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class ActionChannel:
         figure = Figure(figsize=(2 * len(columns), 2 * (num_groups + 1)))
         axes = figure.subplots(num_groups + 1, len(columns), squeeze=False)
         top = max(float(self.maps.max()), 1e-12)
-        colors = [PALETTE[number % len(PALETTE)] for number in range(num_groups)]
+        colors = [GROUP_COLORS[number % len(GROUP_COLORS)] for number in range(num_groups)]
         for column, frame in enumerate(columns):
             for row, name in enumerate(self.groups):
                 axes[row][column].imshow(self.maps[row, frame], vmin=0, vmax=top, cmap="magma")

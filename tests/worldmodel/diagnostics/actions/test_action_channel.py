@@ -84,7 +84,7 @@ def test_sections_have_a_row_per_group_and_a_picture() -> None:
 def test_one_group_has_nothing_to_share() -> None:
     found = action_channel(two_arms(), LATENT, ACTIONS, {"all": [0, 1, 2, 3]})
     assert (found.type_d.score, found.contrast.raw) == (0, 0)
-    assert [row[0] for row in found.sections()[0].rows] == ["all"]
+    assert [row[0] for row in found.sections()[0].blocks[1].rows] == ["all"]
 
 
 def test_more_groups_than_named_colors_are_told_apart() -> None:
