@@ -7,7 +7,7 @@ from bench.identifiability import BATCH, PlainVae, flops_per_seed_step
 from torch.utils.flop_counter import FlopCounterMode
 
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack

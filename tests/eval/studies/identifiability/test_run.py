@@ -19,7 +19,7 @@ from studies.identifiability.report import ablation_table, write_report
 from studies.identifiability.run import collect, data_name, write_controls, write_oracles
 
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
-from worldmodel.mcl.contrast import MclConfig
+from worldmodel.mcl.config import MclConfig
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.identifiability import CellConfig, study_cells, train_cell
