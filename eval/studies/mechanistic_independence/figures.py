@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from studies.cells_file import read_cells
 from studies.mechanistic_independence.training import CellConfig
-from worldmodel.report.figures import styled
+from worldmodel.report.figures import PALETTE, styled
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Figures, Page, Section, Table, Text, write_page
 
@@ -93,9 +93,9 @@ def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
         shifted = overlaps + 0.5 * (number - 1.5)
         values = [scores(result, score_name(objective)) for result in chosen]
         if len(values):
-            axis.plot(shifted, [v.mean() for v in values], label=label, color=f"C{number}")
+            axis.plot(shifted, [v.mean() for v in values], label=label, color=PALETTE[number])
         for place, points in zip(shifted, values, strict=True):
-            axis.scatter([place] * len(points), points, s=16, alpha=0.6, color=f"C{number}", linewidths=0)
+            axis.scatter([place] * len(points), points, s=16, alpha=0.6, color=PALETTE[number], linewidths=0)
     axis.set(xlabel="overlap of supports, %", ylabel="recovery (points: seeds)", ylim=(-0.05, 1.05))
     axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -200,7 +200,7 @@ def _traces(found: Results, score_name: Callable[[str], str]) -> Figure:
     left, right = figure.subplots(1, 2)
     for objective, line in (("contrast", "-"), ("sparse_coordinates", "--")):
         for number, result in enumerate(_additive(found, objective)):
-            trace, style = result["trace"], {"color": f"C{number}", "linestyle": line}
+            trace, style = result["trace"], {"color": PALETTE[number], "linestyle": line}
             steps = [entry["step"] for entry in trace]
             recovery = [np.mean(entry[score_name(objective)]) for entry in trace]
             label = f"{LABELS[objective][0]}, {result['config']['overlap']:.0%} overlap"
