@@ -25,6 +25,7 @@ from worldmodel.data.identifiability import (
 )
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
+from worldmodel.training.loop.stack import train_stack
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
 NUM_SEEDS, NUM_THREADS, BATCH = 30, 2, 256
@@ -91,7 +92,7 @@ def stacked_steps(stack: SeedStack) -> Iterator[None]:
     """Ours: each `next` is one step of every seed of the stack."""
     for epoch in itertools.count(1):
         for rows, noise in stack.batches(epoch):
-            stack.step(rows, noise, 0)
+            next(train_stack([(rows, noise, 0)], stack.loss, stack.optimizer))
             yield
 
 

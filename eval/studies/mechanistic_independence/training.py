@@ -23,6 +23,7 @@ from worldmodel.diagnostics.mechanisms.higher_order import second_derivative
 from worldmodel.diagnostics.mechanisms.jacobians import Blocks
 from worldmodel.diagnostics.mechanisms.mechanistic import compositional_contrast_loss
 from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
+from worldmodel.training.loop.stack import StackLoss, train_stack
 
 BLOCKS = ((0, 1), (2, 3), (4, 5))
 COORDINATES = tuple((i,) for i in range(6))
@@ -146,15 +147,19 @@ def train_cell(config: CellConfig) -> dict[str, Any]:
     optimiser = torch.optim.Adam(model.parameters(), lr=config.lr, foreach=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
     draws = [torch.Generator().manual_seed(10_000 + seed) for seed in config.seeds]
+    points = (
+        torch.stack([torch.rand(config.batch_size, DIM, generator=one) for one in draws]) * 2 - 1
+        for _ in range(config.steps)
+    )
+    steps = train_stack(
+        points,
+        lambda truth: StackLoss(_loss(model, generator(truth), config, draws[0])),
+        optimiser,
+        schedule=schedule,
+        max_norm=1.0 * config.num_seeds,
+    )
     trace = []
-    for step in range(1, config.steps + 1):
-        truth = torch.stack([torch.rand(config.batch_size, DIM, generator=one) for one in draws]) * 2 - 1
-        loss = _loss(model, generator(truth), config, draws[0])
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0 * config.num_seeds)
-        optimiser.step()
-        schedule.step()
+    for step, _ in enumerate(steps, 1):
         if step % config.trace_every == 0:
             trace.append({"step": step, **evaluate(model, generator, config)})
     return {"config": asdict(config), "trace": trace, "cpu_seconds": round(time.process_time() - start, 1)}

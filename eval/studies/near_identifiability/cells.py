@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from worldmodel.diagnostics import bi_lipschitz
 from worldmodel.models.stacked_linear import StackedLinear
+from worldmodel.training.loop.stack import StackLoss, train_stack
 
 DATA, MODEL, BATCHES = 0, 1, 2  # random streams of a seed
 
@@ -115,15 +116,17 @@ def train(cell: Cell, config: StudyConfig) -> tuple[StackedAutoencoder, Tensor]:
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cell.steps)
     streams = [stream(seed, BATCHES) for seed in range(config.seeds)]
-    for _ in range(cell.steps):
-        index = torch.stack(
-            [torch.randint(len(cell.rows), (config.batch_size,), generator=part) for part in streams]
-        )
-        batch = cell.rows[index]
-        optimizer.zero_grad()
-        (model(batch) - batch).square().mean((1, 2)).sum().backward()
-        optimizer.step()
-        schedule.step()
+    shape = (config.batch_size,)
+    batches = (
+        cell.rows[torch.stack([torch.randint(len(cell.rows), shape, generator=part) for part in streams])]
+        for _ in range(cell.steps)
+    )
+
+    def loss(batch: Tensor) -> StackLoss:
+        return StackLoss((model(batch) - batch).square().mean((1, 2)))
+
+    for _ in train_stack(batches, loss, optimizer, schedule=schedule):
+        pass
     with torch.no_grad():
         some = cell.rows[:: max(1, len(cell.rows) // 5000)].expand(config.seeds, -1, -1)
         return model, (model(some) - some).square().mean((1, 2)) / cell.rows.var(0).mean()

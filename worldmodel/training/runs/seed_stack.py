@@ -27,10 +27,12 @@ from worldmodel.mcl.critics import ProjectionHead, VectorCritic
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.models.identifiability.md_vae import StackedVae, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
+from worldmodel.training.loop.stack import StackLoss, train_stack
 
 (MODEL, CONTRAST, ORDER, POSTERIOR, DIRECTION, TEST) = range(
     100, 106
 )  # random streams of a seed, beside the data's
+Batch = tuple[Tensor, Tensor, int]  # rows [x, u], posterior noise, number of the step
 ALIGNMENT_SAMPLES = 10_000  # training samples that find the axes after training
 
 
@@ -91,8 +93,8 @@ class SeedStack:
         for group, lr in zip(self.optimizer.param_groups, self.initial_lrs, strict=True):
             group["lr"] = lr * factor
         sums: dict[str, Tensor] = {}
-        for count, (rows, noise) in enumerate(self.batches(epoch), epoch * self.steps_per_epoch):
-            for name, value in self.step(rows, noise, count).items():
+        for values in train_stack(self._numbered(epoch), self.loss, self.optimizer):
+            for name, value in values.items():
                 sums[name] = sums[name] + value if name in sums else value
         return {name: (value / self.steps_per_epoch).tolist() for name, value in sums.items()}
 
@@ -105,8 +107,13 @@ class SeedStack:
             rows = self.train_rows.index_select(0, order[:, part].reshape(-1))
             yield rows.unflatten(0, (-1, size)), noise[:, part]
 
-    def step(self, rows: Tensor, noise: Tensor, count: int) -> dict[str, Tensor]:
-        """One optimiser step of all seeds; `count` numbers it for the random directions of MCL."""
+    def _numbered(self, epoch: int) -> Iterator[Batch]:
+        for count, (rows, noise) in enumerate(self.batches(epoch), epoch * self.steps_per_epoch):
+            yield rows, noise, count
+
+    def loss(self, batch: Batch) -> StackLoss:
+        """Of all seeds on one batch; the number of the step seeds MCL's random directions."""
+        rows, noise, count = batch
         x, u = rows.split(self.row_dims, dim=-1)
         loss = self.model.loss(x, u, noise)
         values = {"reconstruction": loss.reconstruction, "kl": loss.kl}
@@ -115,10 +122,7 @@ class SeedStack:
             contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, count))
             total = total + self.optimisation.mcl_weight * contrast.loss
             values |= {"mcl": contrast.loss, "mcl_accuracy": contrast.accuracy}
-        self.optimizer.zero_grad()
-        total.sum().backward()
-        self.optimizer.step()
-        return {name: value.detach() for name, value in values.items()}
+        return StackLoss(total, values)
 
     def evaluate(self) -> dict[str, list[float]]:
         """Scores and parts of the bound on the test split, one value per seed."""
