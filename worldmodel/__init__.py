@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from worldmodel.mcl.contrast import MechanisticContrast as MechanisticContrast
     from worldmodel.models.concepts.image_vae import ImageVae as ImageVae
     from worldmodel.models.concepts.mddiff import MDDiff as MDDiff
+    from worldmodel.models.contexts.context_module import ContextModule as ContextModule
     from worldmodel.models.world_model.config import FrameContract as FrameContract
     from worldmodel.models.world_model.config import WorldModelConfig as WorldModelConfig
     from worldmodel.models.world_model.model import WorldModel as WorldModel
@@ -45,6 +46,7 @@ _HOME = {
     "MechanisticContrast": "worldmodel.mcl.contrast",
     "ImageVae": "worldmodel.models.concepts.image_vae",
     "MDDiff": "worldmodel.models.concepts.mddiff",
+    "ContextModule": "worldmodel.models.contexts.context_module",
     "FrameContract": "worldmodel.models.world_model.config",
     "WorldModelConfig": "worldmodel.models.world_model.config",
     "WorldModel": "worldmodel.models.world_model.model",

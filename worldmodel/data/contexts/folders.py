@@ -12,6 +12,7 @@ intervention the hue of object, spotlight or background lies above 0, otherwise 
 
 import gzip
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,7 +95,8 @@ def open_context_folder(root: str | Path, split: Split, size: int) -> FolderCont
         raise ValueError(f"{root}: expected a folder of at least one intervention beside {plain[0]}")
     pictures: dict[Do, UInt8[np.ndarray, "n H W"] | Sequence[Path]] = {}
     for name, folder in folders.items():
-        pictures[_do_of(root, name, concepts, plain[0])] = _pictures_in(folder, split)
+        do = _do_of(root, name, concepts, plain[0])
+        pictures[do] = _pictures_in(folder, split)
     return FolderContexts(
         root.name, concepts, size, dict(sorted(pictures.items(), key=lambda item: len(item[0])))
     )
@@ -125,7 +127,12 @@ def open_3dident(root: Path, split: Split, size: int) -> FolderContexts:
 
 def read_idx(path: Path) -> UInt8[np.ndarray, "n H W"]:
     """The pictures of an idx3 file, packed or not."""
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is no whole gzip file: {error}") from error
     if len(content) < 16:
         raise ValueError(f"{path}: expected an idx3 file of pictures, found {len(content)} bytes")
     magic, count, height, width = struct.unpack(">4I", content[:16])

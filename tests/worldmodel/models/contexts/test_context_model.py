@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.tiny_contexts import LIGHT, tiny_context_model
 from tests.support.tiny_mddiff import TINY, some_images, tiny_mddiff
 from worldmodel.models.concepts.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.models.contexts.context_model import ContextModel, ContextModelConfig, wrap_host
@@ -13,7 +14,6 @@ from worldmodel.models.contexts.hosts import FirstStageHost, HostConfig, as_host
 from worldmodel.models.contexts.light_vae import LightVae, LightVaeConfig
 from worldmodel.models.gaussian import standard_kl
 
-LIGHT = LightVaeConfig(image_size=16, channels=(8, 8), hidden=16, latent_dim=12, norm="batch")
 IMAGE = ImageVaeConfig(num_codes=5, image_size=16, hidden=16)
 HOSTS = {
     "light_vae": HostConfig("light_vae", light_vae=LIGHT),
@@ -21,13 +21,6 @@ HOSTS = {
     "first_stage": HostConfig("first_stage", first_stage=TINY.vq, image_size=16),
 }
 IDENTITY = ContextModuleConfig(num_concepts=3, in_width=4, out_width=4, norm="none", start="identity")
-
-
-def small(variant: str = "context", **changes: object) -> ContextModel:
-    torch.manual_seed(0)
-    module = ContextModuleConfig(num_concepts=3, in_width=4, out_width=2)
-    config = ContextModelConfig(variant, False, HOSTS["light_vae"], module)  # type: ignore[arg-type]
-    return ContextModel(replace(config, **changes))  # type: ignore[arg-type]
 
 
 def trained_host(kind: str) -> nn.Module:
@@ -114,7 +107,7 @@ def test_a_host_of_the_user_needs_six_members() -> None:
 
 @pytest.mark.parametrize("variant", ["context", "pooled", "conditional", "base"])
 def test_variants_know_of_contexts_what_they_should(variant: str) -> None:
-    model = small(variant).eval()
+    model = tiny_context_model(variant).eval()
     if variant == "conditional":
         nn.init.normal_(model.module.shift)  # type: ignore[union-attr, arg-type]
     z = torch.randn(4, model.latent_dim)
@@ -126,7 +119,7 @@ def test_variants_know_of_contexts_what_they_should(variant: str) -> None:
 
 
 def test_shifts_of_the_conditional_model_add_up() -> None:
-    shift = small("conditional").module
+    shift = tiny_context_model("conditional").module
     nn.init.normal_(shift.shift)  # type: ignore[union-attr, arg-type]
     z = torch.zeros(1, 12)
     torch.testing.assert_close(shift(z, (0, 2)), shift(z, (0,)) + shift(z, (2,)))  # type: ignore[misc]
@@ -135,7 +128,7 @@ def test_shifts_of_the_conditional_model_add_up() -> None:
 
 
 def test_samples_are_fresh_and_follow_their_generator() -> None:
-    model = small().eval()
+    model = tiny_context_model().eval()
     rng = torch.Generator().manual_seed(5)
     first, second = model.sample(3, (1,), generator=rng), model.sample(3, (1,), generator=rng)
     assert not torch.equal(first, second)
@@ -143,7 +136,7 @@ def test_samples_are_fresh_and_follow_their_generator() -> None:
 
 
 def test_a_frozen_host_does_not_move_not_even_its_batch_statistics() -> None:
-    model = small()
+    model = tiny_context_model()
     model.freeze_host()
     before = {name: tensor.clone() for name, tensor in model.host.state_dict().items()}
     model.train()
@@ -155,7 +148,7 @@ def test_a_frozen_host_does_not_move_not_even_its_batch_statistics() -> None:
     assert all(parameter.grad is None for parameter in model.host.parameters())
     assert model.module.unpool.weight.grad is not None  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="nothing to train"):
-        small("base").freeze_host()
+        tiny_context_model("base").freeze_host()
 
 
 @pytest.mark.parametrize("kind", list(HOSTS))
@@ -178,9 +171,9 @@ def test_a_saved_model_reads_back_equal(kind: str, tmp_path: Path) -> None:
 def test_sizes_that_do_not_fit_are_refused() -> None:
     module = ContextModuleConfig(num_concepts=3, in_width=5, out_width=2)
     with pytest.raises(ValueError, match="12 latent dimensions, 3 concepts of 5 need 15"):
-        small(module=module)
+        tiny_context_model(module=module)
     with pytest.raises(ValueError, match="no module for a head"):
-        small("base", has_head=True)
+        tiny_context_model("base", has_head=True)
     with pytest.raises(ValueError, match="at least 12, got 9"):
         wrap_host(LightVae(LIGHT), replace(IDENTITY, in_width=3, out_width=3), has_head=True)
     with pytest.raises(ValueError, match="multiple of 8"):
