@@ -72,10 +72,20 @@ def block_widths(config: ContextModuleConfig) -> tuple[int, ...]:
 class ContextModule(nn.Module):
     """Latent to decoder input under any set of interventions.
 
-    Example:
-        >>> module = ContextModule(ContextModuleConfig(num_concepts=3, in_width=4, out_width=4), out_dim=16)
-        >>> module(z, do=(0, 2)).shape  # z [b 12]
-        torch.Size([b, 16])
+    Examples:
+        >>> import torch
+        >>> from worldmodel import ContextModule
+        >>> from worldmodel.models.contexts.context_module import ContextModuleConfig
+        >>> config = ContextModuleConfig(num_concepts=3, in_width=4, out_width=4, norm="none")
+        >>> module = ContextModule(config, out_dim=16)
+        >>> z = torch.randn(2, 12)  # three blocks of four
+        >>> module(z, do=(0, 2)).shape  # concepts 0 and 2 intervened on
+        torch.Size([2, 16])
+        >>> torch.equal(module(z, do=(0, 2)), module(z, do=(2, 0)))
+        True
+
+    References:
+        "Intervening to Learn and Compose Causally Disentangled Representations", 2025.
     """
 
     def __init__(self, config: ContextModuleConfig, out_dim: int) -> None:
