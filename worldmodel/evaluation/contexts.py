@@ -24,6 +24,7 @@ from worldmodel.diagnostics.contexts.concept_directions import ConceptDirections
 from worldmodel.models.contexts.context_model import ContextModel
 from worldmodel.models.contexts.context_module import ContextModule
 from worldmodel.objectives.context import elbo
+from worldmodel.types import to_unit_range
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _distance(real: Tensor, made: Tensor, config: ContextScoreConfig, generator:
 
 
 def _pixels(dataset: ContextDataset, do: Do, indices: np.ndarray) -> Float[Tensor, "n 3 H W"]:
-    return dataset.images(do, indices).float() / 255
+    return to_unit_range(dataset.images(do, indices))
 
 
 def _generator(config: ContextScoreConfig, do: Do) -> torch.Generator:

@@ -14,6 +14,7 @@ from worldmodel.data.contexts.folders import OBSERVATIONAL, open_context_folder
 from worldmodel.data.contexts.quad import Quad
 from worldmodel.data.contexts.types import ContextBatch, ContextDataset, Do, training_contexts
 from worldmodel.training.factors import CACHE, FactorDataConfig, open_factor_data
+from worldmodel.types import evenly_spread
 
 PRINTED = 8  # pictures of each context that tell one data set from another
 
@@ -79,7 +80,7 @@ def load_contexts(
 
 def context_identity(pictures: ContextPictures) -> dict[str, Any]:
     """What a resumed run must find unchanged of its pictures: names, number, and a sample of each context."""
-    indices = np.linspace(0, len(pictures) - 1, PRINTED).astype(np.int64)
+    indices = np.array(evenly_spread(len(pictures), PRINTED, round_down=True), np.int64)
     digest = hashlib.sha256()
     for do in pictures.contexts:
         digest.update(pictures.dataset.images(do, indices).numpy().tobytes())

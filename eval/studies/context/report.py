@@ -15,6 +15,7 @@ from worldmodel.evaluation.concepts.pictures import draw_rows
 from worldmodel.files import write_text
 from worldmodel.models.contexts.context_model import ContextModel
 from worldmodel.report.intervals import NOTHING, mean_estimate, ratio_estimate
+from worldmodel.types import to_unit_range
 
 COLUMNS = {
     "concept": "concept",
@@ -118,7 +119,7 @@ def picture_rows(study: ContextStudyConfig, cell: Cell) -> dict[str, Tensor]:
     chosen: Sequence[Do] = (*training_contexts(len(data.concept_names)), *data.held_out[1::step][:NUM_PAIRS])
     rows = {}
     for do in chosen:
-        real = data.images(do, np.arange(NUM_REAL)).float() / 255
+        real = to_unit_range(data.images(do, np.arange(NUM_REAL)))
         gap = torch.ones_like(real[:1])
         rows[context_name(do, data.concept_names)] = torch.cat([real, gap, model.pictures(z, do).cpu()])
     return rows

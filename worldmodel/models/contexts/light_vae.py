@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from worldmodel.models.gaussian import Gaussian
+from worldmodel.types import to_unit_range
 
 MAX_GROUPS = 8  # of a group norm
 
@@ -61,7 +62,7 @@ class LightVae(nn.Module):
         size = self.config.image_size
         if images.shape[-2:] != (size, size):
             raise ValueError(f"this model takes pictures of {size}x{size}, got {tuple(images.shape[-2:])}")
-        return images.float() / 255
+        return to_unit_range(images)
 
     def posterior(self, pixels: Float[Tensor, "n 3 H W"]) -> Gaussian:
         """q(z | x)."""
