@@ -48,6 +48,7 @@ class _Options:
     mapping: str | Path | None
     verify: bool
     action_space: str
+    static_tolerance: float | None
 
 
 def open_dataset(
@@ -57,6 +58,7 @@ def open_dataset(
     mapping: str | Path | None = None,
     verify: bool = True,
     action_space: str = "",
+    static_tolerance: float | None = None,
 ) -> EpisodeSource:
     """The dataset at `path`, or all datasets below it as one.
 
@@ -67,6 +69,8 @@ def open_dataset(
         verify: decode each video once per process, so that a broken one is found when its episode is opened.
         action_space: joint_commands, pose_commands or measured_poses; "" takes joint_commands of RoboTwin
             files, and of others what they hold.
+        static_tolerance: RoboTwin only: leave out frames that repeat the one before, up to this mean
+            difference in gray levels; None keeps all.
 
     Examples:
         >>> from worldmodel import open_dataset
@@ -78,7 +82,7 @@ def open_dataset(
         >>> episodes[0].robot_actions.shape, episodes[0].fps  # doctest: +SKIP
         ((149, 14), 16.666666666666668)
     """
-    options = _Options(camera, mapping, verify, current_action_space(action_space))
+    options = _Options(camera, mapping, verify, current_action_space(action_space), static_tolerance)
     path = Path(path)
     if not path.exists():
         raise ValueError(f"no dataset at {path}: no such file or folder")
@@ -120,6 +124,8 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
         )
     else:
         return None
+    if options.static_tolerance is not None:
+        raise ValueError(f"{path}: static_tolerance is for RoboTwin files, these are {source.format}")
     if options.action_space not in ("", source.action_space):
         raise ValueError(
             f"{path}: asked for {describe_action_space(options.action_space)}, but "
@@ -152,4 +158,9 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
 
 def _robotwin(path: Path, options: _Options) -> RobotwinDataset:
     cameras = None if options.camera is None else (options.camera,)
-    return RobotwinDataset(path, cameras=cameras, action_space=options.action_space)
+    return RobotwinDataset(
+        path,
+        cameras=cameras,
+        action_space=options.action_space,
+        static_tolerance=options.static_tolerance,
+    )

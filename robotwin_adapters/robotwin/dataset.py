@@ -11,7 +11,7 @@ from robotwin_adapters.robotwin.cameras import CameraMatrices, read_camera_matri
 from robotwin_adapters.robotwin.hdf5 import read_hdf5_episode
 from robotwin_adapters.robotwin.names import V1_EMBODIMENT, embodiment_from, task_from
 from robotwin_adapters.robotwin.recording import ActionSpace, Recording, drop_static
-from robotwin_adapters.robotwin.side_files import InstructionSplit, read_about, read_instructions
+from robotwin_adapters.robotwin.side_files import read_about, read_instructions
 from robotwin_adapters.robotwin.v1 import read_v1_episode
 from robotwin_adapters.storage import FileStore, FolderFiles, Stamp, ZipFiles, errors_name
 from worldmodel.data.action_spaces import current_action_space
@@ -43,8 +43,7 @@ class ReadChoices:
 
     cameras: tuple[str, ...] | None
     action_space: ActionSpace
-    drop_static: bool
-    static_tolerance: float
+    static_tolerance: float | None
 
 
 def find_robotwin(path: str | Path) -> bool:
@@ -65,9 +64,7 @@ class RobotwinDataset:
         *,
         cameras: Sequence[str] | None = None,
         action_space: str = "joint_commands",
-        drop_static: bool = False,
-        static_tolerance: float = 0.0,
-        instruction_split: InstructionSplit = "seen",
+        static_tolerance: float | None = None,
     ) -> None:
         """Look for episodes.
 
@@ -76,16 +73,14 @@ class RobotwinDataset:
             cameras: names in format A (head_camera, ...), needed in every episode; None takes what is there.
             action_space: joint_commands; measured_poses, whose grippers are commanded; or pose_commands,
                 which only files of the embedded tabletop hold.
-            drop_static: leave out frames that repeat the one before.
-            static_tolerance: mean difference in gray levels up to which two pictures count as equal; 0 asks
-                for equal bytes, ray-traced sets carry noise and need about 1.
-            instruction_split: "seen" or "unseen" phrasings.
+            static_tolerance: leave out frames that repeat the one before, up to this mean difference in gray
+                levels between the two pictures. None keeps all; 0 asks for equal bytes; ray-traced sets carry
+                noise and need about 1.
         """
         self._path = Path(path)
         chosen = None if cameras is None else tuple(cameras)
         space = cast(ActionSpace, current_action_space(action_space) or "joint_commands")
-        self._choices = ReadChoices(chosen, space, drop_static, static_tolerance)
-        self._instruction_split = instruction_split
+        self._choices = ReadChoices(chosen, space, static_tolerance)
         with errors_name(str(path)):
             self._store, names = _open_store(self._path)
             self._files = _find_episodes(names or self._store.names())
@@ -142,7 +137,7 @@ class RobotwinDataset:
 
     def _instructions(self, files: EpisodeFiles) -> tuple[str, ...]:
         stem = PurePosixPath(files.uid).name
-        return read_instructions(self._store, files.root, stem, self._instruction_split)
+        return read_instructions(self._store, files.root, stem)
 
 
 # Random clips of a dataset come back to its episodes again and again, and a recording is a few kilobytes.
@@ -154,7 +149,9 @@ def _read_recording(
         recording = read_hdf5_episode(store, files.names[0], choices.cameras, choices.action_space)
     else:
         recording = read_v1_episode(store, files.names, choices.cameras, choices.action_space)
-    return drop_static(recording, choices.static_tolerance) if choices.drop_static else recording
+    if choices.static_tolerance is None:
+        return recording
+    return drop_static(recording, choices.static_tolerance)
 
 
 def _open_store(path: Path) -> tuple[FileStore, list[str]]:

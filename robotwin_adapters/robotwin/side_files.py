@@ -5,11 +5,10 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import Literal
 
 from robotwin_adapters.storage import FileStore, Stamp, errors_name
 
-InstructionSplit = Literal["seen", "unseen"]
+SEEN = "seen"  # the phrasings that RoboTwin trains on; the others are "unseen"
 MAX_JSON_BYTES = 64 << 20
 
 
@@ -29,16 +28,16 @@ def read_about(store: FileStore, root: str, number: int) -> About:
     return About(entry.embodiment or general.embodiment, entry.task or general.task, entry.fps or general.fps)
 
 
-def read_instructions(store: FileStore, root: str, stem: str, split: InstructionSplit) -> tuple[str, ...]:
+def read_instructions(store: FileStore, root: str, stem: str) -> tuple[str, ...]:
     """The phrasings of one episode; an episode may have none."""
     for folder in ("instructions", "instruction"):
         name = _inside(root, f"{folder}/{stem}.json")
         if store.exists(name):
             value = _read_json(store, name)
             with errors_name(store.label(name)):
-                if isinstance(value, dict) and split not in value:
+                if isinstance(value, dict) and SEEN not in value:
                     raise ValueError(f"expected lists 'seen' and 'unseen', got keys {sorted(value)[:8]}")
-                return string_list(value[split] if isinstance(value, dict) else value, split)
+                return string_list(value[SEEN] if isinstance(value, dict) else value, SEEN)
     return ()
 
 

@@ -38,6 +38,9 @@ class DataConfig:
     action_scale: Literal["own", "shared"] = (
         "own"  # each embodiment's own range goes to [-1, 1], or one range for all with the same action names
     )
+    # RoboTwin repeats frames where two motions meet; 0 drops equal ones, ray-traced sets need about 1. It is
+    # for training only: evaluation keeps every frame.
+    static_tolerance: float | None = None  # gray levels up to which a frame repeats the last; none: keep all
     on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and left out (skip)
     clip: ClipConfig = field(default_factory=ClipConfig)
     splits: SplitConfig = field(default_factory=SplitConfig)
@@ -76,7 +79,12 @@ def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNo
 def _open_sources(config: DataConfig) -> list[EpisodeSource]:
     if config.paths:
         return [
-            open_dataset(path, camera=config.clip.camera, action_space=config.action_space)
+            open_dataset(
+                path,
+                camera=config.clip.camera,
+                action_space=config.action_space,
+                static_tolerance=config.static_tolerance,
+            )
             for path in config.paths
         ]
     names = tuple(f"robot{i}" for i in range(config.synthetic_embodiments))

@@ -11,6 +11,8 @@ import pytest
 
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import FolderFiles
+from worldmodel.data.clips import ClipConfig
+from worldmodel.training.data import DataConfig, open_index
 from worldmodel.types import Episode
 
 FPS = 250 / 15
@@ -154,7 +156,6 @@ def test_side_files(tmp_path: Path, robotwin_files) -> None:
     episode = RobotwinDataset(tmp_path)[0]
     assert (episode.embodiment, episode.task, episode.fps) == ("finch", "babble", 20.0)
     assert episode.instructions == ("put it left",)
-    assert RobotwinDataset(tmp_path, instruction_split="unseen")[0].instructions == ("left, please",)
 
 
 def test_end_effector_space(tmp_path: Path, robotwin_files) -> None:
@@ -184,15 +185,19 @@ def test_static_frames_are_dropped_and_actions_stay_with_their_frames(tmp_path: 
     joints = {name: values[moments] for name, values in robotwin_files.draw_joints(4).items()}
     frames[4, :16, 40:56] = 255  # commands stand still here, but something moves in the picture
     robotwin_files.write_legacy(tmp_path / "data" / "episode0.hdf5", count=7, frames=frames, joints=joints)
-    episode = RobotwinDataset(tmp_path, drop_static=True)[0]
+    episode = RobotwinDataset(tmp_path, static_tolerance=0.0)[0]
     kept = [0, 2, 3, 4, 5, 6]
     vector = robotwin_files.vector_of(joints).astype(np.float32)
     np.testing.assert_array_equal(episode.robot_states, vector[kept])
     np.testing.assert_array_equal(episode.robot_actions, vector[kept[1:]])
     assert image_error(episode, "head_camera", frames[kept]) < 2.5
     assert "dropped 1 frames without motion" in episode.notes
-    loose = RobotwinDataset(tmp_path, drop_static=True, static_tolerance=100.0)[0]
+    loose = RobotwinDataset(tmp_path, static_tolerance=100.0)[0]
     np.testing.assert_array_equal(loose.robot_states, vector[[0, 2, 3, 6]])
+    # And so a training config reaches it.
+    data = DataConfig(paths=(str(tmp_path),), static_tolerance=0.0, clip=ClipConfig(num_frames=5))
+    index = open_index(data)
+    assert index.open(index.records[0]).num_frames == 6
 
 
 def test_opening_decodes_nothing(tmp_path: Path, robotwin_files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +207,7 @@ def test_opening_decodes_nothing(tmp_path: Path, robotwin_files, monkeypatch: py
         raise AssertionError("decoded")
 
     monkeypatch.setattr("robotwin_adapters.robotwin.jpeg_frames.decode_rgb", fail)
-    episode = RobotwinDataset(tmp_path, drop_static=True)[0]
+    episode = RobotwinDataset(tmp_path, static_tolerance=0.0)[0]
     with pytest.raises(AssertionError, match="decoded"):
         episode.frames["head_camera"].read([0])
 
