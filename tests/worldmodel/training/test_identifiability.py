@@ -12,6 +12,7 @@ from worldmodel.mcl.config import MclConfig, Mode
 from worldmodel.models.identifiability.md_vae import Family, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.training.identifiability import CellConfig, run_study, study_cells, train_cell
+from worldmodel.training.loop.stack import train_stack
 from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
 
 CONFIGS = Path(__file__).parents[3] / "configs/identifiability"
@@ -134,8 +135,7 @@ def test_every_model_and_every_mode_trains(family: Family, mode: Mode) -> None:
     said = small.mcl_statement()
     assert ("encoder: yes" in said) == ("decoder: yes" in said) == (mode != "detached")
     before = small.model.encoder[0].weight.clone()
-    rows, noise = next(small.batches(1))
-    losses = small.step(rows, noise, 0)
+    (losses,) = train_stack([(*next(small.batches(1)), 0)], small.loss, small.optimizer)
     assert losses["mcl"].shape == (2,)
     assert losses["mcl"].isfinite().all()
     assert not small.model.encoder[0].weight.equal(before)
