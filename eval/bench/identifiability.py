@@ -26,7 +26,7 @@ from worldmodel.data.identifiability import (
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.loop.stack import train_stack
-from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
+from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack, split_seeds
 
 NUM_SEEDS, NUM_THREADS, BATCH = 30, 2, 256
 BASE_STEPS, STACK_STEPS = 120, 20  # steps of a round: some 300 ms for either side
@@ -127,7 +127,7 @@ def bench(latent_dim: int, rounds: int, pool: ThreadPoolExecutor) -> float:
     data = IdentifiabilityDataConfig(latent_dim=latent_dim)
     print(f"d_z {latent_dim}, |U| 8, N {data.num_samples}, batch {BATCH}; milliseconds per seed-step")
     torch.set_num_threads(1)
-    settings = (data, VaeConfig(), MclConfig(), OptimisationConfig(batch_size=BATCH))
+    settings = (data, VaeConfig(), MclConfig(), OptimizationConfig(batch_size=BATCH))
     parts = split_seeds(range(NUM_SEEDS), NUM_THREADS)
     stacks = list(pool.map(lambda part: SeedStack(*settings, part), parts))
     streams = [stacked_steps(stack) for stack in stacks]

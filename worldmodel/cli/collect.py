@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
     )
     parser.add_argument(
-        "--randomize", action="store_true", help="vary colours, light, table, camera and clutter by the seed"
+        "--randomize", action="store_true", help="vary colors, light, table, camera and clutter by the seed"
     )
     parser.add_argument(
         "--keep-failures", action="store_true", help='keep failed episodes, marked "success": false'

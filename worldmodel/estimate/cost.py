@@ -1,8 +1,8 @@
 """What a training run will need, before anything is loaded: parameters, memory by part, step and total time.
 
-memory per GPU   weights + gradients + optimiser + moving average, from parameter counts (divided by the
+memory per GPU   weights + gradients + optimizer + moving average, from parameter counts (divided by the
                  number of GPUs under fsdp2), and activations, from a step traced on tensors without storage
-time of a step   FLOPs of the traced step, over all micro-batches / (GPUs * peak FLOP/s * utilisation)
+time of a step   FLOPs of the traced step, over all micro-batches / (GPUs * peak FLOP/s * utilization)
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ from worldmodel.types import ClipBatch
 
 GIB = 2**30
 # Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
-UTILISATION = (0.25, 0.35, 0.45)
-OPTIMISER_BYTES = 8  # AdamW keeps two float32 moments per trained parameter
+UTILIZATION = (0.25, 0.35, 0.45)
+OPTIMIZER_BYTES = 8  # AdamW keeps two float32 moments per trained parameter
 EMA_BYTES = 4  # float32
 
 
@@ -83,9 +83,9 @@ class Estimate:
     activations: dict[str, int]  # "plain" and, where it works, "checkpointed" -> bytes
     mcl_memory_factor: float  # activations with MCL over activations without; 1 when it is off
     mcl_work_factor: float  # FLOPs with MCL over FLOPs without
-    step_flops: int  # one optimiser step, all GPUs
-    step_seconds: tuple[float, float, float]  # slow, expected, fast: by UTILISATION
-    total_hours: float  # at the expected utilisation
+    step_flops: int  # one optimizer step, all GPUs
+    step_seconds: tuple[float, float, float]  # slow, expected, fast: by UTILIZATION
+    total_hours: float  # at the expected utilization
 
     @property
     def total_bytes(self) -> int:
@@ -127,7 +127,7 @@ def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
     activations = {_label(run): activation_bytes}
     if run.gradient_checkpointing or _can_checkpoint(run.model):
         activations[_label(other)] = trace(other)[0]
-    seconds = [step.flops * num_slots / (num_gpus * device.peak_flops * share) for share in UTILISATION]
+    seconds = [step.flops * num_slots / (num_gpus * device.peak_flops * share) for share in UTILIZATION]
     return Estimate(
         num_parameters=counts.all,
         num_trained=counts.trained,
@@ -169,8 +169,8 @@ def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
     return [
         *lines,
         f"step         {expected:.3g} s = {result.step_flops:.3g} FLOP / ({num_gpus} x "
-        f"{device.peak_flops:.3g} FLOP/s x {UTILISATION[1]}); {fast:.3g} to {slow:.3g} s at {UTILISATION[2]} "
-        f"to {UTILISATION[0]} of the peak",
+        f"{device.peak_flops:.3g} FLOP/s x {UTILIZATION[1]}); {fast:.3g} to {slow:.3g} s at {UTILIZATION[2]} "
+        f"to {UTILIZATION[0]} of the peak",
         f"whole run    {result.total_hours:.3g} h, {result.total_hours * num_gpus:.3g} GPU hours",
     ]
 
@@ -208,7 +208,7 @@ def _memory(run: RunShape, counts: _Counts, activation_bytes: int, num_gpus: int
     parts = {
         "weights": counts.weight_bytes,
         "gradients": counts.gradient_bytes,
-        "optimiser": OPTIMISER_BYTES * counts.trained,
+        "optimizer": OPTIMIZER_BYTES * counts.trained,
         "moving average": EMA_BYTES * counts.trained * run.has_ema,
     }
     if run.parallel == "fsdp2":

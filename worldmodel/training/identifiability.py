@@ -25,7 +25,7 @@ from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore
 from worldmodel.training.runs.cell_grid import read_grids
-from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
+from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack, split_seeds
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CellConfig:
     data: IdentifiabilityDataConfig = field(default_factory=IdentifiabilityDataConfig)
     model: VaeConfig = field(default_factory=VaeConfig)
     mcl: MclConfig = field(default_factory=MclConfig)
-    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    optimization: OptimizationConfig = field(default_factory=OptimizationConfig)
     first_seed: int = 0  # seeds first_seed, first_seed + 1, ...
     num_seeds: int = 30  # how many
     report_epochs: tuple[int, ...] = (50, 100, 150, 200)  # all seeds are scored after these and the last
@@ -67,12 +67,12 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     parts = split_seeds(seeds, config.num_threads)
     torch.set_num_threads(1)  # one thread per part: parts share nothing and never wait for each other
     with ThreadPoolExecutor(len(parts)) as pool:
-        settings = (config.data, config.model, config.mcl, config.optimisation)
+        settings = (config.data, config.model, config.mcl, config.optimization)
         stacks = list(pool.map(lambda part: SeedStack(*settings, part), parts))
-        if config.optimisation.mcl_weight:
+        if config.optimization.mcl_weight:
             print(stacks[0].mcl_statement(), flush=True)
         progress = _restore(store, stacks, identity)
-        last = config.optimisation.epochs
+        last = config.optimization.epochs
         bar = tqdm(
             range(progress["epoch"] + 1, last + 1),
             config.cell,
@@ -136,7 +136,7 @@ def _save(store: CheckpointStore, stacks: list[SeedStack], progress: dict[str, A
 
 
 def _stacked(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    # All tensors have the seeds in front, but for the step counts of the optimiser, which all seeds share.
+    # All tensors have the seeds in front, but for the step counts of the optimizer, which all seeds share.
     return {
         name: torch.cat([part[name] for part in parts]) if first.ndim else first
         for name, first in parts[0].items()

@@ -55,10 +55,10 @@ def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) ->
     figure = Figure(figsize=(5.2 * len(scores), 3.6))
     axes = figure.subplots(1, len(scores), squeeze=False)
     for axis, score in zip(axes[0], scores, strict=True):
-        labelled: set[str] = set()
+        labeled: set[str] = set()
         for curve in curves:
-            label = None if curve.name in labelled else curve.name.replace("_", " ")
-            labelled.add(curve.name)
+            label = None if curve.name in labeled else curve.name.replace("_", " ")
+            labeled.add(curve.name)
             style = STYLES[members[curve.family].index(curve.name) % len(STYLES)]
             color = f"C{families.index(curve.family) % 10}"
             points = curve.points(score)

@@ -52,7 +52,7 @@ def score_first_stage(model: Path, config: EvaluationConfig, out: Path) -> dict[
 
 
 def ceiling_section(runs: Path, models: Sequence[ScoredModel]) -> Section | None:
-    """First stages, and the decoder of each diffusion model on quantised true latents; none without any."""
+    """First stages, and the decoder of each diffusion model on quantized true latents; none without any."""
     rows = []
     for name in sorted({file.parent.parent.name for file in runs.glob(f"*/seed*/{SCORES_FILE}")}):
         scores = [json.loads(file.read_text()) for file in sorted(runs.glob(f"{name}/seed*/{SCORES_FILE}"))]

@@ -23,13 +23,13 @@ PAPER_BASELINES = {
     "iVAE": {5: "0.80", 10: "0.65 to 0.80", 20: "0.65"},
     "beta-VAE": {5: "0.53", 10: "0.39 to 0.53", 20: "0.39"},
 }
-# Columns: title, cell name, score. The iVAE standardised by its prior is the tied MD-VAE, number for number.
+# Columns: title, cell name, score. The iVAE standardized by its prior is the tied MD-VAE, number for number.
 COLUMNS = (
     ("beta-VAE", "beta_vae", "mcc"),
     ("iVAE as is", "ivae", "mcc"),
     ("MD-VAE concat", "concat", "mcc"),
     ("MD-VAE modulated", "modulated", "mcc"),
-    ("MD-VAE tied = iVAE standardised", "ivae", "standardised_mcc"),
+    ("MD-VAE tied = iVAE standardized", "ivae", "standardized_mcc"),
     ("MD-VAE tied, full posterior", "tied_full", "mcc"),
     ("the same, aligned", "tied_full", "aligned_mcc"),
     ("the same, best of 3 starts by ELBO", "tied_full_restarts", "aligned_mcc"),

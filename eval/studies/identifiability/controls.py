@@ -29,7 +29,7 @@ ROTATION = 200  # random stream of the rotations, beside those of data and train
 def oracles(config: IdentifiabilityDataConfig, seeds: range) -> dict[str, list[float]]:
     """Scores that need no model, per seed: what they say about the metric, not about learning.
 
-    ceiling: posterior means of the true model linearised at the true latent, so about what the best estimate
+    ceiling: posterior means of the true model linearized at the true latent, so about what the best estimate
     from (x, u) reaches. modulated: w = z * m(u) + b(u) itself, scored against z. rotated: z after one random
     rotation. rotated_by_condition: z after a rotation of its own in every condition.
     """
@@ -47,7 +47,7 @@ def oracles(config: IdentifiabilityDataConfig, seeds: range) -> dict[str, list[f
 
 
 def ceiling(drawn: IdentifiabilityData, index: int, num_points: int = 400) -> float:
-    """Correlation of z with E[z | x, u], sqrt(1 - mean posterior variance), h linearised at each true z."""
+    """Correlation of z with E[z | x, u], sqrt(1 - mean posterior variance), h linearized at each true z."""
     truth, std = drawn.truth.of_seed(index), drawn.truth.config.noise_std
 
     def output(z: Tensor, u: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ BOUNDS = {
     "rotated per u": "rotated_by_condition",
 }
 # Latents that a cell may offer beside the model's own; `modulated` is scored against the true w.
-LATENTS = ("", "standardised_", "modulated_", "aligned_")
+LATENTS = ("", "standardized_", "modulated_", "aligned_")
 # Cells of configs/identifiability/mcl_ablation.yaml.
 ABLATION, ABLATION_BASE = "smooth_", "smooth_none"
 
@@ -170,7 +170,7 @@ def ablation_table(cells: list[Cell], controls: list[dict[str, Any]], oracles: d
     diversity = {entry["cell"]: entry["diversity"] for entry in controls}
     for cell in (cell for cell in cells if cell.name.startswith(ABLATION)):
         identity = cell.content["identity"]
-        model, weight = identity["model"], identity["optimisation"]["mcl_weight"]
+        model, weight = identity["model"], identity["optimization"]["mcl_weight"]
         ahead = f"{int((cell.values('mcc') > base.values('mcc')).sum())} of {len(base.values('mcc'))}"
         accuracy = cell.content["final_losses"].get("mcl_accuracy")
         entries = [

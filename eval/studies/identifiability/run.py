@@ -72,7 +72,7 @@ def write_controls(run: Path, results: Path, num_diverse: int) -> None:
     if checkpoint is None:
         raise ValueError(f"{run} has no checkpoint")
     seeds = range(config.first_seed, config.first_seed + config.num_seeds)
-    stack = SeedStack(config.data, config.model, config.mcl, config.optimisation, seeds)
+    stack = SeedStack(config.data, config.model, config.mcl, config.optimization, seeds)
     restore_stacks(checkpoint, [stack])
     found: dict[str, Any] = {"cell": config.cell, "epoch": checkpoint.state["epoch"]}
     if config.model.family in ("concat", "modulated", "hypernetwork"):

@@ -16,7 +16,7 @@ from worldmodel.report.page import Figures, Page, Section, Table, Text, write_pa
 LABELS = {
     "none": "none",
     "contrast": "D: compositional contrast",
-    "contrast_normalised": "D: the same, normalised",
+    "contrast_normalized": "D: the same, normalized",
     "sparse_coordinates": "S: sparse volume + grouping (ours)",
     "hessian": "H: Hessian across factors",
     "contrast_coordinates": "ablation: contrast of coordinates + grouping",

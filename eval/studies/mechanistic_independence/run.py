@@ -34,14 +34,14 @@ from worldmodel.training.identifiability import rounded
 STUDY = "mechanistic_independence"
 RESULTS = Path("docs/results") / STUDY
 OVERLAPS = (0.0, 0.05, 0.2, 0.5)
-OBJECTIVES: tuple[Objective, ...] = ("contrast", "contrast_normalised", "sparse_coordinates", "hessian")
+OBJECTIVES: tuple[Objective, ...] = ("contrast", "contrast_normalized", "sparse_coordinates", "hessian")
 # Ablations at high overlap, with the weight of the criterion that they vary.
 ABLATIONS: tuple[tuple[Objective, Objective], ...] = (
     ("contrast_coordinates", "contrast"),
     ("sparse_volume", "sparse_coordinates"),
 )
 TUNED_WEIGHTS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # the same for every criterion
-KNOWS_BLOCKS: tuple[Objective, ...] = ("contrast", "contrast_normalised", "hessian")
+KNOWS_BLOCKS: tuple[Objective, ...] = ("contrast", "contrast_normalized", "hessian")
 LONG = CellConfig(steps=4500, trace_every=750)
 TUNING = CellConfig(overlap=0.5, first_seed=100, num_seeds=3)  # seeds that no other cell uses
 

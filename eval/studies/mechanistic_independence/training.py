@@ -1,7 +1,7 @@
 """Generators with known, overlapping supports, and autoencoders trained on them under one criterion.
 
 Three factors of two coordinates sit on a ring; each moves `SUPPORT` outputs, of which a share `overlap` is
-shared with its two neighbours. Shared outputs add the effects of both factors (`additive`: Type H holds) or
+shared with its two neighbors. Shared outputs add the effects of both factors (`additive`: Type H holds) or
 mix them inside a nonlinearity (`mixed`: it does not). All seeds of a cell train at once, as one stack.
 Axes: s seeds, b batch, m outputs, d latent coordinates, w width.
 """
@@ -33,7 +33,7 @@ TEST_POINTS = 450  # two thirds fit the kernel regression, the rest scores it
 Objective = Literal[
     "none",
     "contrast",
-    "contrast_normalised",
+    "contrast_normalized",
     "contrast_coordinates",
     "sparse_volume",
     "sparse_coordinates",
@@ -45,7 +45,7 @@ Objective = Literal[
 class CellConfig:
     """One cell of the study."""
 
-    overlap: float = 0.0  # share of a factor's outputs that it shares with neighbours
+    overlap: float = 0.0  # share of a factor's outputs that it shares with neighbors
     interaction: Literal["additive", "mixed"] = "additive"  # how shared outputs combine two factors
     objective: Objective = "contrast"  # criterion that is added to the reconstruction loss
     weight: float = 0.1  # of the criterion
@@ -144,8 +144,8 @@ def train_cell(config: CellConfig) -> dict[str, Any]:
     start = time.process_time()
     generator = RingGenerator(config)
     model = StackedAutoencoder(generator.num_outputs, config)
-    optimiser = torch.optim.Adam(model.parameters(), lr=config.lr, foreach=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, foreach=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     draws = [torch.Generator().manual_seed(10_000 + seed) for seed in config.seeds]
     points = (
         torch.stack([torch.rand(config.batch_size, DIM, generator=one) for one in draws]) * 2 - 1
@@ -154,7 +154,7 @@ def train_cell(config: CellConfig) -> dict[str, Any]:
     steps = train_stack(
         points,
         lambda truth: StackLoss(_loss(model, generator(truth), config, draws[0])),
-        optimiser,
+        optimizer,
         schedule=schedule,
         max_norm=1.0 * config.num_seeds,
     )
@@ -178,8 +178,8 @@ def _loss(model: StackedAutoencoder, x: Tensor, config: CellConfig, rng: torch.G
     blocks = COORDINATES if config.objective.endswith("coordinates") else BLOCKS
     measure: Callable[[Tensor, Blocks], Tensor] = sparse_volume_loss
     if config.objective.startswith("contrast"):
-        normalised = config.objective == "contrast_normalised"
-        measure = partial(compositional_contrast_loss, normalized=normalised)
+        normalized = config.objective == "contrast_normalized"
+        measure = partial(compositional_contrast_loss, normalized=normalized)
     return error + config.weight * config.num_seeds * measure(jacobian, blocks)
 
 

@@ -71,9 +71,9 @@ class Table2Config:
     pretrained: PretrainedModels = field(default_factory=PretrainedModels)
     training: str = "configs/desk/world_model.yaml"  # of train_world_model.py; the base of every training
     training_settings: tuple[str, ...] = ()  # key=value beside it, for every training
-    pretraining_steps: int = 15000  # optimiser steps
+    pretraining_steps: int = 15000  # optimizer steps
     pretraining_settings: tuple[str, ...] = ()  # key=value, pretraining only
-    finetuning_steps: int = 2000  # optimiser steps
+    finetuning_steps: int = 2000  # optimizer steps
     finetuning_settings: tuple[str, ...] = ()  # key=value, fine-tuning only
     # torch.compile has no second derivatives, which the exact mode needs
     mcl_settings: tuple[str, ...] = ("model.mcl.mode=exact", "fit.compile=false")  # of the rows with MCL

@@ -10,7 +10,7 @@ from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
-from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack
+from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack
 
 DATA = IdentifiabilityDataConfig(latent_dim=20, num_samples=500)
 
@@ -23,7 +23,7 @@ def layer_pairs(stack: SeedStack, plain: PlainVae) -> Iterator[tuple[StackedLine
 
 
 def test_the_base_of_the_benchmark_does_the_work_of_a_stack() -> None:
-    stack = SeedStack(DATA, VaeConfig(), MclConfig(), OptimisationConfig(batch_size=BATCH), [7])
+    stack = SeedStack(DATA, VaeConfig(), MclConfig(), OptimizationConfig(batch_size=BATCH), [7])
     plain = PlainVae(DATA)
     for ours, theirs in layer_pairs(stack, plain):
         theirs.weight.data, theirs.bias.data = ours.weight[0].detach().T.clone(), ours.bias[0, 0].detach()

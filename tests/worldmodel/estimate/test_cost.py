@@ -64,11 +64,11 @@ def test_static_parts_follow_from_the_parameter_counts(small: Estimate) -> None:
     assert (small.num_parameters, small.num_trained) == (count, trained)
     assert small.memory["weights"] == 4 * count
     assert small.memory["gradients"] == small.memory["moving average"] == 4 * trained
-    assert small.memory["optimiser"] == 8 * trained
+    assert small.memory["optimizer"] == 8 * trained
     assert small.total_bytes == sum(small.memory.values())
 
 
-def test_time_is_flops_over_peak_and_utilisation(small: Estimate) -> None:
+def test_time_is_flops_over_peak_and_utilization(small: Estimate) -> None:
     slow, expected, fast = small.step_seconds
     assert expected == pytest.approx(small.step_flops / (989e12 * 0.35))
     assert slow > expected > fast
@@ -86,7 +86,7 @@ def test_checkpointing_saves_activations_and_costs_work(small: Estimate) -> None
 @pytest.mark.slow
 def test_shards_and_processes_divide_memory_and_time(small: Estimate) -> None:
     sharded = estimate(replace(RUN, parallel="fsdp2"), 2, H100)
-    assert sharded.memory["optimiser"] == small.memory["optimiser"] // 2
+    assert sharded.memory["optimizer"] == small.memory["optimizer"] // 2
     assert sharded.step_seconds[1] == pytest.approx(small.step_seconds[1] / 2)
     with pytest.raises(ValueError, match="2 micro-batches of a step with parallel=ddp cannot be shared by 3"):
         estimate(replace(RUN, parallel="ddp"), 3, H100)
@@ -188,7 +188,7 @@ def test_the_command_prints_parts_formula_and_total(capsys: pytest.CaptureFixtur
     printed = capsys.readouterr().out
     for expected in (
         "weights",
-        "optimiser",
+        "optimizer",
         "activations",
         "of 80",
         "FLOP / (1 x 9.89e+14 FLOP/s x 0.35)",

@@ -13,7 +13,7 @@ from worldmodel.models.identifiability.md_vae import Family, VaeConfig
 from worldmodel.models.stacked_linear import StackedLinear
 from worldmodel.training.identifiability import CellConfig, run_study, study_cells, train_cell
 from worldmodel.training.loop.stack import train_stack
-from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack, split_seeds
+from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack, split_seeds
 
 CONFIGS = Path(__file__).parents[3] / "configs/identifiability"
 DATA = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=1600)
@@ -21,7 +21,7 @@ DATA = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=160
 
 def cell(folder, **options) -> CellConfig:
     settings = {
-        "optimisation": OptimisationConfig(epochs=4),
+        "optimization": OptimizationConfig(epochs=4),
         "num_seeds": 3,
         "save_every": 2,
         "report_epochs": (2, 4),
@@ -30,8 +30,8 @@ def cell(folder, **options) -> CellConfig:
 
 
 def stack(seeds, family="concat", mcl: MclConfig | None = None, **options) -> SeedStack:
-    optimisation = OptimisationConfig(mcl_weight=0.1 if mcl else 0.0, **options)
-    return SeedStack(DATA, VaeConfig(family=family), mcl or MclConfig(), optimisation, seeds)
+    optimization = OptimizationConfig(mcl_weight=0.1 if mcl else 0.0, **options)
+    return SeedStack(DATA, VaeConfig(family=family), mcl or MclConfig(), optimization, seeds)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_training_raises_the_bound_and_recovers_information() -> None:
 
 @pytest.mark.parametrize(("mode", "reaches_decoder"), [("exact", True), ("detached", False), ("jvp", True)])
 def test_a_run_says_what_mcl_trains(tmp_path, capsys, mode: str, reaches_decoder: bool) -> None:
-    optimisation = OptimisationConfig(epochs=1, mcl_weight=0.1)
-    train_cell(cell(tmp_path, optimisation=optimisation, mcl=MclConfig(mode=mode), num_seeds=1), quiet=True)
+    optimization = OptimizationConfig(epochs=1, mcl_weight=0.1)
+    train_cell(cell(tmp_path, optimization=optimization, mcl=MclConfig(mode=mode), num_seeds=1), quiet=True)
     said = capsys.readouterr().out
     assert f"MCL (infonce, {mode}) sends gradient to" in said
     assert ("decoder: yes" in said) == reaches_decoder
@@ -131,7 +131,7 @@ def test_every_model_and_every_mode_trains(family: Family, mode: Mode) -> None:
     data = dataclasses.replace(DATA, latent_dim=2, num_samples=400)
     # Smooth: along a direction the derivative of a piecewise linear generator does not depend on z.
     settings = (VaeConfig(family, activation="smooth"), MclConfig(mode=mode, through_latent=True))
-    small = SeedStack(data, *settings, OptimisationConfig(batch_size=32, mcl_weight=0.1), [0, 1])
+    small = SeedStack(data, *settings, OptimizationConfig(batch_size=32, mcl_weight=0.1), [0, 1])
     said = small.mcl_statement()
     assert ("encoder: yes" in said) == ("decoder: yes" in said) == (mode != "detached")
     before = small.model.encoder[0].weight.clone()
@@ -172,7 +172,7 @@ def test_the_number_of_threads_does_not_change_the_result(tmp_path) -> None:
 
 
 def test_a_finished_or_foreign_cell_is_not_trained_over(tmp_path) -> None:
-    config = cell(tmp_path / "cell", optimisation=OptimisationConfig(epochs=1))
+    config = cell(tmp_path / "cell", optimization=OptimizationConfig(epochs=1))
     train_cell(config, quiet=True)
     written = (tmp_path / "cell" / "result.json").stat().st_mtime_ns
     again = train_cell(config, quiet=True)
@@ -186,7 +186,7 @@ STUDY = """
 preset: beta  # comment
 grids:
   - sweep: {data.num_conditions: [8, 4]}
-    settings: [data.latent_dim=2, data.num_samples=1600, optimisation.epochs=1, num_seeds=2]
+    settings: [data.latent_dim=2, data.num_samples=1600, optimization.epochs=1, num_seeds=2]
 """
 
 
@@ -209,12 +209,12 @@ def test_a_study_runs_its_cells_in_order_and_skips_what_is_done(tmp_path, capsys
 
 def varied(cell: CellConfig) -> tuple[object, ...]:
     """What the shipped studies choose."""
-    model, mcl, optimisation = cell.model, cell.mcl, cell.optimisation
-    steps = (optimisation.epochs, optimisation.lr, optimisation.schedule, optimisation.restart)
+    model, mcl, optimization = cell.model, cell.mcl, cell.optimization
+    steps = (optimization.epochs, optimization.lr, optimization.schedule, optimization.restart)
     return (
         *(cell.cell, cell.num_seeds, cell.report_epochs, cell.data.num_samples, cell.data.activation),
         *(cell.data.gain, model.family, model.posterior, model.activation, *steps),
-        *(mcl.mode, optimisation.mcl_weight, mcl.through_latent, mcl.num_probes),
+        *(mcl.mode, optimization.mcl_weight, mcl.through_latent, mcl.num_probes),
     )
 
 
@@ -243,8 +243,8 @@ def test_shipped_studies_ask_for_the_published_cells(
 def test_shipped_studies_sweep_what_they_say() -> None:
     cells = {cell.cell: cell for cell in study_cells(CONFIGS / "study.yaml", Path("out"), ["num_threads=1"])}
     paper = cells["orthogonal_d5_u8_concat_paper"]
-    assert (paper.num_seeds, paper.optimisation.epochs, paper.optimisation.schedule) == (10, 200, "constant")
-    assert cells["generic_d20_u8_tied_full_r2"].optimisation.restart == 2
+    assert (paper.num_seeds, paper.optimization.epochs, paper.optimization.schedule) == (10, 200, "constant")
+    assert cells["generic_d20_u8_tied_full_r2"].optimization.restart == 2
     assert paper.out == "out/orthogonal_d5_u8_concat_paper"
     assert {cell.num_threads for cell in cells.values()} == {1}
 
@@ -271,7 +271,7 @@ def test_wrong_studies_are_refused_by_name(tmp_path: Path, text: str, message: s
 
 
 def test_the_cosine_schedule_ends_near_zero() -> None:
-    schedule = OptimisationConfig(epochs=100, lr=1e-3, schedule="cosine")
+    schedule = OptimizationConfig(epochs=100, lr=1e-3, schedule="cosine")
     assert schedule.lr_at(1) == pytest.approx(1e-3)
     assert schedule.lr_at(51) == pytest.approx(5e-4)
     assert schedule.lr_at(100) < 1e-6

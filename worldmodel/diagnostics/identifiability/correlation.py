@@ -68,11 +68,11 @@ def _assign(matrix: Float[np.ndarray, "d k"]) -> Int[np.ndarray, " d"]:
 
 
 def _unit_columns(values: Tensor) -> Tensor:
-    centred = values.double() - values.double().mean(-2, keepdim=True)
-    norm = torch.linalg.vector_norm(centred, dim=-2, keepdim=True)
+    centered = values.double() - values.double().mean(-2, keepdim=True)
+    norm = torch.linalg.vector_norm(centered, dim=-2, keepdim=True)
     # What is left of a constant column after centring is rounding; it must not be blown up to unit length.
     size = values.double().abs().amax(-2, keepdim=True) * values.shape[-2] ** 0.5
-    return torch.where(norm > 1e-12 * size, centred / norm, 0)
+    return torch.where(norm > 1e-12 * size, centered / norm, 0)
 
 
 def _ranks(values: Tensor) -> Tensor:

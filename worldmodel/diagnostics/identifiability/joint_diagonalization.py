@@ -1,7 +1,7 @@
 """One linear map that makes many covariance matrices diagonal at once.
 
 If w has independent Gaussian entries whose variances change with the condition, and we see A w, the
-covariances of the conditions are A D_k A^T. The maximum-likelihood estimate of A^-1 minimises (Pham 2001)
+covariances of the conditions are A D_k A^T. The maximum-likelihood estimate of A^-1 minimizes (Pham 2001)
 
     1/2 sum_k p_k log det diag(B C_k B^T) - log |det B|
 
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def joint_diagonaliser(
+def joint_diagonalizer(
     covariances: Float[Tensor, "s k d d"],
     shares: Float[Tensor, "s k"],
     *,
@@ -79,7 +79,7 @@ def _line_search(
 class ConditionAlignment:
     """Undoes a linear mixture of latents whose scales change with a condition; needs no true latents.
 
-    `fit` learns the mixture from the covariances of the conditions, `transform` unmixes and standardises
+    `fit` learns the mixture from the covariances of the conditions, `transform` unmixes and standardizes
     inside each condition: for w = A (z * m(u) + b(u)) with z ~ N(0, I) it returns z up to sign and order.
     """
 
@@ -101,13 +101,13 @@ class ConditionAlignment:
         # A trace of white noise: a latent that has collapsed must not stop the others.
         size = covariance.diagonal(0, -2, -1).mean((-2, -1)) * 1e-10 + 1e-30
         covariance = covariance + size[:, None, None, None] * torch.eye(w.shape[-1], device=w.device)
-        self.unmixing_ = joint_diagonaliser(covariance, counts / counts.sum(1, keepdim=True))
+        self.unmixing_ = joint_diagonalizer(covariance, counts / counts.sum(1, keepdim=True))
         self.mean_ = torch.stack(means, dim=1) @ self.unmixing_.transpose(-1, -2)
         self.std_ = _transform(self.unmixing_, covariance).diagonal(0, -2, -1).sqrt()
         return self
 
     def transform(self, w: Float[Tensor, "s n d"], condition: Int[Tensor, "s n"]) -> Float[Tensor, "s n d"]:
-        """The unmixed latents, standardised inside each condition."""
+        """The unmixed latents, standardized inside each condition."""
         unmixed = w.double() @ self.unmixing_.transpose(-1, -2)
         index = condition.unsqueeze(-1)
         mean, std = (torch.take_along_dim(part, index, dim=1) for part in (self.mean_, self.std_))
@@ -118,5 +118,5 @@ def _moments(w: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the samples where mask is 1."""
     count = mask.sum(1)[:, None, None]
     mean = (mask.unsqueeze(1) @ w) / count
-    centred = (w - mean) * mask.unsqueeze(-1)
-    return mean.squeeze(1), centred.transpose(1, 2) @ centred / (count - 1)
+    centered = (w - mean) * mask.unsqueeze(-1)
+    return mean.squeeze(1), centered.transpose(1, 2) @ centered / (count - 1)

@@ -101,7 +101,7 @@ class NearIdentifiability(BaseEstimator):
     ) -> "NearIdentifiability":
         """Compares the runs; row i of every run, and of the factors, must belong to the same input."""
         views = [np.asarray(run, dtype=np.float64) for run in runs]
-        truth = None if factors is None else _standardise(np.asarray(factors, dtype=np.float64))
+        truth = None if factors is None else _standardize(np.asarray(factors, dtype=np.float64))
         fit_rows = self._split(views, truth) if fit_rows is None else fit_rows
         self.aligners_ = [clone(self.ica or IcaAligner()).fit(view[fit_rows]) for view in views]
         parts = [aligner.transform(view) for aligner, view in zip(self.aligners_, views, strict=True)]
@@ -170,7 +170,7 @@ class NearIdentifiability(BaseEstimator):
         return target[~fit_rows], apply_match(source[~fit_rows], order, sign)
 
 
-def _standardise(factors: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+def _standardize(factors: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
     spread = factors.std(0)
     if (spread == 0).any():
         raise ValueError(

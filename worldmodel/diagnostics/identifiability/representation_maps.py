@@ -111,7 +111,7 @@ def epsilon(target: Float[np.ndarray, "n d"], predicted: Float[np.ndarray, "n d"
 
 def mean_correlation(target: Float[np.ndarray, "n d"], matched: Float[np.ndarray, "n d"]) -> RowScore:
     """Mean |correlation| of columns that are matched already; 0 for a constant column."""
-    # Centred first: variances are taken as differences of means of squares.
+    # Centered first: variances are taken as differences of means of squares.
     first, second = target - target.mean(0), matched - matched.mean(0)
     parts = [first, second, np.square(first), np.square(second), first * second]
 

@@ -82,7 +82,7 @@ def factor_vae_score(
         1.0
 
     References:
-        "Disentangling by Factorising", 2018.
+        "Disentangling by Factorizing", 2018.
     """
     check_counts(num_train=num_train, num_eval=num_eval, num_variance=num_variance)
     table = factor_table(codes, factors)

@@ -157,7 +157,7 @@ class StackedVae(nn.Module):
     ) -> dict[str, Float[Tensor, "s n d"]]:
         """Posterior means by name: `latent`, the model's own, and what else the model can offer.
 
-        `standardised`: an iVAE's latent by its own prior, which is what `tied` calls its latent.
+        `standardized`: an iVAE's latent by its own prior, which is what `tied` calls its latent.
         `modulated`: the estimate of w = z * m(u) + b(u) where the model has one.
         """
         mean = self.encode(x, u).mean
@@ -166,10 +166,10 @@ class StackedVae(nn.Module):
         log_scale, shift = self.condition(u)
         if self.config.family == "modulated":
             return {"latent": mean, "modulated": mean * log_scale.exp() + shift}
-        standardised = (mean - shift) * torch.exp(-log_scale)
+        standardized = (mean - shift) * torch.exp(-log_scale)
         if self.config.family == "tied":
-            return {"latent": standardised, "modulated": mean}
-        return {"latent": mean, "standardised": standardised, "modulated": mean}
+            return {"latent": standardized, "modulated": mean}
+        return {"latent": mean, "standardized": standardized, "modulated": mean}
 
     def of_seed(self, index: int) -> "StackedVae":
         """A copy that holds one seed only, in double precision."""

@@ -37,7 +37,7 @@ ALIGNMENT_SAMPLES = 10_000  # training samples that find the axes after training
 
 
 @dataclass(frozen=True)
-class OptimisationConfig:
+class OptimizationConfig:
     """How a cell is trained."""
 
     epochs: int = 200  # passes over the training split
@@ -55,41 +55,41 @@ class OptimisationConfig:
 
 
 class SeedStack:
-    """Models, optimiser and data of some seeds."""
+    """Models, optimizer and data of some seeds."""
 
     def __init__(
         self,
         data: IdentifiabilityDataConfig,
         model: VaeConfig,
         mcl: MclConfig,
-        optimisation: OptimisationConfig,
+        optimization: OptimizationConfig,
         seeds: Sequence[int],
     ) -> None:
-        self.seeds, self.data, self.optimisation = tuple(seeds), data, optimisation
+        self.seeds, self.data, self.optimization = tuple(seeds), data, optimization
         self._load(draw_identifiability_data(data, seeds))
         self.model = StackedVae(
             model,
             latent_dim=data.latent_dim,
             output_dim=self.row_dims[0],
             condition_dim=data.condition_dim,
-            streams=[random_stream(seed, MODEL, optimisation.restart) for seed in seeds],
+            streams=[random_stream(seed, MODEL, optimization.restart) for seed in seeds],
         )
-        self.mcl = self._contrast(mcl) if optimisation.mcl_weight else None
+        self.mcl = self._contrast(mcl) if optimization.mcl_weight else None
         self.parameters = [*self.model.parameters(), *(self.mcl.parameters() if self.mcl else ())]
         groups = [{"params": list(self.model.parameters())}]
         if self.mcl is not None:
-            groups.append(self.mcl.optimizer_group(optimisation.lr))
-        self.optimizer = torch.optim.Adam(groups, lr=optimisation.lr, fused=True)
+            groups.append(self.mcl.optimizer_group(optimization.lr))
+        self.optimizer = torch.optim.Adam(groups, lr=optimization.lr, fused=True)
         self.initial_lrs = [group["lr"] for group in self.optimizer.param_groups]
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches of the training split."""
-        return self.num_train // self.optimisation.batch_size
+        return self.num_train // self.optimization.batch_size
 
     def train_epoch(self, epoch: int) -> dict[str, list[float]]:
         """One pass over the training split, epochs counted from 1; mean losses per seed."""
-        factor = self.optimisation.lr_at(epoch) / self.optimisation.lr
+        factor = self.optimization.lr_at(epoch) / self.optimization.lr
         for group, lr in zip(self.optimizer.param_groups, self.initial_lrs, strict=True):
             group["lr"] = lr * factor
         sums: dict[str, Tensor] = {}
@@ -100,7 +100,7 @@ class SeedStack:
 
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows [x, u] and posterior noise of every step of an epoch, [s b ...]."""
-        size = self.optimisation.batch_size
+        size = self.optimization.batch_size
         order, noise = self._order(epoch), self._noise(POSTERIOR, self.steps_per_epoch * size, epoch)
         for start in range(0, self.steps_per_epoch * size, size):
             part = slice(start, start + size)
@@ -120,7 +120,7 @@ class SeedStack:
         total = loss.reconstruction + self.model.config.beta * loss.kl
         if self.mcl is not None:
             contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, count))
-            total = total + self.optimisation.mcl_weight * contrast.loss
+            total = total + self.optimization.mcl_weight * contrast.loss
             values |= {"mcl": contrast.loss, "mcl_accuracy": contrast.accuracy}
         return StackLoss(total, values)
 
@@ -203,7 +203,7 @@ class SeedStack:
         self.truth, self.alphabet = drawn.truth, drawn.alphabet
 
     def _contrast(self, config: MclConfig) -> MechanisticContrast:
-        restart = self.optimisation.restart
+        restart = self.optimization.restart
         # The first start keeps the key it had before there were others.
         key = (CONTRAST, restart) if restart else (CONTRAST,)
         linear = partial(StackedLinear, streams=[random_stream(seed, *key) for seed in self.seeds])

@@ -28,7 +28,7 @@ def test_a_first_stage_is_scored_and_stands_in_the_report(
     vq = build_vq(TINY)
     vq.quantize.embedding.weight.data[1:] = 1e3  # only the first code is ever nearest
     torch.nn.init.zeros_(vq.decoder.conv_out.weight)
-    torch.nn.init.zeros_(vq.decoder.conv_out.bias)  # paints grey 0.5
+    torch.nn.init.zeros_(vq.decoder.conv_out.bias)  # paints gray 0.5
     model = tmp_path / "vqvae/seed0/model"
     vq.save_pretrained(model)
     assert not is_first_stage(model)

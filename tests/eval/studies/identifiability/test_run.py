@@ -23,12 +23,12 @@ from worldmodel.mcl.config import MclConfig
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.identifiability import CellConfig, study_cells, train_cell
-from worldmodel.training.runs.seed_stack import OptimisationConfig, SeedStack
+from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack
 
 
 def stack(num_epochs: int = 3, **model) -> SeedStack:
     data = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=1600)
-    trained = SeedStack(data, VaeConfig(**model), MclConfig(), OptimisationConfig(lr=3e-3), [0, 1])
+    trained = SeedStack(data, VaeConfig(**model), MclConfig(), OptimizationConfig(lr=3e-3), [0, 1])
     for epoch in range(1, num_epochs + 1):
         trained.train_epoch(epoch)
     return trained
@@ -127,7 +127,7 @@ def test_from_trained_cells_to_the_report(tmp_path) -> None:
             name=name,
             data=data,
             model=VaeConfig(family=family),
-            optimisation=OptimisationConfig(epochs=2),
+            optimization=OptimizationConfig(epochs=2),
             num_seeds=3,
             report_epochs=(1, 2),
             out=str(tmp_path / "runs" / name),
@@ -168,7 +168,7 @@ def test_the_ablation_table_sets_every_mode_beside_no_mcl() -> None:
             "data": {"gain": 4.0},
             "model": {"family": "concat", "posterior": posterior},
             "mcl": {"mode": "finite_difference"},
-            "optimisation": {"mcl_weight": weight},
+            "optimization": {"mcl_weight": weight},
         }
         content = {"cell": f"o_{name}", "final_losses": losses, "identity": identity}
         return Cell(name, "orthogonal", 5, 16, scores, content)

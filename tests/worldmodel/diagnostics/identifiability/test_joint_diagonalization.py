@@ -5,7 +5,7 @@ from scipy.linalg import eigh
 from worldmodel.diagnostics.identifiability.correlation import matched_correlation
 from worldmodel.diagnostics.identifiability.joint_diagonalization import (
     ConditionAlignment,
-    joint_diagonaliser,
+    joint_diagonalizer,
 )
 
 
@@ -24,21 +24,21 @@ def is_scaled_permutation(matrix: torch.Tensor, tolerance: float) -> bool:
 @pytest.mark.parametrize(("num_matrices", "dim"), [(2, 3), (8, 5), (8, 20)])
 def test_exact_mixtures_are_undone(num_matrices: int, dim: int) -> None:
     mixing, covariances = mixture(4, num_matrices, dim)
-    found = joint_diagonaliser(covariances, torch.full((4, num_matrices), 1 / num_matrices))
+    found = joint_diagonalizer(covariances, torch.full((4, num_matrices), 1 / num_matrices))
     for problem in found @ mixing:
         assert is_scaled_permutation(problem, 1e-3)
 
 
-def test_two_matrices_give_their_generalised_eigenvectors() -> None:
+def test_two_matrices_give_their_generalized_eigenvectors() -> None:
     _, covariances = mixture(1, 2, 4, seed=3)
     _, vectors = eigh(covariances[0, 0].numpy(), covariances[0, 1].numpy())
-    found = joint_diagonaliser(covariances, torch.full((1, 2), 0.5))[0]
+    found = joint_diagonalizer(covariances, torch.full((1, 2), 0.5))[0]
     assert is_scaled_permutation(found @ torch.linalg.inv(torch.from_numpy(vectors).T), 1e-3)
 
 
 def test_equal_matrices_leave_the_axes_open_without_harm() -> None:
     same = mixture(1, 1, 4)[1].expand(1, 5, 4, 4)
-    found = joint_diagonaliser(same, torch.full((1, 5), 0.2))
+    found = joint_diagonalizer(same, torch.full((1, 5), 0.2))
     turned = found @ same[:, 0] @ found.transpose(-1, -2)
     torch.testing.assert_close(turned, torch.diag_embed(turned.diagonal(0, -2, -1)), atol=1e-6, rtol=0)
 

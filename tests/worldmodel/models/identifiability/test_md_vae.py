@@ -49,7 +49,7 @@ def test_tied_is_the_ivae_in_other_coordinates() -> None:
     tied, ivae = vae(family="tied"), vae(family="ivae")
     first, second = tied.loss(x, u, noise), ivae.loss(x, u, noise)
     assert first.negative_elbo.equal(second.negative_elbo)
-    assert tied.latents(x, u)["latent"].equal(ivae.latents(x, u)["standardised"])
+    assert tied.latents(x, u)["latent"].equal(ivae.latents(x, u)["standardized"])
     # and its generator maps its own z to the same x
     torch.testing.assert_close(tied.generate(first.z, u), ivae.generate(second.z, u))
 
