@@ -57,7 +57,7 @@ demo: install demo-forget
 # A demo that was cut off goes on; one of other weights or settings starts again, on the same episodes.
 demo-forget:
 	@mkdir -p $(DEMO)
-	@cksum Makefile configs/desk/demo.yaml eval/*.py $$(find worldmodel/weights -name '*.safetensors' | sort) > $(DEMO)/made_from.new
+	@cksum Makefile configs/desk/demo.yaml $$(find worldmodel/evaluation worldmodel/weights -name '*.py' -o -name '*.safetensors' | sort) > $(DEMO)/made_from.new
 	@cmp -s $(DEMO)/made_from.new $(DEMO)/made_from || rm -rf $(addprefix $(DEMO)/,run clips.jsonl results.json report.html report.md curves.png videos)
 	@mv $(DEMO)/made_from.new $(DEMO)/made_from
 

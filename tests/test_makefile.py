@@ -32,7 +32,7 @@ def write(folder: Path, names: set[str]) -> None:
 def test_a_demo_goes_on_unless_weights_config_or_evaluation_changed(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     weights, config = "worldmodel/weights/desk/scene.safetensors", "configs/desk/demo.yaml"
-    script, readme = "eval/rollouts.py", "worldmodel/weights/desk/README.md"
+    script, readme = "worldmodel/evaluation/controls.py", "worldmodel/weights/desk/README.md"
     write(tmp_path, {weights, config, script, readme, "outputs/other"})
     write(tmp_path / "outputs/demo", DATA | MADE)
     assert forget(tmp_path) == DATA  # of a version that did not say what it was made from
