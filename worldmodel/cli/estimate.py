@@ -1,7 +1,10 @@
 """Parameters, memory by part and time of a training config, before anything is loaded."""
 
 import argparse
-from collections.abc import Sequence
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,12 +24,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> None:
     """Parameters, memory by part and time of a training config, before anything is loaded."""
-    from worldmodel.config import load_config
-    from worldmodel.estimate.cost import describe, estimate, parse_gpus
-    from worldmodel.estimate.run_shape import run_shape
-    from worldmodel.training.runs.world_model import TrainConfig
+    with _no_garbage_in_imports():
+        from worldmodel.config import load_config
+        from worldmodel.estimate.cost import describe, estimate, parse_gpus
+        from worldmodel.estimate.run_shape import run_shape
+        from worldmodel.training.runs.world_model import TrainConfig
 
     num_gpus, device = parse_gpus(arguments.gpus)
     config = load_config(TrainConfig, arguments.config, arguments.overrides)
     shape = run_shape(config, num_gpus, device, arguments.action_dim)
     print("\n".join(describe(estimate(shape, num_gpus, device), num_gpus, device)))
+
+
+@contextmanager
+def _no_garbage_in_imports() -> Iterator[None]:
+    """Keep what is imported here to the end of the process: looking through it for garbage takes a second."""
+    if "torch" in sys.modules:  # a process with a life of its own
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

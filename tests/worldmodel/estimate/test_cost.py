@@ -160,7 +160,7 @@ def test_estimates_of_the_large_configs_take_seconds(name: str, capsys: pytest.C
     assert main(["estimate", str(ROOT / f"configs/wan/{name}.yaml"), "--gpus", "4xH100"]) == 0
     seconds = time.process_time() - started
     assert "of 80" in capsys.readouterr().out
-    assert seconds < 8, seconds  # 3 on an idle core, without the imports
+    assert seconds < 10, seconds  # 3 to 4 without the imports, which are there already
 
 
 def test_named_weights_get_the_shapes_they_have(tmp_path: Path) -> None:
