@@ -1,6 +1,10 @@
 """Reading HDF5 files one does not trust: no way out of the file, no surprise in type, shape or size."""
 
+import mmap
 import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -9,6 +13,39 @@ from numpy import ndarray
 MAX_NUMBER_BYTES = 256 << 20
 HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # begins a heap of variable-length strings
 HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
+Buffer = bytes | mmap.mmap  # the bytes of a whole file
+
+
+def open_hdf5(path: str | Path) -> h5py.File:
+    """Read-only and without a lock: file locks fail on many network file systems."""
+    return h5py.File(path, "r", locking=False)
+
+
+def stamp_of(path: str | Path) -> tuple[int, int]:
+    """Changes when the file changes."""
+    status = Path(path).stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def hdf5_kind(path: str | Path) -> str:
+    """robotwin, aloha, demos (robomimic and its kin), the names at its top, or "" for what is no HDF5."""
+    return _kind(str(path), stamp_of(path))
+
+
+@lru_cache(maxsize=4096)
+def _kind(path: str, stamp: tuple[int, int]) -> str:
+    try:
+        with open_hdf5(path) as file:
+            top = set(file)
+            if {"joint_action", "observation"} <= top or {"state", "action", "vision"} <= top:
+                return "robotwin"
+            if "action" in top and "observations" in top:
+                return "aloha"
+            if "data" in top and isinstance(file.get("data", getlink=True), h5py.HardLink):
+                return "demos" if any(name.startswith("demo") for name in file["data"]) else ", ".join(top)
+            return ", ".join(sorted(top))
+    except (OSError, RuntimeError, KeyError, ValueError):
+        return ""
 
 
 def group_at(parent: h5py.Group, path: str) -> h5py.Group:
@@ -83,8 +120,20 @@ def attribute_at(item: h5py.HLObject, name: str, dtype: np.dtype, shape: tuple[i
     return values
 
 
+def heap_entries(data: Buffer, heap: int) -> Iterator[bytes]:
+    """The texts of the heap at this byte; a damaged one ends early."""
+    yield from (entry for _, entry in _walk_heap(data, heap))
+
+
 def _heap_entry(data: bytes, heap: int, index: int) -> bytes:
-    """The bytes of one entry; each begins with its index (2 bytes), 6 unused bytes and its size (8 bytes)."""
+    found = next((entry for number, entry in _walk_heap(data, heap) if number == index), None)
+    if found is None:
+        raise ValueError(f"no string {index} in the heap at byte {heap}")
+    return found
+
+
+def _walk_heap(data: Buffer, heap: int) -> Iterator[tuple[int, bytes]]:
+    """(index, bytes); each entry begins with its index (2 bytes), 6 unused bytes and its size (8 bytes)."""
     signature, total = struct.unpack_from("<8sQ", data, heap)
     if signature != HEAP_SIGNATURE:
         raise ValueError(f"no heap of strings at byte {heap}")
@@ -94,10 +143,8 @@ def _heap_entry(data: bytes, heap: int, index: int) -> bytes:
         start = at + HEAP_HEADER_BYTES
         if number == 0 or start + size > end:  # entry 0 is the free space at the end
             break
-        if number == index:
-            return data[start : start + size]
+        yield number, bytes(data[start : start + size])
         at = start + (size + 7) // 8 * 8
-    raise ValueError(f"no string {index} in the heap at byte {heap}")
 
 
 def _item_at(parent: h5py.Group, path: str) -> h5py.Group | h5py.Dataset:

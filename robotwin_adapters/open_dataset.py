@@ -1,9 +1,12 @@
 """Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
+from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
+from robotwin_adapters.arrays.robomimic import RobomimicDataset, is_robomimic
 from robotwin_adapters.lerobot.dataset import LerobotDataset, is_lerobot
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import walk_tree
@@ -16,7 +19,23 @@ MAX_DEPTH = 6  # folders below the given one in which datasets are looked for
 LOOKED_FOR = """\
   RoboTwin: data/episode*.hdf5 or episode*/*.pkl at any depth, one .hdf5 file, or a .zip of them
   LeRobot v2.0, v2.1, v3.0: meta/info.json
+  ALOHA / ACT: episode_*.hdf5 with action and observations
+  robomimic, LIBERO, Isaac Lab: *.hdf5 with data/demo_*
   videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
+
+
+class ForeignDataset(EpisodeSource, Protocol):
+    """A dataset of another format than RoboTwin's, which holds one kind of actions."""
+
+    format: str  # in words
+    action_space: str
+
+
+# Formats of named arrays, by the question that recognizes each.
+ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[..., ForeignDataset]], ...] = (
+    (is_hdf5_files, Hdf5FilesDataset),
+    (is_robomimic, RobomimicDataset),
+)
 
 
 @dataclass(frozen=True)
@@ -113,17 +132,10 @@ def action_space_for(normalizer: ActionNormalizer) -> str:
 
 
 def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
-    if path.is_file() and path.suffix in (".zip", ".hdf5"):
-        return _robotwin(path, options)
-    source: LerobotDataset | VideoFolderDataset
-    if is_lerobot(path):
-        source = LerobotDataset(path, camera=options.camera, verify=options.verify)
-    elif path.is_dir() and is_video_folder(path, options.mapping):
-        source = VideoFolderDataset(
-            path, camera=options.camera, mapping=options.mapping, verify=options.verify
-        )
-    else:
-        return None
+    source = _foreign(path, options)
+    if source is None:
+        is_ours = path.is_file() and path.suffix in (".zip", ".hdf5")
+        return _robotwin(path, options) if is_ours else None
     if options.static_tolerance is not None:
         raise ValueError(f"{path}: static_tolerance is for RoboTwin files, these are {source.format}")
     if options.action_space not in ("", source.action_space):
@@ -132,6 +144,18 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
             f"{_stated(source.action_space)}; only RoboTwin files hold several kinds of actions"
         )
     return source
+
+
+def _foreign(path: Path, options: _Options) -> ForeignDataset | None:
+    """The dataset at this very place, if it is of another format than RoboTwin's."""
+    if is_lerobot(path):
+        return LerobotDataset(path, camera=options.camera, verify=options.verify)
+    for is_here, build in ARRAY_FORMATS:
+        if is_here(path, options.mapping):
+            return build(path, camera=options.camera, mapping=options.mapping)
+    if path.is_dir() and is_video_folder(path, options.mapping):
+        return VideoFolderDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
+    return None
 
 
 def _stated(space: str) -> str:

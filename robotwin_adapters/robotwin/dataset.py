@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+from robotwin_adapters.hdf5_tree import hdf5_kind
 from robotwin_adapters.robotwin.cameras import CameraMatrices, read_camera_matrices
 from robotwin_adapters.robotwin.hdf5 import read_hdf5_episode
 from robotwin_adapters.robotwin.names import V1_EMBODIMENT, embodiment_from, task_from
@@ -52,7 +53,15 @@ def find_robotwin(path: str | Path) -> bool:
     if not path.exists() or (path.is_file() and path.suffix not in (".hdf5", ".zip")):
         return False
     store, names = _open_store(path)
-    return any(HDF5_NAME.fullmatch(name) or PICKLE_NAME.fullmatch(name) for name in names or store.names())
+    return any(
+        PICKLE_NAME.fullmatch(name) or (HDF5_NAME.fullmatch(name) and not _is_foreign(store, name))
+        for name in names or store.names()
+    )
+
+
+def _is_foreign(store: FileStore, name: str) -> bool:
+    """ALOHA's episodes have the same names; what cannot be opened is for the reader to complain of."""
+    return isinstance(store, FolderFiles) and hdf5_kind(store.label(name)) not in ("robotwin", "")
 
 
 class RobotwinDataset:

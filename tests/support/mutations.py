@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -78,3 +80,40 @@ def run_apart(
     if pool is not None:
         pool.shutdown()
     return outcomes
+
+
+def read_all(path: Path) -> list[tuple[Episode, dict[str, np.ndarray]]]:
+    """Every episode of a data set with the pictures of all its cameras."""
+    from robotwin_adapters.open_dataset import open_dataset
+
+    source = open_dataset(path)
+    episodes = [source[index] for index in range(len(source))]
+    return [(e, {name: r.read(range(len(r))) for name, r in e.frames.items()}) for e in episodes]
+
+
+def read_mutant(root: str, seed: int) -> tuple[Outcome, str]:
+    """Break a copy of the data set in one place and read all of it; "changed": other numbers, not pixels."""
+    copy = Path(f"{root}.mutant") / Path(root).name
+    shutil.rmtree(copy.parent, ignore_errors=True)
+    shutil.copytree(root, copy)
+    what = mutate_tree(copy, np.random.default_rng(seed))
+    truth = {episode.uid: episode for episode, _ in read_all(Path(root))}
+    try:
+        found = [episode for episode, _ in read_all(copy)]
+    except ValueError as error:
+        return ("refused" if str(copy.parent) in str(error) else "unnamed"), f"{what}: {error}"
+    same = len(found) == len(truth) and all(
+        np.array_equal(e.robot_actions, truth[e.uid].robot_actions) and e.fps == truth[e.uid].fps
+        if e.uid in truth
+        else False
+        for e in found
+    )
+    return ("same" if same else "changed"), what
+
+
+def count_outcomes(root: Path, seeds: Iterable[int]) -> Counter[str]:
+    """How many mutants were read as before, refused by name, or read with other numbers; all else fails."""
+    outcomes = run_apart(read_mutant, str(root), seeds)
+    wrong = [text for outcome, text in outcomes if outcome in ("unnamed", "crashed")]
+    assert not wrong, "\n".join(wrong)
+    return Counter(outcome for outcome, _ in outcomes)

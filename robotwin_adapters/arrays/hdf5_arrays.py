@@ -1,0 +1,206 @@
+"""Numbers and pictures below a group of an HDF5 file, found by shape and read when asked for.
+
+Pictures are raw (t H W 3), JPEG or PNG strings of fixed length (t), or such strings padded with zeros to rows
+of bytes (t n). No handle lives between reads, so that a reader pickles and is safe in forked workers.
+"""
+
+import json
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from jaxtyping import UInt8
+from numpy import ndarray
+
+from robotwin_adapters.arrays.pictures import (
+    decode_picture,
+    frame_size,
+    looks_like_encoded,
+    looks_like_pictures,
+    to_rgb,
+    turned,
+)
+from robotwin_adapters.hdf5_tree import (
+    HEAP_SIGNATURE,
+    MAX_NUMBER_BYTES,
+    dataset_at,
+    heap_entries,
+    open_hdf5,
+    stamp_of,
+)
+from robotwin_adapters.storage import Stamp, check_expansion, errors_name
+from worldmodel.types import FrameReader
+
+MAX_FRAMES = 1_000_000
+MAX_PICTURE_BYTES = 64 << 20  # of one frame
+MAX_DEPTH = 6  # groups inside each other
+FREE_BYTES = 1 << 30  # flat synthetic pictures may compress as well as they like up to here
+DENSE = 4  # frames read in one piece where at least one in so many is wanted
+HEAD_BYTES, TAIL_BYTES = 16 << 20, 64 << 20  # where texts are looked for
+
+
+@dataclass(frozen=True)
+class Hdf5Frames:
+    """A `FrameReader` over the pictures of one dataset."""
+
+    path: str
+    dataset: str  # path inside the file
+    stamp: Stamp
+    length: int
+    size: tuple[int, int]  # (height, width) in pixels
+    is_encoded: bool
+    swapped_colors: bool = False
+    upside_down: bool = False
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, indices: Sequence[int]) -> UInt8[ndarray, "n H W 3"]:
+        """The RGB frames at these positions, in this order; repeats are allowed."""
+        wanted = np.asarray(indices, np.int64).reshape(-1)
+        if wanted.size == 0:
+            return np.zeros((0, *self.size, 3), np.uint8)
+        if wanted.min() < 0 or wanted.max() >= self.length:
+            raise ValueError(f"{self.path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
+        unique, inverse = np.unique(wanted, return_inverse=True)
+        with errors_name(self.path):
+            if stamp_of(self.path) != self.stamp:
+                raise ValueError("the file changed since the episode was opened")
+            with open_hdf5(self.path) as file:
+                rows = _rows(dataset_at(file, self.dataset), unique)
+            frames = self._decoded(rows, unique) if self.is_encoded else to_rgb(np.asarray(rows))
+        return turned(frames, self.swapped_colors, self.upside_down)[inverse]
+
+    def _decoded(self, rows: Sequence[Any], numbers: ndarray) -> UInt8[ndarray, "n H W 3"]:
+        return np.stack(
+            [
+                decode_picture(f"{self.dataset}, frame {number}", _encoded_bytes(row), self.size)
+                for row, number in zip(rows, numbers, strict=True)
+            ]
+        )
+
+
+def find_arrays(
+    group: h5py.Group,
+    path: Path,
+    *,
+    swapped_colors: bool = False,
+    upside_down: bool = False,
+) -> tuple[dict[str, Callable[[], ndarray]], dict[str, Callable[[], FrameReader]]]:
+    """(numbers, pictures) below the group, by path from it; call them while the file is open."""
+    numbers: dict[str, Callable[[], ndarray]] = {}
+    pictures: dict[str, Callable[[], FrameReader]] = {}
+    for name, item in _datasets(group):
+        if _are_pictures(name, item):
+            pictures[name] = partial(_open_frames, item, path, swapped_colors, upside_down)
+        elif item.dtype.kind in "fiub" and item.shape:
+            numbers[name] = partial(_numbers, group, name)
+    return numbers, pictures
+
+
+def json_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """JSON objects among the texts of the file's attributes, without asking HDF5 for them.
+
+    HDF5 2.0 circles for ever in a damaged heap of strings, so the heaps are found by their signature, near
+    the ends of the file, where writers put what they say of all episodes.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        size = len(data)
+        spans = [(0, min(HEAD_BYTES, size)), (max(HEAD_BYTES, size - TAIL_BYTES), size)]
+        for start, end in spans:
+            at = data.find(HEAP_SIGNATURE, start, end)
+            while at >= 0:
+                for text in heap_entries(data, at):
+                    yield from _as_object(text)
+                at = data.find(HEAP_SIGNATURE, at + 1, end)
+
+
+def whole_number(item: h5py.HLObject, name: str) -> int | None:
+    """An attribute that is one whole number, if there is one of this name."""
+    if name not in item.attrs:
+        return None
+    attribute = item.attrs.get_id(name)
+    if attribute.dtype.kind not in "iu" or attribute.shape != ():
+        raise ValueError(f"{item.name}: attribute {name} is {attribute.dtype} {attribute.shape}")
+    values = np.empty((), attribute.dtype)
+    attribute.read(values)
+    return int(values)
+
+
+def _as_object(text: bytes) -> Iterator[dict[str, Any]]:
+    if text[:1] == b"{":
+        try:
+            value = json.loads(text.rstrip(b"\0").decode("utf-8"))
+        except (ValueError, RecursionError):
+            return
+        if isinstance(value, dict):
+            yield value
+
+
+def _datasets(group: h5py.Group, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, h5py.Dataset]]:
+    if depth > MAX_DEPTH:
+        return
+    for name in group:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            continue
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            yield from _datasets(item, f"{prefix}{name}/", depth + 1)
+        elif isinstance(item, h5py.Dataset) and item.shape is not None:
+            yield f"{prefix}{name}", item
+
+
+def _are_pictures(name: str, item: h5py.Dataset) -> bool:
+    if looks_like_pictures(name, item.shape, item.dtype):
+        return True
+    is_row = item.dtype.kind == "S" and item.ndim == 1
+    is_padded = item.dtype == np.uint8 and item.ndim == 2
+    if not (is_row or is_padded) or not len(item) or _row_bytes(item) > MAX_PICTURE_BYTES:
+        return False
+    return looks_like_encoded(_encoded_bytes(item[0]))
+
+
+def _open_frames(item: h5py.Dataset, path: Path, swapped: bool, upside_down: bool) -> Hdf5Frames:
+    name = str(item.name).lstrip("/")
+    dataset_at(item.file, name)  # refuses values that lie in other files
+    is_encoded = item.ndim < 4
+    if not 0 < len(item) <= MAX_FRAMES or _row_bytes(item) > MAX_PICTURE_BYTES:
+        raise ValueError(f"{name}: {item.dtype} {item.shape} is too large")
+    check_expansion(name, item.id.get_storage_size(), int(item.nbytes), free=FREE_BYTES)
+    if is_encoded:
+        height, width, _ = decode_picture(f"{name}, frame 0", _encoded_bytes(item[0])).shape
+        size = (height, width)
+    else:
+        size = frame_size(item.shape)
+    # Raw pictures have no encoder that could have exchanged their colors.
+    return Hdf5Frames(
+        str(path), name, stamp_of(path), len(item), size, is_encoded, swapped and is_encoded, upside_down
+    )
+
+
+def _row_bytes(item: h5py.Dataset) -> int:
+    return int(np.prod(item.shape[1:], dtype=np.int64)) * item.dtype.itemsize
+
+
+def _encoded_bytes(row: Any) -> bytes:
+    return row.tobytes() if isinstance(row, ndarray) else bytes(row)
+
+
+def _rows(item: h5py.Dataset, unique: ndarray) -> Sequence[Any]:
+    """The rows, in one piece where that is not mostly waste."""
+    first, last = int(unique[0]), int(unique[-1])
+    if last - first + 1 <= DENSE * len(unique):
+        return item[first : last + 1][unique - first]
+    return [item[int(row)] for row in unique]
+
+
+def _numbers(group: h5py.Group, name: str) -> ndarray:
+    item = dataset_at(group, name)
+    if item.nbytes > MAX_NUMBER_BYTES:
+        raise ValueError(f"{item.name}: claims {item.nbytes} bytes")
+    return np.asarray(item[()])

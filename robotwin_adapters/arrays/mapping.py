@@ -1,0 +1,52 @@
+"""Which arrays of an episode mean what: a small YAML, the same for every format of named arrays."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from worldmodel.config import load_config
+from worldmodel.data.action_spaces import current_action_space
+
+MAPPING_FILE = "dataset.yaml"
+
+
+@dataclass(frozen=True)
+class KeyMapping:
+    """Names of arrays, and what the files do not say; what is left empty is taken as the format has it."""
+
+    action_keys: tuple[str, ...] = ()  # joined side by side; empty and none known: the next state
+    state_keys: tuple[str, ...] = ()  # joined side by side, one row per frame
+    camera_keys: tuple[str, ...] = ()  # arrays of pictures; empty: all that there are
+    cameras: tuple[str, ...] = ()  # new names for the cameras, in the order of camera_keys
+    text_key: str = ""  # array or attribute with the instruction
+    action_names: tuple[str, ...] = ()  # one per action dimension
+    state_names: tuple[str, ...] = ()  # one per state dimension
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: not known
+    fps: float = 0.0  # frames per second; 0: what the files or the format say
+    embodiment: str = ""  # name of the robot
+    task: str = ""  # name of the task
+    swapped_colors: bool | None = None  # encoded pictures have red and blue exchanged; none: the format's way
+    upside_down: bool | None = None  # pictures are stored bottom row first; none: the format's way
+
+    def __post_init__(self) -> None:
+        current_action_space(self.action_space)
+        if self.fps < 0:
+            raise ValueError(f"fps is positive, or 0 for what the files say, got {self.fps}")
+        if self.cameras and len(self.cameras) != len(self.camera_keys):
+            raise ValueError(f"cameras renames camera_keys one by one, got {self.cameras} {self.camera_keys}")
+
+    def over(self, defaults: "KeyMapping") -> "KeyMapping":
+        """These settings where they say something, elsewhere the given ones."""
+        said = {
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+        return replace(defaults, **said)
+
+
+def load_mapping(root: Path, mapping: str | Path | None) -> KeyMapping:
+    """The given YAML, or the dataset.yaml of the folder, or nothing."""
+    own = (root if root.is_dir() else root.parent) / MAPPING_FILE
+    if mapping is None and not own.is_file():
+        return KeyMapping()
+    return load_config(KeyMapping, str(mapping or own))

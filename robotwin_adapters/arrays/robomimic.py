@@ -1,0 +1,154 @@
+"""HDF5 files with many demonstrations under /data/demo_N: robomimic, LIBERO, Isaac Lab, MimicGen.
+
+Row t of `actions` was applied at observation t and leads to observation t + 1. With robosuite's usual
+controller an action is [dx dy dz, rotation vector, gripper]: deltas in its own units (-1 .. 1), and a
+gripper: -1 open, 1 closed. Nothing in the files says delta or absolute, so nothing is converted.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.hdf5_arrays import find_arrays, json_objects, whole_number
+from robotwin_adapters.arrays.hdf5_files import SUFFIXES, hdf5_files, natural_order
+from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.hdf5_tree import group_at, hdf5_kind, open_hdf5, stamp_of
+from robotwin_adapters.storage import errors_name
+from worldmodel.types import Episode
+
+FPS = 20.0  # of robosuite, LIBERO and Isaac Lab's manipulation tasks, where the file says nothing
+ACTIONS = "actions"
+DELTA_POSE = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")  # of 7 columns
+STATES = (
+    ("obs/robot0_eef_pos", "obs/robot0_eef_quat", "obs/robot0_gripper_qpos"),  # robomimic, MimicGen
+    ("obs/ee_states", "obs/gripper_states"),  # LIBERO
+    ("obs/eef_pos", "obs/eef_quat", "obs/gripper_pos"),  # Isaac Lab
+    ("obs/joint_pos",),
+)
+LIBERO_CAMERA = "obs/agentview_rgb"
+FPS_NOTE = f"the file names no rate: {FPS:g} frames per second assumed (mapping: fps)"
+UPSIDE_DOWN_NOTE = "pictures turned upright: LIBERO stores the bottom row first (mapping: upside_down: false)"
+
+
+def is_robomimic(path: Path, mapping: str | Path | None = None) -> bool:
+    """Whether this is such a file or a folder of them."""
+    files = [path] if path.is_file() and path.suffix in SUFFIXES else hdf5_files(path)
+    return bool(files) and hdf5_kind(files[0]) == "demos"
+
+
+class RobomimicDataset:
+    """The demonstrations of one file, or of all files in a folder."""
+
+    format = "robomimic HDF5"
+
+    def __init__(
+        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
+    ) -> None:
+        self.root, self.camera = Path(path), camera
+        self.mapping = load_mapping(self.root, mapping)
+        self.action_space = self.mapping.action_space
+        self.name = self.root.resolve().stem if self.root.is_file() else self.root.resolve().name
+        files = [self.root] if self.root.is_file() else hdf5_files(self.root)
+        self.entries = [(file, demo) for file in files for demo in _demos(file)]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Episode:
+        path, demo = self.entries[index]
+        with errors_name(str(path)), open_hdf5(path) as file:
+            group = group_at(file, f"data/{demo}")
+            is_libero = LIBERO_CAMERA in group
+            numbers, pictures = find_arrays(
+                group,
+                path,
+                swapped_colors=bool(self.mapping.swapped_colors),
+                upside_down=is_libero if self.mapping.upside_down is None else self.mapping.upside_down,
+            )
+            about = _about(str(path), stamp_of(path))
+            notes = (UPSIDE_DOWN_NOTE,) if is_libero and self.mapping.upside_down is None else ()
+            arrays = NamedArrays(
+                uid=demo if self.root.is_file() else f"{path.stem}/{demo}",
+                source=f"{path}:{demo}",
+                numbers=numbers,
+                # `next_obs` repeats the pictures one frame later.
+                pictures={key: value for key, value in pictures.items() if not key.startswith("next_obs/")},
+                instructions=(about.text,) if about.text else (),
+                notes=notes if about.fps or self.mapping.fps else (*notes, FPS_NOTE),
+            )
+            keys = self.mapping.over(self._defaults(path, numbers, about))
+            episode = build_episode(arrays, keys, self.camera)
+            _check_count(group, episode)
+        return episode
+
+    def _defaults(self, path: Path, numbers: Numbers, about: "About") -> KeyMapping:
+        width = numbers[ACTIONS]().shape[-1] if ACTIONS in numbers else 0
+        return KeyMapping(
+            action_keys=(ACTIONS,) if ACTIONS in numbers else (),
+            state_keys=first_present(STATES, numbers),
+            action_names=DELTA_POSE if width == len(DELTA_POSE) else (),
+            fps=about.fps or FPS,
+            embodiment=about.robot or self.name,
+            task=about.text or about.task or path.stem,
+        )
+
+
+@dataclass(frozen=True)
+class About:
+    """What the attributes of a file say of all its demonstrations."""
+
+    fps: float = 0.0  # 0: they do not say
+    robot: str = ""
+    task: str = ""
+    text: str = ""  # instruction
+
+
+@lru_cache(maxsize=512)
+def _about(path: str, stamp: tuple[int, int]) -> About:
+    """robomimic's env_args, LIBERO's problem_info and Isaac Lab's sim_args, wherever the file keeps them."""
+    about = About()
+    for said in json_objects(Path(path)):
+        arguments = said.get("env_kwargs")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        robots = arguments.get("robots")
+        robots = robots[0] if isinstance(robots, list) and robots else robots
+        about = About(
+            fps=_number(arguments.get("control_freq")) or _isaac_fps(said.get("sim_args")) or about.fps,
+            robot=robots if isinstance(robots, str) else about.robot,
+            task=_text(said.get("env_name")) or about.task,
+            text=_text(said.get("language_instruction")) or about.text,
+        )
+    return about
+
+
+def _isaac_fps(sim_args: Any) -> float:
+    said = sim_args if isinstance(sim_args, dict) else {}
+    seconds = _number(said.get("dt")) * _number(said.get("decimation"))
+    return 1 / seconds if seconds > 0 else 0.0
+
+
+def _number(value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e4
+    return float(value) if is_number else 0.0
+
+
+def _text(value: Any) -> str:
+    # LIBERO keeps some instructions in quotes of their own.
+    return value.strip().strip('"') if isinstance(value, str) else ""
+
+
+def _demos(path: Path) -> list[str]:
+    with errors_name(str(path)), open_hdf5(path) as file:
+        demos = [name for name in group_at(file, "data") if name.startswith("demo")]
+    return sorted(demos, key=natural_order)
+
+
+def _check_count(group: h5py.Group, episode: Episode) -> None:
+    """The file counts its rows too: a difference is damage."""
+    declared = whole_number(group, "num_samples")
+    if declared is not None and declared != episode.num_frames:
+        raise ValueError(f"{group.name}: num_samples is {declared}, but it has {episode.num_frames} frames")

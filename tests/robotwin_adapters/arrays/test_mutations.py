@@ -1,0 +1,36 @@
+"""Damaged files through every reader of named arrays: no crash, no hang, refused by name or read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.array_sets import write_aloha, write_robomimic
+from tests.support.mutations import count_outcomes
+
+# Raw numbers in HDF5 have no checksum: a flipped bit there is another good number. At most this share.
+WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
+    "aloha": (write_aloha, 0.15),
+    "aloha_jpeg": (lambda folder: write_aloha(folder, compress=True), 0.25),
+    "robomimic": (lambda folder: write_robomimic(folder / "demos.hdf5"), 0.15),
+}
+
+
+def check(kind: str, folder: Path, first_seed: int, count: int) -> None:
+    write, most_changed = WRITERS[kind]
+    write(folder / kind)
+    outcomes = count_outcomes(folder / kind, range(first_seed, first_seed + count))
+    print(kind, dict(outcomes))
+    assert outcomes["refused"] >= 0.2 * count, outcomes
+    assert outcomes["changed"] <= most_changed * count, outcomes
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_few_mutations(tmp_path: Path, kind: str) -> None:
+    check(kind, tmp_path, first_seed=0, count=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WRITERS)
+def test_500_mutations(tmp_path: Path, kind: str) -> None:
+    check(kind, tmp_path, first_seed=1000, count=500)

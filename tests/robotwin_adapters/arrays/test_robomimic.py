@@ -1,0 +1,57 @@
+"""robomimic, LIBERO and Isaac Lab files as plain h5py wrote them."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from robotwin_adapters.open_dataset import describe_format, open_dataset
+from tests.support.array_sets import pictures, walk, write_isaac, write_libero, write_robomimic
+
+
+def test_robomimic(tmp_path: Path) -> None:
+    source = open_dataset(write_robomimic(tmp_path / "lift.hdf5", 11))
+    assert (describe_format(source), len(source), source.name) == ("robomimic HDF5", 11, "lift")
+    assert [source[i].uid for i in (1, 2, 10)] == ["demo_1", "demo_2", "demo_10"]
+    episode = source[2]
+    assert (episode.fps, episode.embodiment, episode.task) == (10, "Panda", "Lift")
+    assert tuple(episode.frames) == ("agentview_image", "robot0_eye_in_hand_image")
+    np.testing.assert_array_equal(episode.robot_actions, walk(9, 7, 2).clip(-1, 1)[:-1])
+    np.testing.assert_array_equal(episode.robot_states[:, :3], walk(9, 3, 2))
+    np.testing.assert_array_equal(episode.frames["agentview_image"].read([8, 1]), pictures(9)[[8, 1]])
+    assert episode.action_names[0] == "dx"
+
+
+def test_libero_is_turned_upright_and_keeps_its_instruction(tmp_path: Path) -> None:
+    path = write_libero(tmp_path / "set/open_the_drawer_demo.hdf5")
+    episode = open_dataset(tmp_path / "set")[0]
+    assert (episode.uid, episode.instructions) == ("open_the_drawer_demo/demo_0", ("open the drawer",))
+    assert (episode.task, episode.fps) == ("open the drawer", 20)
+    np.testing.assert_array_equal(episode.frames["agentview_rgb"].read(range(9)), pictures(9))
+    assert {"names no rate", "turned upright"} <= {
+        words for note in episode.notes for words in ("names no rate", "turned upright") if words in note
+    }
+    (tmp_path / "as_stored.yaml").write_text("upside_down: false\n")
+    stored = open_dataset(path, mapping=tmp_path / "as_stored.yaml")[0]
+    np.testing.assert_array_equal(stored.frames["agentview_rgb"].read([0])[0], pictures(9)[0, ::-1])
+
+
+def test_isaac_lab(tmp_path: Path) -> None:
+    episode = open_dataset(write_isaac(tmp_path / "dataset.hdf5"))[0]
+    assert (episode.fps, episode.task) == (pytest.approx(50), "Stack-Cube")
+    assert tuple(episode.frames) == ("table_cam", "wrist_cam")  # no depth
+    assert episode.robot_states.shape == (9, 9)
+    assert episode.action_names[7] == "action_7"
+
+
+def test_a_wrong_count_and_missing_pictures_are_refused(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_1"].attrs["num_samples"] = 12
+        del file["data/demo_0/obs"], file["data/demo_0/next_obs"]
+    source = open_dataset(path)
+    with pytest.raises(ValueError, match="num_samples is 12, but it has 9 frames"):
+        _ = source[1]
+    with pytest.raises(ValueError, match=r"demo_0: no pictures among its arrays, actions, states"):
+        _ = source[0]
