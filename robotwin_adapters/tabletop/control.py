@@ -4,7 +4,7 @@ primitive      |  before | step 0 | ... | step 15 | ... | last step | after
 frame taken         x        x              x                           x
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import mujoco
@@ -88,22 +88,29 @@ class ArmController:
                 self._record()
         self._record()
 
-    def _apply(self) -> None:
-        half_opening = self.scene.spec.embodiment.gripper_opening / 2
-        for side in SIDES:
-            arm = self.scene.arm(side)
-            self.scene.data.ctrl[arm.actuators] = self.arm_targets[side]
-            self.scene.data.ctrl[arm.finger_actuators] = self.gripper_targets[side] * half_opening
+    def advance(
+        self, arms: Mapping[str, Float[np.ndarray, " n"]], grippers: Mapping[str, float], steps: int
+    ) -> None:
+        """Go evenly from the old targets to new ones in so many physics steps, unrecorded."""
+        old_arms, old_grippers = dict(self.arm_targets), dict(self.gripper_targets)
+        for share in np.arange(1, steps + 1) / steps:
+            for side in SIDES:
+                self.arm_targets[side] = old_arms[side] + share * (arms[side] - old_arms[side])
+                self.gripper_targets[side] = float(
+                    old_grippers[side] + share * (grippers[side] - old_grippers[side])
+                )
+            self._apply()
+            mujoco.mj_step(self.scene.model, self.scene.data)
 
-    def _record(self) -> None:
+    def frame(self) -> Frame:
+        """What would be recorded now."""
         # mj_step leaves positions one step ahead of the body and site poses computed from them.
         mujoco.mj_kinematics(self.scene.model, self.scene.data)
-        self.num_frames += 1
         for side in SIDES:
             self._commanded.qpos[self.scene.arm(side).joints] = self.arm_targets[side]
         mujoco.mj_kinematics(self.scene.model, self._commanded)
         left, right = self.scene.left, self.scene.right
-        frame = Frame(
+        return Frame(
             left_arm=self.arm_targets["left"].copy(),
             left_gripper=self.gripper_targets["left"],
             right_arm=self.arm_targets["right"].copy(),
@@ -115,7 +122,17 @@ class ArmController:
             left_commanded_endpose=_end_pose(self._commanded, left.wrist_site),
             right_commanded_endpose=_end_pose(self._commanded, right.wrist_site),
         )
-        self.on_frame(self.scene, frame)
+
+    def _apply(self) -> None:
+        half_opening = self.scene.spec.embodiment.gripper_opening / 2
+        for side in SIDES:
+            arm = self.scene.arm(side)
+            self.scene.data.ctrl[arm.actuators] = self.arm_targets[side]
+            self.scene.data.ctrl[arm.finger_actuators] = self.gripper_targets[side] * half_opening
+
+    def _record(self) -> None:
+        self.num_frames += 1
+        self.on_frame(self.scene, self.frame())
 
 
 def _end_pose(data: mujoco.MjData, site: int) -> Float[np.ndarray, " 7"]:

@@ -80,6 +80,13 @@ class ArmKinematics:
         self, target: ToolPose, start: Float[np.ndarray, " n"], iterations: int = 80
     ) -> Float[np.ndarray, " n"] | None:
         """Joint angles near `start` that reach the target by damped least squares, or None."""
+        joints, is_there = self.approach(target, start, iterations)
+        return joints if is_there else None
+
+    def approach(
+        self, target: ToolPose, start: Float[np.ndarray, " n"], iterations: int = 80
+    ) -> tuple[Float[np.ndarray, " n"], bool]:
+        """As `solve`, but what cannot be reached is met as well as it goes; whether it was reached."""
         joints = start.copy()
         jacobian = np.zeros((6, self.model.nv))
         for _ in range(iterations):
@@ -88,14 +95,14 @@ class ArmKinematics:
                 [target.position - pose.position, _rotation_between(pose.rotation, target.rotation)]
             )
             if np.abs(error[:3]).max() < _POSITION_TOLERANCE and np.abs(error[3:]).max() < _ANGLE_TOLERANCE:
-                return joints
+                return joints, True
             mujoco.mj_comPos(self.model, self._data)
             mujoco.mj_jacSite(self.model, self._data, jacobian[:3], jacobian[3:], self.arm.tcp_site)
             own = jacobian[:, self.arm.dofs]
             step = own.T @ np.linalg.solve(own @ own.T + _DAMPING**2 * np.eye(6), error)
             step *= min(1.0, _MAX_STEP / max(np.abs(step).max(), 1e-9))
             joints = np.clip(joints + step, *self.arm.limits.T)
-        return None
+        return joints, False
 
     def straight_path(self, start: Float[np.ndarray, " n"], target: ToolPose) -> JointPath | None:
         """Joint targets per physics step that carry the fingertips along a line, orientation held."""
