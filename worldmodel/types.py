@@ -10,7 +10,7 @@ T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -76,6 +76,15 @@ class FrameReader(Protocol):
 
 
 @dataclass(frozen=True)
+class CameraMatrices:
+    """How a camera projects and where it stood: one matrix for all frames, or one for each."""
+
+    intrinsics: Float[np.ndarray, "*t 3 3"]  # pixels of the recorded picture
+    extrinsics: Float[np.ndarray, "*t 3 4"]  # world to camera, OpenCV axes (x right, y down, z ahead), metres
+    size: tuple[int, int]  # (height, width) of the recorded picture, pixels
+
+
+@dataclass(frozen=True)
 class Episode:
     """One recorded episode: T frames per camera and the T - 1 robot actions between them."""
 
@@ -94,6 +103,7 @@ class Episode:
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what the reader decided or noticed, in words
     action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the data do not say
+    cameras: Mapping[str, CameraMatrices] = field(default_factory=dict)  # of those that the data describe
 
     @property
     def num_frames(self) -> int:

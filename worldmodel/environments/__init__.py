@@ -1,0 +1,33 @@
+"""World models and the simulator as gymnasium environments. Importing this registers their ids.
+
+The names below are imported when they are first used: gymnasium asks every installed package for its ids.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from worldmodel.environments.ids import register_ids
+
+if TYPE_CHECKING:
+    from worldmodel.environments.policies import RandomPolicy as RandomPolicy
+    from worldmodel.environments.policies import ScriptedPolicy as ScriptedPolicy
+    from worldmodel.environments.policies import run_policy as run_policy
+    from worldmodel.environments.tabletop import TabletopEnv as TabletopEnv
+    from worldmodel.environments.tabletop import TabletopVectorEnv as TabletopVectorEnv
+
+_HOME = {
+    "RandomPolicy": "policies",
+    "ScriptedPolicy": "policies",
+    "run_policy": "policies",
+    "TabletopEnv": "tabletop",
+    "TabletopVectorEnv": "tabletop",
+}
+__all__ = list(_HOME)
+
+register_ids()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'worldmodel.environments' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"worldmodel.environments.{_HOME[name]}"), name)

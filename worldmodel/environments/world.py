@@ -1,0 +1,60 @@
+"""What an environment asks of a world, be it dreamed or simulated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+from worldmodel.environments.spaces import WorldSpec
+from worldmodel.environments.starts import Start
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a block of actions led to, for each row of a world."""
+
+    frames: UInt8[np.ndarray, "b n H W 3"]  # one after each action
+    info: Mapping[str, np.ndarray] = field(default_factory=dict)  # one entry per row
+
+
+class World(Protocol):
+    """Rows of independent episodes."""
+
+    spec: WorldSpec
+    num_frames: int  # that a start must hold
+
+    def start(self, seeds: Mapping[int, int], starts: Sequence[Start] | None) -> dict[int, Start]:
+        """Begin new episodes in the rows that are keys of `seeds`; what each begins with."""
+        ...
+
+    def step(self, actions: Float[np.ndarray, "b n a"]) -> Block:
+        """Run a block of actions in every row."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge says about a block; one entry per row."""
+
+    rewards: Float[np.ndarray, " b"]
+    success: Bool[np.ndarray, " b"]
+    info: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Judge(Protocol):
+    """Gives rewards. The environment ends an episode on success."""
+
+    def __call__(
+        self, starts: Sequence[Start], block: Block, actions: Float[np.ndarray, "b n a"]
+    ) -> Verdict: ...
+
+
+def no_judge(starts: Sequence[Start], block: Block, actions: Float[np.ndarray, "b n a"]) -> Verdict:
+    """No reward and no end: for worlds without a task."""
+    return Verdict(np.zeros(len(starts)), np.zeros(len(starts), bool))
