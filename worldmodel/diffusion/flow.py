@@ -7,7 +7,7 @@ each noise level.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 TIMESTEPS = 1000  # Wan's timestep = TIMESTEPS * sigma
@@ -65,11 +65,10 @@ def velocity_loss(
     data: Float[Tensor, "b c f h w"],
     noise: Float[Tensor, "b c f h w"],
     *,
-    num_history: int,
+    num_history: int | Int[Tensor, " b"],
 ) -> Float[Tensor, " b"]:
     """Mean squared error to (noise - data) over the future latent frames, one value per sample."""
-    error = (velocity.float() - (noise - data).float()).square()
-    return error[:, :, num_history:].flatten(1).mean(1)
+    return _future_mean((velocity.float() - (noise - data).float()).square(), num_history)
 
 
 def clean_loss(
@@ -77,12 +76,28 @@ def clean_loss(
     data: Float[Tensor, "b c f h w"],
     sigma: Float[Tensor, "b f"],
     *,
-    num_history: int,
+    num_history: int | Int[Tensor, " b"],
 ) -> Float[Tensor, " b"]:
     """Squared error of the clean estimate; its weight is that of the velocity loss, bounded at low noise."""
     weight = _broadcast(sigma, data).float().clamp(min=CLEAN_WEIGHT_SIGMA).pow(-2)
-    error = weight * (clean.float() - data.float()).square()
-    return error[:, :, num_history:].flatten(1).mean(1)
+    return _future_mean(weight * (clean.float() - data.float()).square(), num_history)
+
+
+def is_future(num_history: int | Int[Tensor, " b"], like: Float[Tensor, "b f"]) -> Bool[Tensor, "b f"]:
+    """The latent frames behind the history, which may differ in length from sample to sample."""
+    history = num_history if isinstance(num_history, int) else num_history[:, None]
+    return (torch.arange(like.shape[1], device=like.device) >= history).expand_as(like)
+
+
+def _future_mean(
+    error: Float[Tensor, "b c f h w"], num_history: int | Int[Tensor, " b"]
+) -> Float[Tensor, " b"]:
+    """Mean over the future frames; where samples differ in how many they have, every frame counts alike."""
+    if isinstance(num_history, int):
+        return error[:, :, num_history:].flatten(1).mean(1)
+    frames = error.mean((1, 3, 4))
+    weight = is_future(num_history, frames).to(frames)
+    return (frames * weight).mean(1) / weight.mean()
 
 
 def _broadcast(sigma: Float[Tensor, "b f"], like: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b 1 f 1 1"]:

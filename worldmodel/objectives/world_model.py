@@ -6,23 +6,19 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
-from worldmodel.diffusion.flow import (
-    add_noise,
-    clean_loss,
-    sample_sigma,
-    sigma_per_frame,
-    velocity_loss,
-)
+from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
 from worldmodel.mcl.config import DIRECTIONAL
 from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.models.world_model.fdm import FdmOutput
+from worldmodel.models.world_model.frame_view import FrameView
 from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, num_video_frames
 
@@ -36,6 +32,8 @@ class NoisyClip:
     sigma: Float[Tensor, "b f"]
     noisy: Float[Tensor, "b c f h w"]
     missing: Bool[Tensor, "b f"]  # latent frames whose actions are hidden
+    num_given: int | Int[Tensor, " b"]  # leading latent frames that are not learned
+    view: FrameView | None  # what latent frames see of each other; none: as the model is
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
     embedding, text = model.interface(actions, clip.missing), model.text_context()
 
     def generate(noisy: Tensor) -> FdmOutput:
-        output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text)
+        output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text, view=clip.view)
         return output
 
     needs_math = model.mcl is not None and model.mcl.config.needs_math_attention
@@ -94,7 +92,7 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
         action_groups(actions).detach(),
         # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
         x_hat=output.clean if output.clean.requires_grad else None,
-        mask=_contrasted(model, clip),
+        mask=_contrasted(clip),
         rng=generator,
     )
     mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
@@ -116,28 +114,26 @@ def _noisy_clip(model: WorldModel, batch: ClipBatch, generator: torch.Generator)
             f"clips need more than the {config.history} latent frames of history, got {num_frames}: "
             f"{batch.sources[0]}, ..."
         )
-    sigma = sample_sigma(num_samples, shift=config.objective.shift, generator=generator).to(data.device)
-    sigma = sigma_per_frame(sigma, num_frames, num_history=config.history, history_sigma=config.history_noise)
+    forcing = draw_forcing(config, num_samples, num_frames, generator).to(data.device)
     noise = torch.randn(data.shape, generator=generator, device=generator.device).to(data)
     hidden = torch.rand(num_samples, generator=generator, device=generator.device)
     missing = (hidden < config.objective.action_dropout).to(data.device)[:, None].expand(-1, num_frames)
-    noisy = add_noise(data, noise, sigma)
+    noisy = add_noise(data, noise, forcing.sigma)
     # Gradient features of MCL are derivatives by the noisy latents.
     noisy.requires_grad_(model.mcl is not None and model.mcl.config.mode not in DIRECTIONAL)
-    return NoisyClip(data, noise, sigma, noisy, missing)
+    return NoisyClip(data, noise, forcing.sigma, noisy, missing, forcing.num_given, forcing.view)
 
 
 def _reconstruction(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Float[Tensor, ""]:
-    history = model.config.history
+    given = clip.num_given
     if model.config.prediction == "clean":
-        return clean_loss(output.clean, clip.data, clip.sigma, num_history=history).mean()
-    return velocity_loss(output.velocity, clip.data, clip.noise, num_history=history).mean()
+        return clean_loss(output.clean, clip.data, clip.sigma, num_history=given).mean()
+    return velocity_loss(output.velocity, clip.data, clip.noise, num_history=given).mean()
 
 
-def _contrasted(model: WorldModel, clip: NoisyClip) -> Bool[Tensor, "b f"]:
+def _contrasted(clip: NoisyClip) -> Bool[Tensor, "b f"]:
     """Generated latent frames with known actions: the rows of the contrast."""
-    is_future = torch.arange(clip.sigma.shape[1], device=clip.sigma.device) >= model.config.history
-    return is_future & ~clip.missing
+    return is_future(clip.num_given, clip.sigma) & ~clip.missing
 
 
 def _action_condition(

@@ -19,6 +19,12 @@ Dtype = Literal["float32", "bfloat16"]
 class ObjectiveConfig:
     """Weights and sampling of L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL."""
 
+    # clip: one noise level behind the history. prefix: a random number of given frames, then frames of noise
+    # levels of their own or of one; the first of them is the next frame of a stream, so a causal model learns
+    # streams and whole clips at once.
+    forcing: Literal["clip", "prefix"] = "clip"  # which latent frames are noisy in training, and how
+    context_noise: float = 0.0  # prefix: highest sigma of given frames behind the history; half have none
+    sink_jump: float = 0.0  # prefix: share of clips in which frames behind the first are forgotten (causal)
     shift: float = 3.0  # flow shift of the sampled noise levels; 3 up to about 320 pixels, 5 at 480
     action_dropout: float = 0.1  # share of clips whose actions are hidden behind the null embedding
     beta: float = 1e-4  # weight of the KL term (lacg)
@@ -28,6 +34,13 @@ class ObjectiveConfig:
     controller_weight: float = 1.0  # weight of predicting z from robot actions (lacg)
 
     def __post_init__(self) -> None:
+        if (self.context_noise or self.sink_jump) and self.forcing != "prefix":
+            raise ValueError(f"context_noise and sink_jump need forcing prefix, got {self.forcing!r}")
+        if not 0 <= self.context_noise <= 0.5 or not 0 <= self.sink_jump <= 1:
+            raise ValueError(
+                "context_noise is a sigma in [0, 0.5] and sink_jump a share in [0, 1], got "
+                f"{self.context_noise} and {self.sink_jump}"
+            )
         if not 0 <= self.action_dropout < 1:
             raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
         if self.idm_weight < 0:
@@ -51,6 +64,7 @@ class WorldModelConfig:
     # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
     # for small nets from scratch, tied to one latent grid
     action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
+    causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
     action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
@@ -71,6 +85,12 @@ class WorldModelConfig:
             raise ValueError(f"history_noise is a sigma in [0, 0.1], got {self.history_noise}")
         if self.refiner_width and self.prediction != "clean":
             raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
+        if self.causal and self.history_noise:
+            raise ValueError("a causal model gives its history clean: set objective.context_noise instead")
+        if self.causal and self.action_sum:
+            raise ValueError("action_sum adds up the actions of a clip, and a causal stream has no end")
+        if self.objective.sink_jump and not self.causal:
+            raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
 

@@ -28,6 +28,14 @@ from worldmodel.models.world_model.frame_attention import (
     project_context,
     single_token_attention,
 )
+from worldmodel.models.world_model.frame_view import (
+    FrameView,
+    RotaryTables,
+    causal_view,
+    current_view,
+    place_tables,
+    using_view,
+)
 from worldmodel.models.world_model.refiner import LatentRefiner
 
 Prediction = Literal["velocity", "clean"]
@@ -45,7 +53,8 @@ class SceneEmbedding(nn.Module):
     """A learned absolute position and the projected first latent frame, added to every token.
 
     For small backbones trained from scratch, which otherwise spend long on finding out what stands still
-    where. Starts at zero and is tied to one latent grid.
+    where. Starts at zero and is tied to one latent grid. A causal backbone learns in time only which
+    frame is the first: how far apart two frames are it knows from its rotary tables, however long the video.
     """
 
     def __init__(
@@ -60,7 +69,11 @@ class SceneEmbedding(nn.Module):
 
     def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b d f p q"]:
         """What to add to the embedded patches of these latents."""
-        return self.first(latents[:, :, :1]) + self.space + self.time[:, : latents.shape[2]]
+        num_frames = latents.shape[2]
+        time = self.time[:, :num_frames]
+        if current_view() is not None:
+            time = torch.cat([time[:, :1], time[:, 1:2].expand(-1, num_frames - 1, -1, -1)], 1)
+        return self.first(latents[:, :, :1]) + self.space + time
 
 
 class CachedRotary(nn.Module):
@@ -69,14 +82,17 @@ class CachedRotary(nn.Module):
     def __init__(self, base: WanRotaryPosEmbed) -> None:
         super().__init__()
         self.base = base
-        self._tables: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[object, ...], RotaryTables] = {}
 
-    def forward(self, latents: Float[Tensor, "b c f h w"]) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of every token."""
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> RotaryTables:
+        """Cosines and sines of every token, and what it may see."""
         key = (latents.shape[2:], self.base.freqs_cos.device)
         if key not in self._tables:
-            self._tables = {key: self.base(latents)}
-        return self._tables[key]
+            self._tables = {key: RotaryTables(*self.base(latents))}
+        tables, view = self._tables[key], current_view()
+        if view is None:
+            return tables
+        return place_tables(tables, view, tables.cosines.shape[1] // latents.shape[2])
 
 
 class ForwardDynamics(nn.Module):
@@ -89,7 +105,8 @@ class ForwardDynamics(nn.Module):
        instead of one per token (`FrameConditionEmbedder`).
     3. a forward hook on `backbone.patch_embedding`: adds the scene embedding, if there is one, and lays the
        patches out frame by frame (`_embed_frames`).
-    4. the processor of every `attn1`: joins the frames again for self-attention (`VideoAttnProcessor`).
+    4. the processor of every `attn1`: joins the frames again for self-attention (`VideoAttnProcessor`), in a
+       causal backbone each with those before it only.
     5. the processor of every `attn2`: cross-attention to the prompt, with a shortcut for a prompt of one
        token, and action tokens and maps (`ConditionAttnProcessor`).
 
@@ -102,11 +119,13 @@ class ForwardDynamics(nn.Module):
         backbone: WanTransformer3DModel,
         *,
         prediction: Prediction = "velocity",
+        causal: bool = False,
         scene: SceneEmbedding | None = None,
         refiner: LatentRefiner | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.causal = causal
         self.prediction = prediction
         self.scene = scene
         self.refiner = refiner
@@ -130,19 +149,24 @@ class ForwardDynamics(nn.Module):
         actions: ActionEmbedding,
         text: TextContext,
         modulation: FrameModulation | None = None,
+        view: FrameView | None = None,
     ) -> FdmOutput:
         """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given.
 
-        `modulation` is what `modulate` made of the same sigma and actions; none: made now.
+        `modulation` is what `modulate` made of the same sigma and actions; none: made now. `view` says what
+        the frames see of each other; none: all of it, or in a causal model what is not later.
         """
-        (answer,) = self.backbone(
-            # The backbone's own dtype property walks through all modules, which a small one feels.
-            hidden_states=noisy.to(self.backbone.patch_embedding.weight.dtype),
-            timestep=TIMESTEPS * sigma.flatten(),
-            encoder_hidden_states=text.tokens,
-            encoder_hidden_states_image=FrameCondition(actions, text, modulation),
-            return_dict=False,
-        )
+        if view is None and self.causal:
+            view = causal_view(noisy.shape[2], noisy.device)
+        with using_view(view):
+            (answer,) = self.backbone(
+                # The backbone's own dtype property walks through all modules, which a small one feels.
+                hidden_states=noisy.to(self.backbone.patch_embedding.weight.dtype),
+                timestep=TIMESTEPS * sigma.flatten(),
+                encoder_hidden_states=text.tokens,
+                encoder_hidden_states_image=FrameCondition(actions, text, modulation),
+                return_dict=False,
+            )
         answer = answer.to(noisy.dtype)
         if self.prediction == "velocity":
             return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))

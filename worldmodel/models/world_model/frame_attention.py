@@ -15,15 +15,15 @@ from worldmodel.models.world_model.action_interface import ActionEmbedding, Fram
 
 
 class VideoAttnProcessor(WanAttnProcessor):
-    """Wan's self-attention over all tokens of a sample."""
+    """Wan's self-attention over all tokens of a sample, or those that a view leaves visible."""
 
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
     ) -> Tensor:
-        """See WanAttnProcessor; the rotary tables tell how many tokens a sample has."""
-        tokens = rotary_emb[0].shape[1]
-        whole = hidden_states.reshape(-1, tokens, hidden_states.shape[-1])
-        return super().__call__(attn, whole, None, attention_mask, rotary_emb).view_as(hidden_states)
+        """See WanAttnProcessor; the `RotaryTables` tell how many tokens a sample has and what they see."""
+        cosines, sines, mask = rotary_emb
+        whole = hidden_states.reshape(-1, cosines.shape[1], hidden_states.shape[-1])
+        return super().__call__(attn, whole, None, mask, (cosines, sines)).view_as(hidden_states)
 
 
 class ConditionAttnProcessor(WanAttnProcessor):

@@ -96,7 +96,9 @@ class WorldModel(nn.Module):
             add_lora(backbone, config.lora)
         scene = build_scene(config, contract, backbone)
         refiner = build_refiner(config, contract)
-        self.fdm = ForwardDynamics(backbone, prediction=config.prediction, scene=scene, refiner=refiner)
+        self.fdm = ForwardDynamics(
+            backbone, prediction=config.prediction, causal=config.causal, scene=scene, refiner=refiner
+        )
         self.interface = build_interface(config, contract, normalizer, backbone)
         self.idm = build_idm(config, normalizer, image_encoder)
         self.controller = build_controller(config, normalizer)

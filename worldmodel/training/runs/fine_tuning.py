@@ -28,7 +28,7 @@ from worldmodel.training.data import DataConfig, extended_normalizer, frame_cont
 log = logging.getLogger(__name__)
 
 # Settings that training goes on with whatever they were.
-CHANGEABLE = ("dtype", "history", "history_noise", "lora", "mcl", "objective")
+CHANGEABLE = ("causal", "dtype", "history", "history_noise", "lora", "mcl", "objective")
 ON_ITS_BACKBONE = "; for a new model on its backbone set model.pretrained={} instead of start_from"
 ANEW = "; for another one train a new model, without start_from"
 # Why the others cannot change, and what to do instead, by the first part of their name.
@@ -71,7 +71,7 @@ def continued_model(
     _check_clips(start_from, model.contract, frame_contract(index, model.vae))
     num_known = len(model.normalizer.embodiments)
     model.normalizer = extended_normalizer(data, index, model.normalizer)
-    model.config = asked
+    model.config, model.fdm.causal = asked, asked.causal
     _fit_judge(model)
     if asked.refiner_width and model.fdm.refiner is None:
         model.fdm.refiner = build_refiner(asked, model.contract)

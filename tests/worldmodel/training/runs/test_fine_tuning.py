@@ -141,6 +141,7 @@ def test_a_trained_refiner_keeps_its_width(start: Start, overrides: list[str]) -
 @pytest.mark.parametrize(
     "override",
     [
+        "causal=true",
         "dtype=bfloat16",
         "history=1",
         "history_noise=0.05",
@@ -158,6 +159,7 @@ def test_a_setting_that_can_change_is_honored_and_saved(
     model.save_pretrained(tmp_path / "model")
     loaded = WorldModel.from_pretrained(tmp_path / "model")
     assert loaded.config == model.config == asked
+    assert loaded.fdm.causal == model.fdm.causal == asked.causal
     stored = {p.dtype for name, p in loaded.fdm.backbone.named_parameters() if "ffn" in name}
     assert stored == {torch.bfloat16 if "bfloat16" in override else torch.float32}
     assert (loaded.idm is None) == ("idm_weight" in override)

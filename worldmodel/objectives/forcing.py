@@ -1,0 +1,65 @@
+"""Which latent frames of a training clip are given, and how noisy the others are.
+
+`clip`: the history is given, one noise level for the rest; this is how a whole clip is generated. `prefix`:
+
+    frame      0   1   2   3   4
+    sigma      0   0   0  .9  .7      three given: 3 is learned as the next frame of a stream, 4 behind noise
+    sigma      0  .8  .8  .8  .8      one given, one level for all: a whole clip
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from worldmodel.diffusion.flow import sample_sigma, sigma_per_frame
+from worldmodel.models.world_model.config import WorldModelConfig
+from worldmodel.models.world_model.frame_view import FrameView, jump_view
+
+
+@dataclass(frozen=True)
+class Forcing:
+    """Noise levels of a batch of clips."""
+
+    sigma: Float[Tensor, "b f"]
+    num_given: int | Int[Tensor, " b"]  # leading frames that are not learned
+    view: FrameView | None = None  # what frames see of each other, where it is not the model's usual
+
+    def to(self, device: torch.device) -> "Forcing":
+        """The same on another device."""
+        given = self.num_given if isinstance(self.num_given, int) else self.num_given.to(device)
+        return Forcing(self.sigma.to(device), given, None if self.view is None else self.view.to(device))
+
+
+def draw_forcing(
+    config: WorldModelConfig, num_samples: int, num_frames: int, generator: torch.Generator
+) -> Forcing:
+    """Noise levels as the config's objective asks for, on the generator's device."""
+    if config.objective.forcing == "prefix":
+        return _prefix(config, num_samples, num_frames, generator)
+    sigma = sample_sigma(num_samples, shift=config.objective.shift, generator=generator)
+    sigma = sigma_per_frame(sigma, num_frames, num_history=config.history, history_sigma=config.history_noise)
+    return Forcing(sigma, config.history)
+
+
+def _prefix(
+    config: WorldModelConfig, num_samples: int, num_frames: int, generator: torch.Generator
+) -> Forcing:
+    def shares() -> Float[Tensor, " b"]:
+        return torch.rand(num_samples, generator=generator, device=generator.device)
+
+    objective, history = config.objective, config.history
+    num_given = history + ((num_frames - history) * shares()).long()
+    sigma = sample_sigma(num_samples * num_frames, shift=objective.shift, generator=generator)
+    sigma = sigma.view(num_samples, num_frames)
+    sigma = torch.where(shares()[:, None] < 0.5, sigma[:, :1], sigma)
+    context = objective.context_noise * shares() * (shares() < 0.5)
+    frames = torch.arange(num_frames, device=sigma.device)
+    sigma = torch.where(frames < num_given[:, None], context[:, None], sigma)
+    sigma = torch.where(frames < history, config.history_noise, sigma)
+    if not objective.sink_jump:
+        return Forcing(sigma, num_given)
+    # At least one given frame behind the jump: a stream always remembers the latest.
+    jump = (shares() * (num_given - 1)).long() * (shares() < objective.sink_jump)
+    return Forcing(sigma, num_given, jump_view(num_frames, jump))
