@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
+from robotwin_adapters.arrays.rlds import RldsDataset, is_rlds
 from robotwin_adapters.arrays.robomimic import RobomimicDataset, is_robomimic
+from robotwin_adapters.arrays.zarr_replay import ZarrReplayDataset, is_zarr_replay
 from robotwin_adapters.lerobot.dataset import LerobotDataset, is_lerobot
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import walk_tree
@@ -21,6 +23,8 @@ LOOKED_FOR = """\
   LeRobot v2.0, v2.1, v3.0: meta/info.json
   ALOHA / ACT: episode_*.hdf5 with action and observations
   robomimic, LIBERO, Isaac Lab: *.hdf5 with data/demo_*
+  RLDS: features.json beside *.tfrecord-00000-of-00001
+  Diffusion Policy, UMI: a .zarr folder or .zarr.zip with meta/episode_ends
   videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
 
 
@@ -35,6 +39,8 @@ class ForeignDataset(EpisodeSource, Protocol):
 ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[..., ForeignDataset]], ...] = (
     (is_hdf5_files, Hdf5FilesDataset),
     (is_robomimic, RobomimicDataset),
+    (is_rlds, RldsDataset),
+    (is_zarr_replay, ZarrReplayDataset),
 )
 
 
@@ -174,10 +180,10 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
         if source is not None or len(here.relative_to(root).parts) >= MAX_DEPTH:
             folders.clear()
             continue
-        for name in sorted(files):
-            if name.endswith(".zip") and find_robotwin(here / name):
-                archive = (here / name).relative_to(root).with_suffix("")
-                yield archive.as_posix(), _robotwin(here / name, options)
+        for path in (here / name for name in sorted(files) if name.endswith(".zip")):
+            source = _foreign(path, options) or (_robotwin(path, options) if find_robotwin(path) else None)
+            if source is not None:
+                yield path.relative_to(root).with_suffix("").as_posix(), source
 
 
 def _robotwin(path: Path, options: _Options) -> RobotwinDataset:

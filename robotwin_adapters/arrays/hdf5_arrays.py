@@ -14,16 +14,17 @@ from typing import Any
 
 import h5py
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
+from robotwin_adapters.arrays.frames import ArrayFrames
+from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.arrays.pictures import (
     decode_picture,
     frame_size,
     looks_like_encoded,
     looks_like_pictures,
     to_rgb,
-    turned,
 )
 from robotwin_adapters.hdf5_tree import (
     HEAP_SIGNATURE,
@@ -33,8 +34,7 @@ from robotwin_adapters.hdf5_tree import (
     open_hdf5,
     stamp_of,
 )
-from robotwin_adapters.storage import Stamp, check_expansion, errors_name
-from worldmodel.types import FrameReader
+from robotwin_adapters.storage import Stamp, check_expansion
 
 MAX_FRAMES = 1_000_000
 MAX_PICTURE_BYTES = 64 << 20  # of one frame
@@ -45,59 +45,40 @@ HEAD_BYTES, TAIL_BYTES = 16 << 20, 64 << 20  # where texts are looked for
 
 
 @dataclass(frozen=True)
-class Hdf5Frames:
-    """A `FrameReader` over the pictures of one dataset."""
+class Hdf5Pictures:
+    """The pictures of one dataset."""
 
     path: str
     dataset: str  # path inside the file
     stamp: Stamp
-    length: int
     size: tuple[int, int]  # (height, width) in pixels
     is_encoded: bool
-    swapped_colors: bool = False
-    upside_down: bool = False
 
-    def __len__(self) -> int:
-        return self.length
-
-    def read(self, indices: Sequence[int]) -> UInt8[ndarray, "n H W 3"]:
-        """The RGB frames at these positions, in this order; repeats are allowed."""
-        wanted = np.asarray(indices, np.int64).reshape(-1)
-        if wanted.size == 0:
-            return np.zeros((0, *self.size, 3), np.uint8)
-        if wanted.min() < 0 or wanted.max() >= self.length:
-            raise ValueError(f"{self.path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
-        unique, inverse = np.unique(wanted, return_inverse=True)
-        with errors_name(self.path):
-            if stamp_of(self.path) != self.stamp:
-                raise ValueError("the file changed since the episode was opened")
-            with open_hdf5(self.path) as file:
-                rows = _rows(dataset_at(file, self.dataset), unique)
-            frames = self._decoded(rows, unique) if self.is_encoded else to_rgb(np.asarray(rows))
-        return turned(frames, self.swapped_colors, self.upside_down)[inverse]
-
-    def _decoded(self, rows: Sequence[Any], numbers: ndarray) -> UInt8[ndarray, "n H W 3"]:
+    def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
+        """The pictures at these rows, which ascend."""
+        if stamp_of(self.path) != self.stamp:
+            raise ValueError("the file changed since the episode was opened")
+        with open_hdf5(self.path) as file:
+            found = _rows(dataset_at(file, self.dataset), rows)
+        if not self.is_encoded:
+            return to_rgb(np.asarray(found))
         return np.stack(
             [
                 decode_picture(f"{self.dataset}, frame {number}", _encoded_bytes(row), self.size)
-                for row, number in zip(rows, numbers, strict=True)
+                for row, number in zip(found, rows, strict=True)
             ]
         )
 
 
 def find_arrays(
-    group: h5py.Group,
-    path: Path,
-    *,
-    swapped_colors: bool = False,
-    upside_down: bool = False,
-) -> tuple[dict[str, Callable[[], ndarray]], dict[str, Callable[[], FrameReader]]]:
+    group: h5py.Group, path: Path, mapping: KeyMapping
+) -> tuple[dict[str, Callable[[], ndarray]], dict[str, Callable[[], ArrayFrames]]]:
     """(numbers, pictures) below the group, by path from it; call them while the file is open."""
     numbers: dict[str, Callable[[], ndarray]] = {}
-    pictures: dict[str, Callable[[], FrameReader]] = {}
+    pictures: dict[str, Callable[[], ArrayFrames]] = {}
     for name, item in _datasets(group):
         if _are_pictures(name, item):
-            pictures[name] = partial(_open_frames, item, path, swapped_colors, upside_down)
+            pictures[name] = partial(_open_frames, item, path, mapping)
         elif item.dtype.kind in "fiub" and item.shape:
             numbers[name] = partial(_numbers, group, name)
     return numbers, pictures
@@ -165,7 +146,7 @@ def _are_pictures(name: str, item: h5py.Dataset) -> bool:
     return looks_like_encoded(_encoded_bytes(item[0]))
 
 
-def _open_frames(item: h5py.Dataset, path: Path, swapped: bool, upside_down: bool) -> Hdf5Frames:
+def _open_frames(item: h5py.Dataset, path: Path, mapping: KeyMapping) -> ArrayFrames:
     name = str(item.name).lstrip("/")
     dataset_at(item.file, name)  # refuses values that lie in other files
     is_encoded = item.ndim < 4
@@ -177,9 +158,13 @@ def _open_frames(item: h5py.Dataset, path: Path, swapped: bool, upside_down: boo
         size = (height, width)
     else:
         size = frame_size(item.shape)
-    # Raw pictures have no encoder that could have exchanged their colors.
-    return Hdf5Frames(
-        str(path), name, stamp_of(path), len(item), size, is_encoded, swapped and is_encoded, upside_down
+    return ArrayFrames(
+        source=Hdf5Pictures(str(path), name, stamp_of(path), size, is_encoded),
+        length=len(item),
+        size=size,
+        # Raw pictures have no encoder that could have exchanged their colors.
+        swapped_colors=bool(mapping.swapped_colors) and is_encoded,
+        upside_down=bool(mapping.upside_down),
     )
 
 

@@ -13,11 +13,12 @@ from numpy import ndarray
 
 from robotwin_adapters.actions import ArmLayout
 from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.frames import ArrayFrames
 from robotwin_adapters.arrays.hdf5_arrays import find_arrays
 from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
 from robotwin_adapters.hdf5_tree import hdf5_kind, open_hdf5
 from robotwin_adapters.storage import errors_name, is_regular
-from worldmodel.types import Episode
+from worldmodel.types import Episode, FrameReader
 
 SUFFIXES = (".hdf5", ".h5")
 ALOHA_FPS = 50.0  # control loop of ALOHA, real and simulated; no file says it
@@ -79,12 +80,7 @@ class Hdf5FilesDataset:
     def __getitem__(self, index: int) -> Episode:
         path = self.files[index]
         with errors_name(str(path)), open_hdf5(path) as file:
-            numbers, pictures = find_arrays(
-                file,
-                path,
-                swapped_colors=bool(self.mapping.swapped_colors),
-                upside_down=bool(self.mapping.upside_down),
-            )
+            numbers, pictures = find_arrays(file, path, self.mapping)
             keys = self.mapping.over(self._defaults(numbers))
             arrays = NamedArrays(path.stem, str(path), numbers, pictures)
             episode = build_episode(arrays, keys, self.camera)
@@ -108,7 +104,7 @@ class Hdf5FilesDataset:
         )
 
     def _notes(self, episode: Episode) -> tuple[str, ...]:
-        encoded = any(getattr(reader, "is_encoded", False) for reader in episode.frames.values())
+        encoded = any(_is_encoded(reader) for reader in episode.frames.values())
         return (
             *((COMMANDS_NOTE,) if self.is_aloha and not self.mapping.action_keys else ()),
             *((FPS_NOTE,) if self.is_aloha and not self.mapping.fps else ()),
@@ -118,3 +114,7 @@ class Hdf5FilesDataset:
 
 def _width(values: ndarray) -> int:
     return values.shape[1] if values.ndim == 2 else 0
+
+
+def _is_encoded(reader: FrameReader) -> bool:
+    return isinstance(reader, ArrayFrames) and getattr(reader.source, "is_encoded", False)

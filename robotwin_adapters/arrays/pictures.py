@@ -65,9 +65,3 @@ def decode_picture(where: str, data: bytes, size: tuple[int, int] | None = None)
             f"{where} is {pixels.shape[0]}x{pixels.shape[1]}, the first one is {size[0]}x{size[1]}"
         )
     return pixels
-
-
-def turned(pictures: UInt8[ndarray, "n H W 3"], swapped: bool, upside_down: bool) -> ndarray:
-    """Red and blue exchanged, or the rows in the other order, where asked for."""
-    pictures = pictures[..., ::-1] if swapped else pictures
-    return pictures[:, ::-1] if upside_down else pictures

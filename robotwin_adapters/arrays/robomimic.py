@@ -63,12 +63,8 @@ class RobomimicDataset:
         with errors_name(str(path)), open_hdf5(path) as file:
             group = group_at(file, f"data/{demo}")
             is_libero = LIBERO_CAMERA in group
-            numbers, pictures = find_arrays(
-                group,
-                path,
-                swapped_colors=bool(self.mapping.swapped_colors),
-                upside_down=is_libero if self.mapping.upside_down is None else self.mapping.upside_down,
-            )
+            stored = KeyMapping(upside_down=is_libero)
+            numbers, pictures = find_arrays(group, path, self.mapping.over(stored))
             about = _about(str(path), stamp_of(path))
             notes = (UPSIDE_DOWN_NOTE,) if is_libero and self.mapping.upside_down is None else ()
             arrays = NamedArrays(

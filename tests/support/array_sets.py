@@ -99,3 +99,99 @@ def write_isaac(path: Path, *, frames: int = 9) -> Path:
         demo["obs/table_cam_depth"] = np.ones((frames, 24, 32, 1), np.float32)
         demo["initial_state/articulation/robot/joint_position"] = walk(1, 9).astype(np.float32)
     return path
+
+
+def write_rlds(folder: Path, count: int = 2, *, frames: int = 9, name: str = "bridge_like") -> Path:
+    """A shard as TensorFlow Datasets lays it out, put together by hand from the public descriptions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [_example(_rlds_features(number, frames)) for number in range(count)]
+    shard = b"".join(_record(record) for record in records)
+    (folder / f"{name}-train.tfrecord-00000-of-00001").write_bytes(shard)
+    split = {"name": "train", "numBytes": str(len(shard)), "shardLengths": [str(count)]}
+    (folder / "dataset_info.json").write_text(json.dumps({"name": name, "splits": [split]}))
+    (folder / "features.json").write_text(json.dumps({"pythonClassName": "FeaturesDict"}))
+    return folder
+
+
+def _rlds_features(seed: int, frames: int) -> dict[str, bytes]:
+    return {
+        "steps/action": _floats(walk(frames, 7, seed)),
+        "steps/observation/state": _floats(walk(frames, 7, seed + 100)),
+        "steps/observation/image_0": _bytes(map(_png, pictures(frames))),
+        "steps/observation/image_1": _bytes(map(_png, np.zeros((frames, 24, 32, 3), np.uint8))),
+        "steps/language_instruction": _bytes([b"put it left"] * frames),
+        "steps/is_first": _integers([1] + [0] * (frames - 1)),
+    }
+
+
+def _png(picture: np.ndarray) -> bytes:
+    return cv2.imencode(".png", picture[..., ::-1])[1].tobytes()
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
+
+
+def _floats(values: np.ndarray) -> bytes:
+    return _field(2, _field(1, values.astype("<f4").tobytes()))
+
+
+def _integers(values: list[int]) -> bytes:
+    return _field(3, _field(1, b"".join(map(_varint, values))))
+
+
+def _bytes(values) -> bytes:
+    return _field(1, b"".join(_field(1, value) for value in values))
+
+
+def _example(features: dict[str, bytes]) -> bytes:
+    entries = [_field(1, _field(1, name.encode()) + _field(2, value)) for name, value in features.items()]
+    return _field(1, b"".join(entries))
+
+
+def _record(data: bytes) -> bytes:
+    head = len(data).to_bytes(8, "little")
+    return head + _crc(head) + data + _crc(data)
+
+
+def _crc(data: bytes) -> bytes:
+    """Castagnoli's CRC bit by bit, then TensorFlow's mask."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ table[(crc ^ byte) & 255]
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def write_zarr_array(folder: Path, values: np.ndarray, chunks: tuple[int, ...], compressor=None) -> None:
+    """Zarr v2 by its specification: `.zarray`, and a file per chunk, padded to full size."""
+    folder.mkdir(parents=True)
+    about = {"zarr_format": 2, "shape": values.shape, "chunks": chunks, "dtype": values.dtype.str}
+    about |= {"compressor": compressor.get_config() if compressor else None, "fill_value": 0}
+    (folder / ".zarray").write_text(json.dumps({**about, "order": "C", "filters": None}))
+    for place in np.ndindex(*(-(-size // chunk) for size, chunk in zip(values.shape, chunks, strict=True))):
+        part = values[tuple(slice(p * c, (p + 1) * c) for p, c in zip(place, chunks, strict=True))]
+        full = np.zeros(chunks, values.dtype)
+        full[tuple(map(slice, part.shape))] = part
+        data = compressor.encode(full) if compressor else full.tobytes()
+        (folder / ".".join(map(str, place))).write_bytes(data)
+
+
+def write_zarr(folder: Path, lengths: tuple[int, ...] = (9, 7), compressor=None) -> Path:
+    """Push-T's arrays: pictures as floats of 0 .. 255, positions, end to end."""
+    total = sum(lengths)
+    write_zarr_array(folder / "data/img", pictures(total).astype(np.float32), (5, 24, 32, 3), compressor)
+    write_zarr_array(folder / "data/action", walk(total, 2).astype(np.float32), (6, 2), compressor)
+    write_zarr_array(folder / "data/state", walk(total, 5, 1).astype(np.float32), (total, 3), compressor)
+    write_zarr_array(folder / "meta/episode_ends", np.cumsum(lengths).astype(np.int64), (len(lengths),))
+    (folder / ".zgroup").write_text('{"zarr_format": 2}')
+    return folder

@@ -1,0 +1,55 @@
+"""The frame reader of all formats of named arrays; a format brings only how rows of pictures are loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from numpy import ndarray
+
+from robotwin_adapters.storage import errors_name
+
+
+class PictureSource(Protocol):
+    """Where the pictures of one camera lie; cheap to pickle, no handle stays open."""
+
+    @property
+    def path(self) -> str:
+        """The file to name in messages."""
+        ...
+
+    def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
+        """The pictures at these rows, which ascend."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayFrames:
+    """A `FrameReader` over `length` rows of a source, from `first` on."""
+
+    source: PictureSource
+    length: int
+    size: tuple[int, int]  # (height, width) in pixels
+    first: int = 0
+    swapped_colors: bool = False
+    upside_down: bool = False
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, indices: Sequence[int]) -> UInt8[ndarray, "n H W 3"]:
+        """The RGB frames at these positions, in this order; repeats are allowed."""
+        wanted = np.asarray(indices, np.int64).reshape(-1)
+        if wanted.size == 0:
+            return np.zeros((0, *self.size, 3), np.uint8)
+        path = self.source.path
+        if wanted.min() < 0 or wanted.max() >= self.length:
+            raise ValueError(f"{path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
+        unique, inverse = np.unique(wanted, return_inverse=True)
+        with errors_name(path):
+            frames = self.source.load(unique + self.first)
+        if frames.shape != (len(unique), *self.size, 3):
+            raise ValueError(f"{path}: decoded to {frames.shape}, expected {(len(unique), *self.size, 3)}")
+        frames = frames[..., ::-1] if self.swapped_colors else frames
+        return (frames[:, ::-1] if self.upside_down else frames)[inverse]

@@ -1,0 +1,242 @@
+"""RLDS sets as TensorFlow Datasets writes them (Open X-Embodiment): TFRecord shards beside features.json.
+
+A record is an episode: `steps/...` holds one value per step, and step t is the observation and the action
+that was applied to it, which leads to observation t + 1. The action of the last step leads nowhere.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from numpy import ndarray
+
+from robotwin_adapters.arrays.assemble import NamedArrays, build_episode, first_present
+from robotwin_adapters.arrays.frames import ArrayFrames
+from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.pictures import NOT_RGB, decode_picture, looks_like_encoded
+from robotwin_adapters.arrays.tfrecord import Feature, Span, find_records, parse_example, read_record
+from robotwin_adapters.hdf5_tree import stamp_of
+from robotwin_adapters.lerobot.meta import read_json
+from robotwin_adapters.storage import Stamp, errors_name, is_regular
+from worldmodel.types import Episode
+
+INFO, FEATURES = "dataset_info.json", "features.json"
+SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<shard>\d{5})-of-(?P<total>\d{5})")
+STEPS = "steps/"
+CACHED_RECORDS = 4  # parsed, per process
+ASSUMED_FPS = 10.0
+FPS_NOTE = f"no file names a rate: {ASSUMED_FPS:g} frames per second assumed (mapping: fps)"
+# Control rates of public sets, which no file of theirs says; a name may go on after these words.
+KNOWN_FPS = {
+    "bridge": 5.0,
+    "droid": 15.0,
+    "fractal20220817": 3.0,
+    "berkeley_autolab_ur5": 5.0,
+    "language_table": 10.0,
+    "libero": 20.0,
+    "taco_play": 15.0,
+    "viola": 20.0,
+}
+ACTIONS = (
+    ("action",),
+    ("action/world_vector", "action/rotation_delta", "action/gripper_closedness_action"),
+    ("action/world_vector", "action/rotation_delta", "action/open_gripper"),
+)
+STATES = (
+    ("observation/state",),
+    ("observation/proprio",),
+    ("observation/cartesian_position", "observation/gripper_position"),  # DROID
+)
+POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # of 7 columns
+TEXTS = ("language_instruction", "observation/natural_language_instruction")
+
+
+def is_rlds(path: Path, mapping: str | Path | None = None) -> bool:
+    """Whether the folder holds TFRecord shards and what TensorFlow Datasets says of them."""
+    return path.is_dir() and (path / FEATURES).is_file() and any(_shards(path))
+
+
+class RldsDataset:
+    """The episodes of all shards in a folder."""
+
+    format = "RLDS TFRecord"
+
+    def __init__(
+        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
+    ) -> None:
+        self.root, self.camera = Path(path), camera
+        self.mapping = load_mapping(self.root, mapping)
+        self.action_space = self.mapping.action_space
+        shards = _shards(self.root)
+        self.name = shards[0].name
+        counts = _declared(self.root / INFO)
+        self.entries = [
+            (shard, number) for shard in shards for number in range(_count(self.root, shard, counts))
+        ]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Episode:
+        shard, number = self.entries[index]
+        path = self.root / shard.file
+        with errors_name(str(path)):
+            spans = _spans(str(path), stamp_of(path))
+            if number >= len(spans):
+                raise ValueError(f"{len(spans)} episodes, {INFO} says more than {number}")
+            record = Record(str(path), stamp_of(path), spans[number])
+            arrays = self._arrays(record, f"{shard.split}/{shard.number:05d}_{number:05d}")
+            return build_episode(arrays, self.mapping.over(self._defaults(arrays)), self.camera)
+
+    def _arrays(self, record: "Record", uid: str) -> NamedArrays:
+        features = record.features()
+        steps = {key.removeprefix(STEPS): value for key, value in features.items() if key.startswith(STEPS)}
+        pictures = {key: value for key, value in sorted(steps.items()) if _are_pictures(key, value)}
+        length = max(map(len, pictures.values()), default=len(steps.get("is_first", ())))
+        numbers = {
+            key: partial(value.reshape, length, -1)
+            for key, value in steps.items()
+            if isinstance(value, ndarray) and length and len(value) and len(value) % length == 0
+        }
+        fps_note = () if self.mapping.fps or self._fps() else (FPS_NOTE,)
+        return NamedArrays(
+            uid=uid,
+            source=f"{record.path}:{uid}",
+            numbers=numbers,
+            pictures={key: partial(self._frames, record, key, len(pictures[key])) for key in pictures},
+            instructions=_texts(steps, (self.mapping.text_key, *TEXTS)),
+            notes=(*_blank_notes(pictures), *fps_note),
+        )
+
+    def _frames(self, record: "Record", key: str, length: int) -> ArrayFrames:
+        source = RecordPictures(record, f"{STEPS}{key}")
+        return ArrayFrames(
+            source=source,
+            length=length,
+            size=source.load(np.zeros(1, np.int64)).shape[1:3],
+            swapped_colors=bool(self.mapping.swapped_colors),
+            upside_down=bool(self.mapping.upside_down),
+        )
+
+    def _defaults(self, arrays: NamedArrays) -> KeyMapping:
+        actions = first_present(ACTIONS, arrays.numbers)
+        width = sum(arrays.numbers[key]().shape[1] for key in actions)
+        return KeyMapping(
+            action_keys=actions,
+            state_keys=first_present(STATES, arrays.numbers),
+            action_names=POSE if width == len(POSE) else (),
+            fps=self._fps() or ASSUMED_FPS,
+            embodiment=self.name,
+        )
+
+    def _fps(self) -> float:
+        return next((fps for word, fps in KNOWN_FPS.items() if self.name.startswith(word)), 0.0)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One episode in a shard."""
+
+    path: str
+    stamp: Stamp
+    span: Span
+
+    def features(self) -> dict[str, Feature]:
+        """Every value of the episode."""
+        if stamp_of(self.path) != self.stamp:
+            raise ValueError(f"{self.path}: the file changed since the episode was opened")
+        return _features(self.path, self.stamp, self.span)
+
+
+@dataclass(frozen=True)
+class RecordPictures:
+    """The encoded pictures of one camera of an episode."""
+
+    record: Record
+    key: str
+
+    @property
+    def path(self) -> str:
+        """The shard."""
+        return self.record.path
+
+    def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
+        """The pictures at these rows."""
+        encoded = self.record.features()[self.key]
+        size = None
+        pictures = []
+        for row in rows:
+            pictures.append(decode_picture(f"{self.key}, frame {row}", encoded[row], size))
+            size = pictures[-1].shape[:2]
+        return np.stack(pictures)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of a split."""
+
+    file: str
+    name: str  # of the dataset
+    split: str
+    number: int
+
+
+# Clips of one episode are often read one after the other, and a record is read as a whole.
+@lru_cache(maxsize=CACHED_RECORDS)
+def _features(path: str, stamp: Stamp, span: Span) -> dict[str, Feature]:
+    return parse_example(read_record(path, span))
+
+
+@lru_cache(maxsize=4096)
+def _spans(path: str, stamp: Stamp) -> tuple[Span, ...]:
+    return tuple(find_records(path))
+
+
+def _shards(root: Path) -> list[Shard]:
+    names = sorted(entry.name for entry in root.iterdir() if is_regular(entry))
+    found = ((name, SHARD.fullmatch(name)) for name in names)
+    return [Shard(name, m["name"], m["split"], int(m["shard"])) for name, m in found if m]
+
+
+def _declared(path: Path) -> dict[tuple[str, int], int]:
+    """(split, shard) -> episodes, where dataset_info.json counts them."""
+    if not path.is_file():
+        return {}
+    try:
+        splits = read_json(path).get("splits", [])
+        return {
+            (split["name"], number): int(count)
+            for split in splits
+            for number, count in enumerate(split.get("shardLengths", []))
+        }
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: splits and shardLengths are not as expected ({error})") from error
+
+
+def _count(root: Path, shard: Shard, declared: Mapping[tuple[str, int], int]) -> int:
+    """Episodes of a shard: as declared, which is compared when one is opened, or counted now."""
+    known = declared.get((shard.split, shard.number))
+    path = root / shard.file
+    return known if known is not None else len(_spans(str(path), stamp_of(path)))
+
+
+def _are_pictures(key: str, value: Feature) -> bool:
+    is_encoded = isinstance(value, list) and bool(value) and looks_like_encoded(value[0])
+    return is_encoded and not any(word in key.lower() for word in NOT_RGB)
+
+
+def _texts(steps: Mapping[str, Feature], keys: tuple[str, ...]) -> tuple[str, ...]:
+    values = next((steps[key] for key in keys if isinstance(steps.get(key), list)), [])
+    texts = [value.decode("utf-8", "replace").strip() for value in values if isinstance(value, bytes)]
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def _blank_notes(pictures: Mapping[str, Feature]) -> list[str]:
+    """Sets with a varying number of cameras fill up with black; flags that say so are not reliable."""
+    firsts = {key: decode_picture(f"{key}, frame 0", value[0]) for key, value in pictures.items()}
+    black = (key.rsplit("/", 1)[-1] for key, first in firsts.items() if not first.any())
+    return [f"camera {name} begins black" for name in black]

@@ -1,0 +1,178 @@
+"""Zarr replay buffers as Diffusion Policy and UMI write them: /data/* end to end, /meta/episode_ends.
+
+Row t of `action` was commanded at observation t and leads to observation t + 1. UMI has no action: its poses
+are measured, rotations are rotation vectors, and the next pose is the action. Push-T's actions are positions
+of the pusher in pixels of a 512 x 512 board.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from numpy import ndarray
+
+from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.frames import ArrayFrames
+from robotwin_adapters.arrays.hdf5_files import natural_order
+from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.pictures import frame_size, looks_like_pictures, to_rgb
+from robotwin_adapters.arrays.zarr_arrays import ZarrArray, open_zarr_array
+from robotwin_adapters.storage import FileStore, FolderFiles, ZipFiles, errors_name
+from worldmodel.types import Episode
+
+ENDS = "meta/episode_ends"
+MAX_NUMBERS = 64 << 20  # bytes of one array in one episode
+DENSE = 4  # frames read in one piece where at least one in so many is wanted
+ASSUMED_FPS, UMI_FPS = 10.0, 60.0
+FPS_NOTE = f"no array tells the rate: {ASSUMED_FPS:g} frames per second assumed (mapping: fps)"
+UMI_PARTS = {
+    "eef_pos": ("x", "y", "z"),
+    "eef_rot_axis_angle": ("rx", "ry", "rz"),
+    "gripper_width": ("gripper",),
+}
+STATES = (("state",), ("robot_eef_pose",), ("agent_pos",), ("robot_joint",))
+
+
+def is_zarr_replay(path: Path, mapping: str | Path | None = None) -> bool:
+    """Whether this is a replay buffer, a folder or a .zarr.zip."""
+    if path.is_dir():
+        return (path / ENDS / ".zarray").is_file()
+    return path.is_file() and path.name.endswith(".zarr.zip")
+
+
+class ZarrReplayDataset:
+    """The episodes of one replay buffer."""
+
+    format = "Zarr replay buffer"
+
+    def __init__(
+        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
+    ) -> None:
+        self.root, self.camera = Path(path), camera
+        self.mapping = load_mapping(self.root, mapping)
+        self.name = self.root.resolve().name.removesuffix(".zip").removesuffix(".zarr")
+        with errors_name(str(path)):
+            self.store, prefix = _open_store(self.root)
+            self.arrays = {
+                name: open_zarr_array(self.store, f"{prefix}data/{name}")
+                for name in _children(self.store, f"{prefix}data/")
+            }
+            ends = open_zarr_array(self.store, f"{prefix}{ENDS}")
+            self.ends = _checked_ends(ends.rows(0, len(ends)), self.arrays)
+        self.action_space = self.mapping.action_space or ("measured_poses" if self._umi_robots() else "")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> Episode:
+        index = range(len(self))[index]
+        first, last = self.ends[index - 1] if index else 0, self.ends[index]
+        with errors_name(str(self.root)):
+            found = {name: a for name, a in self.arrays.items() if not _are_pictures(name, a)}
+            numbers: Numbers = {name: partial(_rows, array, first, last) for name, array in found.items()}
+            keys = self.mapping.over(self._defaults(numbers))
+            arrays = NamedArrays(
+                uid=f"episode_{index:06d}",
+                source=f"{self.root}:episode_{index:06d}",
+                numbers=numbers,
+                pictures={
+                    name: partial(self._frames, array, first, last - first)
+                    for name, array in self.arrays.items()
+                    if name not in found
+                },
+                notes=() if keys.fps else (FPS_NOTE,),
+            )
+            return build_episode(arrays, keys.over(KeyMapping(fps=ASSUMED_FPS)), self.camera)
+
+    def _frames(self, array: ZarrArray, first: int, length: int) -> ArrayFrames:
+        source = ZarrPictures(str(self.root), array)
+        upside_down = bool(self.mapping.upside_down)
+        return ArrayFrames(source, length, frame_size(array.shape), first, upside_down=upside_down)
+
+    def _umi_robots(self) -> list[str]:
+        return sorted(name[: -len("_eef_pos")] for name in self.arrays if name.endswith("_eef_pos"))
+
+    def _defaults(self, numbers: Numbers) -> KeyMapping:
+        robots = self._umi_robots()
+        if robots and "action" not in numbers:
+            parts = [(robot, part) for robot in robots for part in UMI_PARTS if f"{robot}_{part}" in numbers]
+            return KeyMapping(
+                state_keys=tuple(f"{robot}_{part}" for robot, part in parts),
+                state_names=tuple(f"{robot}_{name}" for robot, part in parts for name in UMI_PARTS[part]),
+                action_space="measured_poses",
+                fps=UMI_FPS,
+                embodiment="umi",
+            )
+        return KeyMapping(
+            action_keys=("action",) if "action" in numbers else (),
+            state_keys=first_present(STATES, numbers),
+            fps=_clock(numbers["timestamp"]()) if "timestamp" in numbers else 0.0,
+            embodiment=self.name,
+        )
+
+
+@dataclass(frozen=True)
+class ZarrPictures:
+    """The pictures of one array."""
+
+    path: str
+    array: ZarrArray
+
+    def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
+        """The pictures at these rows, which ascend."""
+        first, last = int(rows[0]), int(rows[-1]) + 1
+        if last - first <= DENSE * len(rows):
+            return to_rgb(self.array.rows(first, last)[rows - first])
+        return to_rgb(np.concatenate([self.array.rows(int(row), int(row) + 1) for row in rows]))
+
+
+def _open_store(path: Path) -> tuple[FileStore, str]:
+    """The files, and what stands before every name in them: archives often hold the buffer's folder."""
+    if path.is_dir():
+        return FolderFiles(path), ""
+    store = ZipFiles(path)
+    inside = [name for name in store.names() if name.endswith(f"{ENDS}/0")]
+    if len(inside) != 1:
+        raise ValueError(
+            f"expected one replay buffer with {ENDS} (Zarr v2) in the archive, got {len(inside)}"
+        )
+    return store, inside[0].removesuffix(f"{ENDS}/0")
+
+
+def _children(store: FileStore, prefix: str) -> list[str]:
+    if isinstance(store, FolderFiles):
+        folder = store.root / prefix
+        names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    else:
+        inside = (PurePosixPath(n.removeprefix(prefix)) for n in store.names() if n.startswith(prefix))
+        names = {path.parts[0] for path in inside}
+    return sorted((n for n in names if store.exists(f"{prefix}{n}/.zarray")), key=natural_order)
+
+
+def _checked_ends(ends: ndarray, arrays: dict[str, ZarrArray]) -> list[int]:
+    if ends.ndim != 1 or ends.dtype.kind not in "iu" or not len(ends) or (np.diff(ends, prepend=0) < 1).any():
+        raise ValueError(f"{ENDS} should ascend, got {ends.dtype} {ends[:8].tolist()}")
+    wrong = {name: len(array) for name, array in arrays.items() if len(array) != ends[-1]}
+    if wrong:
+        raise ValueError(f"{ENDS} ends at {int(ends[-1])}, but arrays have other lengths: {wrong}")
+    return [int(end) for end in ends]
+
+
+def _are_pictures(name: str, array: ZarrArray) -> bool:
+    return looks_like_pictures(name, array.shape, np.dtype(array.dtype))
+
+
+def _rows(array: ZarrArray, first: int, last: int) -> ndarray:
+    size = (last - first) * int(np.prod(array.shape[1:])) * np.dtype(array.dtype).itemsize
+    if size > MAX_NUMBERS:
+        raise ValueError(f"{array.path}: {size} bytes of numbers in one episode")
+    return array.rows(first, last)
+
+
+def _clock(times: ndarray) -> float:
+    """Frames per second from recorded seconds; 0 where they do not tell."""
+    steps = np.diff(times.reshape(len(times), -1)[:, 0].astype(np.float64))
+    step = float(np.median(steps)) if len(steps) else 0.0
+    return 1 / step if step > 1e-4 else 0.0

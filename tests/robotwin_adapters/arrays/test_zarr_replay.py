@@ -1,0 +1,84 @@
+"""Replay buffers in Zarr v2: Push-T's and UMI's arrays, packed in several ways, in folders and zips."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numcodecs
+import numpy as np
+import pytest
+
+from robotwin_adapters.open_dataset import describe_format, open_dataset
+from tests.support.array_sets import pictures, walk, write_zarr, write_zarr_array
+
+COMPRESSORS = {
+    "none": None,
+    "blosc": numcodecs.Blosc("lz4"),
+    "zlib": numcodecs.Zlib(),
+    "zstd": numcodecs.Zstd(),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_push_t(tmp_path: Path, name: str) -> None:
+    source = open_dataset(write_zarr(tmp_path / "pusht.zarr", compressor=COMPRESSORS[name]))
+    source = pickle.loads(pickle.dumps(source))
+    assert (describe_format(source), len(source), source.name) == ("Zarr replay buffer", 2, "pusht")
+    episode = source[1]
+    assert (episode.uid, episode.num_frames, episode.fps) == ("episode_000001", 7, 10)
+    np.testing.assert_array_equal(episode.robot_actions, walk(16, 2).astype(np.float32)[9:15])
+    np.testing.assert_array_equal(episode.robot_states, walk(16, 5, 1).astype(np.float32)[9:])
+    np.testing.assert_array_equal(episode.frames["img"].read([6, 0, 0]), pictures(16)[[15, 9, 9]])
+    assert any("assumed" in note for note in episode.notes)
+
+
+def test_the_clock_of_an_array_is_used(tmp_path: Path) -> None:
+    folder = write_zarr(tmp_path / "set.zarr")
+    write_zarr_array(folder / "data/timestamp", np.arange(16) / 25, (16,))
+    episode = open_dataset(folder)[0]
+    assert episode.fps == pytest.approx(25)
+    assert not any("assumed" in note for note in episode.notes)
+
+
+def test_umi_in_an_archive_with_jpeg_xl(tmp_path: Path) -> None:
+    codecs = pytest.importorskip("imagecodecs.numcodecs")
+    codecs.register_codecs(verbose=False)
+    folder = tmp_path / "build"
+    jpegxl = codecs.Jpegxl(level=100, numthreads=1)
+    write_zarr_array(folder / "data/camera0_rgb", pictures(8), (1, 24, 32, 3), jpegxl)
+    for name, dim in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1)):
+        write_zarr_array(folder / f"data/robot0_{name}", walk(8, dim, dim).astype(np.float32), (8, dim))
+    write_zarr_array(folder / "meta/episode_ends", np.array([5, 8]), (2,))
+    shutil.make_archive(str(tmp_path / "data/cup.zarr"), "zip", folder)
+    source = open_dataset(tmp_path / "data")
+    episode = source[0]
+    assert (len(source), episode.fps, episode.embodiment) == (2, 60, "umi")
+    assert (episode.action_space, "the action is the next state" in episode.notes) == ("measured_poses", True)
+    np.testing.assert_array_equal(episode.robot_actions[:, :3], walk(8, 3, 3).astype(np.float32)[1:5])
+    assert episode.action_names[3:] == ("robot0_rx", "robot0_ry", "robot0_rz", "robot0_gripper")
+    assert np.abs(episode.frames["camera0_rgb"].read(range(5)).astype(int) - pictures(8)[:5]).max() <= 1
+
+
+def test_wrong_buffers_are_refused_by_name(tmp_path: Path) -> None:
+    folder = write_zarr(tmp_path / "set.zarr")
+    about = folder / "data/action/.zarray"
+    good = json.loads(about.read_text())
+    for change, message in (
+        ({"shape": [12, 2]}, r"ends at 16, but arrays have other lengths: \{'action': 12\}"),
+        ({"zarr_format": 3}, "expected the description of a Zarr v2 array"),
+        ({"dtype": "|O"}, "expected numbers in chunks"),
+        ({"compressor": {"id": "blosc"}}, r"chunk data/action/0\.0 cannot be unpacked|blosc"),
+        ({"compressor": {"id": "nothing_known"}}, "is not known"),
+    ):
+        about.write_text(json.dumps({**good, **change}))
+        with pytest.raises(ValueError, match=rf"set\.zarr.*{message}"):
+            _ = open_dataset(folder)[0]
+
+
+def test_a_chunk_left_out_is_filled(tmp_path: Path) -> None:
+    folder = write_zarr(tmp_path / "set.zarr")
+    (folder / "data/action/1.0").unlink()
+    actions = open_dataset(folder)[0].robot_actions
+    np.testing.assert_array_equal(actions[6:], 0)
+    np.testing.assert_array_equal(actions[:6], walk(16, 2).astype(np.float32)[:6])
