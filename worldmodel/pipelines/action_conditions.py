@@ -1,5 +1,8 @@
 """What a rollout hears of actions, chunk by chunk, in each regime."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -57,6 +60,25 @@ class ActionConditions:
         latent_actions = torch.cat([past, self.model.control(ahead, recent[:, -1])], 1)
         self._past = latent_actions[:, length - past.shape[1] :]
         return latent_actions
+
+
+def normalize_actions(
+    model: WorldModel,
+    robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
+    embodiments: Sequence[str],
+    action_names: Sequence[str] | None = None,
+) -> Float[Tensor, "b n a"]:
+    """Commands in the robots' own units, one embodiment for each sample, as the model takes them."""
+    if len(embodiments) != len(robot_actions):
+        raise ValueError(
+            f"expected one embodiment for all samples or {len(robot_actions)}, one for each, of "
+            f"{', '.join(model.normalizer.embodiments)}; got {list(embodiments)}"
+        )
+    raw = robot_actions.cpu().double().numpy() if isinstance(robot_actions, Tensor) else robot_actions
+    normalize = model.normalizer.normalize
+    return torch.stack(
+        [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
+    )
 
 
 def _window(actions: Float[Tensor, "b n u"], start: int, length: int) -> Float[Tensor, "b length u"]:

@@ -10,21 +10,19 @@ frames given, a history of one latent frame and clips of five frames:
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from worldmodel.diffusion.euler import euler_sample, schedule_per_frame, sigma_schedule
-from worldmodel.diffusion.flow import add_noise
-from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
+from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions
+from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions
+from worldmodel.pipelines.chunk_stream import ChunkStream, StepActions
+from worldmodel.pipelines.sampling import Generators, continue_clip, evaluation_mode
+from worldmodel.pipelines.session import RawActions, Session
 from worldmodel.types import RolloutResult, num_video_frames, to_unit_range
-
-Generators = torch.Generator | Sequence[torch.Generator]
 
 
 class RolloutPipeline:
@@ -77,7 +75,7 @@ class RolloutPipeline:
         normalized = None
         if robot_actions is not None:
             names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
-            normalized = self._normalize(robot_actions, names, action_names)
+            normalized = normalize_actions(self.model, robot_actions, names, action_names)
         return self.rollout(
             frames,
             robot_actions=normalized,
@@ -87,6 +85,35 @@ class RolloutPipeline:
             generator=generator,
             anchor=anchor,
         )
+
+    @torch.no_grad()
+    def open(
+        self,
+        frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
+        past_actions: RawActions | None = None,
+        *,
+        embodiment: str | Sequence[str] = (),
+        num_inference_steps: int = 1,
+        generator: Generators | None = None,
+    ) -> Session:
+        """A session that goes on from the given frames, a few actions at a time.
+
+        Args:
+            frames: what is known, uint8 or float in [0, 1]; at least the history the model was trained with.
+            past_actions: the commands between these frames, where there are several.
+            embodiment: whose commands they are, for all samples or one per sample.
+            num_inference_steps: Euler steps per network answer.
+            generator: one for the batch, or one per sample, which makes a sample independent of its batch.
+        """
+        names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
+        given = to_unit_range(frames.to(self.model.text.device))
+        past = StepActions()
+        if past_actions is not None:
+            past = StepActions(normalize_actions(self.model, past_actions, names).to(given))
+        _check_past(self.model, given.shape[1], past)
+        with evaluation_mode(self.model):
+            stream = ChunkStream(self.model, given, past, num_inference_steps, generator)
+        return Session(self.model, stream, names, given[:, -1], given.shape[1])
 
     def rollout(
         self,
@@ -103,7 +130,7 @@ class RolloutPipeline:
         conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames)
         given = frames.to(self.model.text.device)
         given = to_unit_range(given)
-        with _evaluation_mode(self.model):
+        with evaluation_mode(self.model):
             chunks = list(self.stream(given, conditions, num_inference_steps, generator, anchor=anchor))
         return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
 
@@ -128,67 +155,10 @@ class RolloutPipeline:
             is_anchored = anchor and num_known > num_recent
             past = torch.cat([first, recent[:, 1:]], 1) if is_anchored else recent
             embedding = conditions.embed(num_known, recent, has_jump=is_anchored)
-            made = self._continue(past, embedding, text, sigmas, generator)
+            made = continue_clip(model, past, embedding, text, sigmas, generator)
             recent = torch.cat([recent, made], 1)[:, -num_recent:]
             yield made[:, : conditions.num_frames - num_known]
             num_known += made.shape[1]
-
-    def _continue(
-        self,
-        past: Float[Tensor, "b t 3 H W"],
-        embedding: ActionEmbedding,
-        text: TextContext,
-        sigmas: Float[Tensor, " levels"],
-        generator: Generators | None,
-    ) -> Float[Tensor, "b n 3 H W"]:
-        """The frames of one clip behind the given ones."""
-        model, level = self.model, self.model.config.history_noise
-        history = model.encode(past)
-        num_samples, channels, num_given, *size = history.shape
-        shape = (channels, model.contract.latent_grid[0], *size)
-        noise = _noise(num_samples, shape, generator).to(history)
-        schedule = schedule_per_frame(
-            sigmas.to(history), num_samples, shape[1], num_history=num_given, history_sigma=level
-        )
-        modulations = iter(model.fdm.modulate(schedule, embedding, text))
-        future = euler_sample(
-            lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text, next(modulations)).velocity,
-            add_noise(history, noise[:, :, :num_given], schedule[0, :, :num_given]),
-            noise[:, :, num_given:],
-            sigmas,
-            history_sigma=level,
-        )
-        return model.decode(torch.cat([history, future], 2))[:, past.shape[1] :]
-
-    def _normalize(
-        self,
-        robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
-        embodiments: list[str],
-        action_names: Sequence[str] | None,
-    ) -> Float[Tensor, "b n a"]:
-        if len(embodiments) != len(robot_actions):
-            raise ValueError(
-                f"expected one embodiment for all samples or {len(robot_actions)}, one for each, of "
-                f"{', '.join(self.model.normalizer.embodiments)}; got {embodiments}"
-            )
-        raw = robot_actions.cpu().double().numpy() if isinstance(robot_actions, Tensor) else robot_actions
-        normalize = self.model.normalizer.normalize
-        return torch.stack(
-            [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
-        )
-
-
-@contextmanager
-def _evaluation_mode(model: WorldModel) -> Iterator[None]:
-    """Walks through the modules only when the model is in training: for a small one that costs a step."""
-    was_training = model.training
-    if was_training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.train()
 
 
 def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history: bool) -> None:
@@ -203,12 +173,14 @@ def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history
         raise ValueError("an anchor needs a model with a history of 2 latent frames or more")
 
 
-def _noise(
-    num_samples: int, shape: tuple[int, ...], generator: Generators | None
-) -> Float[Tensor, "b c f h w"]:
-    if isinstance(generator, Sequence):
-        if len(generator) != num_samples:
-            raise ValueError(f"expected {num_samples} generators, one per sample, got {len(generator)}")
-        return torch.stack([torch.randn(shape, generator=one, device=one.device) for one in generator])
-    device = "cpu" if generator is None else generator.device
-    return torch.randn((num_samples, *shape), generator=generator, device=device)
+def _check_past(model: WorldModel, num_frames: int, past: StepActions) -> None:
+    needs_past = model.config.regime == "acg" and model.config.history > 1
+    if past.robot is None and needs_past:
+        raise ValueError(
+            f"this model hears the actions between its {num_video_frames(model.config.history)} given frames "
+            "too: pass past_actions"
+        )
+    if past.robot is not None and past.robot.shape[1] != num_frames - 1:
+        raise ValueError(
+            f"expected {num_frames - 1} past_actions between {num_frames} frames, got {past.robot.shape[1]}"
+        )

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+import torch
+
+from worldmodel.pipelines.chunk_stream import StepActions
+from worldmodel.pipelines.rollout import RolloutPipeline
+
+STEPS = 2
+
+
+def seeds(*numbers: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(number) for number in numbers]
+
+
+@pytest.fixture
+def trained(make_world_model, randomize):
+    def make(**options):
+        model = make_world_model(**options)
+        for part in model.parts().values():
+            randomize(part)
+        return model
+
+    return make
+
+
+@pytest.fixture
+def raw(batch, clips):
+    """Commands of the batch in the robots' own units, and whose they are."""
+    names = [clips.normalizer.embodiments[i] for i in batch.embodiment.tolist()]
+    rows = zip(batch.robot_actions, names, strict=True)
+    return np.stack([clips.normalizer.denormalize(row, name) for row, name in rows]), names
+
+
+@pytest.mark.parametrize("regime", ["acg", "lacg"])
+def test_steps_of_whole_clips_are_the_rollout(trained, batch, raw, regime):
+    pipeline, (actions, names) = RolloutPipeline(trained(regime=regime)), raw
+    given, actions = batch.frames[:, :1], np.concatenate([actions, actions], 1)
+    options = {"embodiment": names, "num_inference_steps": STEPS}
+    expected = pipeline(given, actions, generator=seeds(0, 1, 2, 3), **options).frames
+    stream = pipeline.open(given, generator=seeds(0, 1, 2, 3), **options)
+    made = [stream.step(actions[:, :12]), stream.step(torch.from_numpy(actions[:, 12:]))]
+    assert torch.equal(torch.cat(made, 1), expected[:, 1:])
+    assert stream.num_frames == 25
+    assert torch.equal(stream.last_frame, expected[:, -1])
+
+
+def test_a_history_of_several_frames_hears_what_led_to_them(trained, batch, raw):
+    pipeline, (actions, names) = RolloutPipeline(trained(regime="acg", history=2)), raw
+    options = {"embodiment": names, "num_inference_steps": STEPS}
+    expected = pipeline(batch.frames[:, :5], actions, generator=seeds(0, 1, 2, 3), **options).frames
+    stream = pipeline.open(batch.frames[:, :5], actions[:, :4], generator=seeds(0, 1, 2, 3), **options)
+    assert torch.equal(stream.step(actions[:, 4:]), expected[:, 5:])
+    again = stream.step(actions[:, :4])
+    changed = RolloutPipeline(pipeline.model).open(batch.frames[:, :5], -actions[:, :4], **options)
+    assert again.shape == changed.step(actions[:, :4]).shape == (4, 4, 3, 32, 32)
+    with pytest.raises(ValueError, match="pass past_actions"):
+        pipeline.open(batch.frames[:, :5], **options)
+    with pytest.raises(ValueError, match="expected 4 past_actions between 5 frames, got 3"):
+        pipeline.open(batch.frames[:, :5], actions[:, :3], **options)
+
+
+def test_forks_go_their_own_way_from_the_same_noise(trained, batch, raw):
+    pipeline, (actions, names) = RolloutPipeline(trained(regime="acg")), raw
+    stream = pipeline.open(batch.frames[:, :1], embodiment=names, generator=seeds(0, 1, 2, 3))
+    stream.step(actions[:, :4])
+    other, four = stream.fork(), stream.fork(3)
+    expected = stream.step(actions[:, 4:8])
+    assert other.num_frames == 5
+    assert not torch.equal(other.step(-actions[:, 4:8]), expected)
+    assert torch.equal(stream.fork().step(actions[:, 8:]), stream.step(actions[:, 8:]))
+    copies = four.step(np.repeat(actions[:, 4:8], 3, 0))
+    assert torch.allclose(copies, expected.repeat_interleave(3, 0), atol=2e-5)
+
+
+def test_a_sample_does_not_depend_on_its_batch(trained, batch, raw):
+    pipeline, (actions, names) = RolloutPipeline(trained(regime="acg")), raw
+    together = pipeline.open(batch.frames[:, :1], embodiment=names, generator=seeds(0, 1, 2, 3))
+    alone = pipeline.open(batch.frames[2:3, :1], embodiment=names[2], generator=seeds(2))
+    for start in (0, 4):
+        expected = together.step(actions[:, start : start + 4])[2:3]
+        assert torch.allclose(alone.step(actions[2:3, start : start + 4]), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("regime", ["no_action", "acg", "lacg"])
+def test_steps_without_known_actions(trained, batch, regime):
+    stream = RolloutPipeline(trained(regime=regime)).open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3))
+    assert stream.step().shape == (4, 4, 3, 32, 32)
+    assert stream.step(num_actions=8).shape == (4, 8, 3, 32, 32)
+
+
+def test_latent_actions_drive_a_latent_action_model(trained, batch):
+    model = trained(regime="lacg")
+    drive = model.infer_latent_actions(batch.frames)
+    stream, other = (
+        RolloutPipeline(model).open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3)) for _ in range(2)
+    )
+    made = stream.step(latent_actions=drive[:, :4])
+    assert torch.equal(other.advance(StepActions(latent=drive[:, :4]), 4), made)
+
+
+def test_a_session_leaves_the_model_as_it_was(trained, batch, raw):
+    model, (actions, names) = trained(regime="acg"), raw
+    model.train()
+    RolloutPipeline(model).open(batch.frames[:, :1], embodiment=names).step(actions[:, :4])
+    assert model.training
+    assert not model.vae.training
+
+
+def test_steps_that_do_not_fit_are_refused(trained, batch, raw):
+    pipeline, (actions, names) = RolloutPipeline(trained(regime="acg")), raw
+    stream = pipeline.open(batch.frames[:, :1], embodiment=names)
+    with pytest.raises(ValueError, match=r"takes 4 actions or a multiple .* got 3"):
+        stream.step(actions[:, :3])
+    with pytest.raises(ValueError, match=r"actions of 4 samples, .* got 1"):
+        stream.step(actions[:1, :4])
+    with pytest.raises(ValueError, match="5 frames of the model's history or more, got 1"):
+        RolloutPipeline(trained(regime="no_action", history=2)).open(batch.frames[:, :1])
+    with pytest.raises(ValueError, match="latent actions need a model of regime lacg"):
+        stream.step(latent_actions=torch.zeros(4, 4, 3))

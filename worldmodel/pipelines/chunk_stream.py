@@ -1,0 +1,81 @@
+"""A stream of frames from a model of whole clips: each step generates a clip and keeps what has actions."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.diffusion.euler import sigma_schedule
+from worldmodel.models.world_model.action_interface import TextContext
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.action_conditions import ActionConditions
+from worldmodel.pipelines.sampling import Generators, continue_clip
+from worldmodel.types import num_video_frames
+
+
+@dataclass(frozen=True)
+class StepActions:
+    """What is known of the actions of some transitions; nothing where all are none."""
+
+    robot: Float[Tensor, "b n a"] | None = None  # normalized and padded
+    latent: Float[Tensor, "b n k"] | None = None
+
+    def part(self, start: int, stop: int | None = None) -> "StepActions":
+        """Those of transitions start to stop."""
+        return StepActions(*(None if x is None else x[:, start:stop] for x in (self.robot, self.latent)))
+
+    def then(self, others: "StepActions") -> "StepActions":
+        """These and the others behind them, where both are known."""
+        pairs = ((self.robot, others.robot), (self.latent, others.latent))
+        return StepActions(*(b if a is None or b is None else torch.cat([a, b.to(a)], 1) for a, b in pairs))
+
+
+class ChunkStream:
+    """Continues the recent frames by clips; a step costs as much as a clip, however few its actions are."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        frames: Float[Tensor, "b t 3 H W"],
+        past: StepActions,
+        num_inference_steps: int,
+        generator: Generators | None,
+    ) -> None:
+        self.num_recent = num_video_frames(model.config.history)
+        if frames.shape[1] < self.num_recent:
+            raise ValueError(
+                f"expected the {self.num_recent} frames of the model's history or more, got {frames.shape[1]}"
+            )
+        self.model, self.generator = model, generator
+        self.recent = frames[:, -self.num_recent :]
+        self.past = past.part(-(self.num_recent - 1)) if self.num_recent > 1 else StepActions()
+        self.sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
+        self.text: TextContext = model.text_context(with_keys=True)
+
+    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+        """The frames that so many actions lead to."""
+        size = self.model.contract.num_frames - self.num_recent
+        steps = [(start, min(start + size, num_actions)) for start in range(0, num_actions, size)]
+        return torch.cat([self._clip(actions.part(*step), step[1] - step[0]) for step in steps], 1)
+
+    def copies(self, count: int) -> "ChunkStream":
+        """The same stream with every sample so many times."""
+        twin = copy.copy(self)
+        twin.recent = self.recent.repeat_interleave(count, 0)
+        known = (self.past.robot, self.past.latent)
+        twin.past = StepActions(*(None if x is None else x.repeat_interleave(count, 0) for x in known))
+        return twin
+
+    def _clip(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+        known = self.past.then(actions) if self.num_recent > 1 else actions
+        num_frames = self.num_recent + num_actions
+        conditions = ActionConditions(self.model, known.robot, known.latent, num_frames)
+        embedding = conditions.embed(self.num_recent, self.recent)
+        made = continue_clip(self.model, self.recent, embedding, self.text, self.sigmas, self.generator)
+        made = made[:, :num_actions]
+        self.recent = torch.cat([self.recent, made], 1)[:, -self.num_recent :]
+        if self.num_recent > 1:
+            self.past = known.part(-(self.num_recent - 1))
+        return made

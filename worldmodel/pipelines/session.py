@@ -1,0 +1,124 @@
+"""A video that goes on as actions come: open a session, step it, fork it.
+
+stream = RolloutPipeline(model).open(first_frames, embodiment="heron")
+frames = stream.step(actions)       # [b 4 3 H W] for [b 4 raw] actions
+other = stream.fork()               # what if? leaves `stream` as it is
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.action_conditions import normalize_actions
+from worldmodel.pipelines.chunk_stream import StepActions
+from worldmodel.pipelines.sampling import Generators, evaluation_mode
+from worldmodel.types import FRAMES_PER_LATENT
+
+RawActions = Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"]
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What a session needs of the thing that makes its frames."""
+
+    generator: Generators | None
+
+    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+        """The frames that so many actions lead to."""
+
+    def copies(self, count: int) -> "Stream":
+        """The same stream with every sample so many times."""
+
+
+class Session:
+    """An open video of `RolloutPipeline.open`; every sample of the batch goes on at once.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel import RolloutPipeline, WorldModel
+        >>> pipeline = RolloutPipeline(WorldModel.from_pretrained("desk"))
+        >>> stream = pipeline.open(torch.rand(1, 1, 3, 64, 64), embodiment="heron")
+        >>> frames = stream.step(torch.zeros(1, 4, 16))
+        >>> tuple(frames.shape), stream.num_frames
+        ((1, 4, 3, 64, 64), 5)
+    """
+
+    def __init__(
+        self,
+        model: WorldModel,
+        stream: Stream,
+        embodiments: Sequence[str],
+        last_frame: Float[Tensor, "b 3 H W"],
+        num_frames: int,
+    ) -> None:
+        self.model, self.embodiments = model, tuple(embodiments)
+        self.last_frame = last_frame  # the latest, in [0, 1]
+        self.num_frames = num_frames  # so far, given ones included
+        self._stream = stream
+
+    @torch.no_grad()
+    def step(
+        self,
+        robot_actions: RawActions | None = None,
+        *,
+        latent_actions: Float[Tensor, "b n k"] | None = None,
+        num_actions: int = FRAMES_PER_LATENT,
+    ) -> Float[Tensor, "b n 3 H W"]:
+        """The next frames, in [0, 1].
+
+        Args:
+            robot_actions: 4 commands in the robot's own units, or a multiple; none: unknown.
+            latent_actions: instead of robot actions (lacg).
+            num_actions: how many, when neither is given.
+        """
+        given = robot_actions if latent_actions is None else latent_actions
+        count = num_actions if given is None else given.shape[1]
+        self._check(given, count)
+        robot = None
+        if robot_actions is not None:
+            robot = normalize_actions(self.model, robot_actions, self.embodiments).to(self.last_frame)
+        return self.advance(StepActions(robot, latent_actions), count)
+
+    @torch.no_grad()
+    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+        """As `step`, for robot actions that are normalized and padded."""
+        with evaluation_mode(self.model):
+            frames = self._stream.advance(actions, num_actions)
+        # A copy: a view would keep the frames of the whole step.
+        self.last_frame, self.num_frames = frames[:, -1].clone(), self.num_frames + num_actions
+        return frames
+
+    def fork(self, copies: int = 1) -> "Session":
+        """A session that goes on from here on its own, each sample so many times side by side.
+
+        It draws the noise that this one would draw: forks that hear the same actions make the same frames.
+        """
+        stream = self._stream.copies(copies)
+        stream.generator = _cloned(self._stream.generator, copies)
+        names = [name for name in self.embodiments for _ in range(copies)]
+        last = self.last_frame.repeat_interleave(copies, 0)
+        return Session(self.model, stream, names, last, self.num_frames)
+
+    def _check(self, given: RawActions | None, count: int) -> None:
+        if count < 1 or count % FRAMES_PER_LATENT:
+            raise ValueError(
+                f"a step takes {FRAMES_PER_LATENT} actions or a multiple (one latent frame each), got {count}"
+            )
+        if given is not None and len(given) != len(self.last_frame):
+            raise ValueError(
+                f"expected actions of {len(self.last_frame)} samples, as the session was opened with, "
+                f"got {len(given)}"
+            )
+
+
+def _cloned(generator: Generators | None, copies: int) -> Generators | None:
+    if generator is None:
+        return None
+    if isinstance(generator, torch.Generator):
+        return generator.clone_state()
+    return [one.clone_state() for one in generator for _ in range(copies)]
