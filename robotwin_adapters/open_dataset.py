@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
+from robotwin_adapters.arrays.npz import NpzDataset, is_npz_frames
 from robotwin_adapters.arrays.rlds import RldsDataset, is_rlds
 from robotwin_adapters.arrays.robomimic import RobomimicDataset, is_robomimic
 from robotwin_adapters.arrays.zarr_replay import ZarrReplayDataset, is_zarr_replay
@@ -25,6 +26,7 @@ LOOKED_FOR = """\
   robomimic, LIBERO, Isaac Lab: *.hdf5 with data/demo_*
   RLDS: features.json beside *.tfrecord-00000-of-00001
   Diffusion Policy, UMI: a .zarr folder or .zarr.zip with meta/episode_ends
+  NPZ: *.npz with pictures and actions inside
   videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
 
 
@@ -41,6 +43,7 @@ ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[.
     (is_robomimic, RobomimicDataset),
     (is_rlds, RldsDataset),
     (is_zarr_replay, ZarrReplayDataset),
+    (is_npz_frames, NpzDataset),
 )
 
 

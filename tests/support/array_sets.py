@@ -195,3 +195,12 @@ def write_zarr(folder: Path, lengths: tuple[int, ...] = (9, 7), compressor=None)
     write_zarr_array(folder / "meta/episode_ends", np.cumsum(lengths).astype(np.int64), (len(lengths),))
     (folder / ".zgroup").write_text('{"zarr_format": 2}')
     return folder
+
+
+def write_npz(folder: Path, count: int = 2, *, frames: int = 9, **more: np.ndarray) -> Path:
+    """A file per episode: pictures, actions and states."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        arrays = {"image": pictures(frames), "action": walk(frames, 4, number), "state": walk(frames, 6)}
+        np.savez_compressed(folder / f"{number}.npz", **{**arrays, **more})
+    return folder

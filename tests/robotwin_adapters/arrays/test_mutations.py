@@ -6,7 +6,7 @@ from pathlib import Path
 import numcodecs
 import pytest
 
-from tests.support.array_sets import write_aloha, write_rlds, write_robomimic, write_zarr
+from tests.support.array_sets import write_aloha, write_npz, write_rlds, write_robomimic, write_zarr
 from tests.support.mutations import count_outcomes
 
 # Raw numbers in HDF5 have no checksum: a flipped bit there is another good number. At most this share.
@@ -14,6 +14,7 @@ WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
     "aloha": (write_aloha, 0.15),
     "aloha_jpeg": (lambda folder: write_aloha(folder, compress=True), 0.25),
     "rlds": (lambda folder: write_rlds(folder, name="set"), 0.0),
+    "npz": (write_npz, 0.0),
     "zarr": (lambda folder: write_zarr(folder / "s.zarr", compressor=numcodecs.Blosc("lz4")), 0.2),
     "robomimic": (lambda folder: write_robomimic(folder / "demos.hdf5"), 0.15),
 }
