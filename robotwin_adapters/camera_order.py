@@ -11,6 +11,7 @@ OVERVIEW_NAMES = (
     "head_camera",
     "cam_head",
     "head",
+    "head_color",
     "ego_view",
     "top",
     "overhead",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from robotwin_adapters.arrays.agibot import AgibotDataset, is_agibot
 from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
 from robotwin_adapters.arrays.npz import NpzDataset, is_npz_frames
 from robotwin_adapters.arrays.rlds import RldsDataset, is_rlds
@@ -27,6 +28,7 @@ LOOKED_FOR = """\
   RLDS: features.json beside *.tfrecord-00000-of-00001
   Diffusion Policy, UMI: a .zarr folder or .zarr.zip with meta/episode_ends
   NPZ: *.npz with pictures and actions inside
+  AgiBot World: proprio_stats/ beside observations/
   videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
 
 
@@ -159,6 +161,8 @@ def _foreign(path: Path, options: _Options) -> ForeignDataset | None:
     """The dataset at this very place, if it is of another format than RoboTwin's."""
     if is_lerobot(path):
         return LerobotDataset(path, camera=options.camera, verify=options.verify)
+    if is_agibot(path):
+        return AgibotDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
     for is_here, build in ARRAY_FORMATS:
         if is_here(path, options.mapping):
             return build(path, camera=options.camera, mapping=options.mapping)

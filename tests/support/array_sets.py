@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import av
 import cv2
 import h5py
 import numpy as np
@@ -204,3 +205,40 @@ def write_npz(folder: Path, count: int = 2, *, frames: int = 9, **more: np.ndarr
         arrays = {"image": pictures(frames), "action": walk(frames, 4, number), "state": walk(frames, 6)}
         np.savez_compressed(folder / f"{number}.npz", **{**arrays, **more})
     return folder
+
+
+def write_agibot(folder: Path, count: int = 2, *, frames: int = 9) -> Path:
+    """AgiBot World's three trees; the head was not commanded and has no rows."""
+    names = ("head_color", "hand_left_color")
+    for number in range(count):
+        place = f"327/{648642 + number}"
+        with _file(folder / "proprio_stats" / place / "proprio_stats.h5") as file:
+            file["timestamp"] = np.arange(frames) * 33_333_333
+            for root, seed in (("action", number), ("state", number + 50)):
+                file[f"{root}/joint/position"] = walk(frames, 14, seed).astype(np.float32)
+                file[f"{root}/effector/position"] = walk(frames, 2, seed).astype(np.float32)
+                file[f"{root}/joint/index"] = np.arange(frames)
+            file["action/head/position"] = np.zeros((0,), np.float32)
+            file["state/head/position"] = walk(frames, 2).astype(np.float32)
+        for camera in names:
+            path = folder / "observations" / place / "videos" / f"{camera}.mp4"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _film(path, pictures(frames))
+    about = [{"episode_id": 648642 + n, "task_name": "Pickup items"} for n in range(count)]
+    (folder / "task_info").mkdir()
+    (folder / "task_info/task_327.json").write_text(json.dumps(about))
+    return folder
+
+
+def _file(path: Path) -> h5py.File:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return h5py.File(path, "w")
+
+
+def _film(path: Path, frames: np.ndarray, fps: int = 30) -> None:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=fps, options={"crf": "10"})
+        stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], "yuv420p"
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())

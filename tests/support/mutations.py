@@ -38,8 +38,10 @@ def mutate_tree(root: Path, generator: np.random.Generator) -> str:
     return f"{way} in {path.relative_to(root)}"
 
 
-def _drop_key(content: dict, generator: np.random.Generator) -> dict:
-    """Without one key, somewhere at the first or second level."""
+def _drop_key(content: dict | list, generator: np.random.Generator) -> dict | list:
+    """Without one key, somewhere at the first or second level; of a list, in its first entry."""
+    if isinstance(content, list):
+        return [_drop_key(content[0], generator), *content[1:]]
     keys = [(key,) for key in content]
     keys += [(key, inner) for key, value in content.items() if isinstance(value, dict) for inner in value]
     outer, *inner = keys[generator.integers(len(keys))]

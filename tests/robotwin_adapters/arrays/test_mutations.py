@@ -6,11 +6,19 @@ from pathlib import Path
 import numcodecs
 import pytest
 
-from tests.support.array_sets import write_aloha, write_npz, write_rlds, write_robomimic, write_zarr
+from tests.support.array_sets import (
+    write_agibot,
+    write_aloha,
+    write_npz,
+    write_rlds,
+    write_robomimic,
+    write_zarr,
+)
 from tests.support.mutations import count_outcomes
 
 # Raw numbers in HDF5 have no checksum: a flipped bit there is another good number. At most this share.
 WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
+    "agibot": (write_agibot, 0.1),
     "aloha": (write_aloha, 0.15),
     "aloha_jpeg": (lambda folder: write_aloha(folder, compress=True), 0.25),
     "rlds": (lambda folder: write_rlds(folder, name="set"), 0.0),
