@@ -79,8 +79,8 @@ class FrameReader(Protocol):
 class CameraMatrices:
     """How a camera projects and where it stood: one matrix for all frames, or one for each."""
 
-    intrinsics: Float[np.ndarray, "*t 3 3"]  # pixels of the recorded picture
-    extrinsics: Float[np.ndarray, "*t 3 4"]  # world to camera, OpenCV axes (x right, y down, z ahead), metres
+    intrinsics: Float[np.ndarray, "... 3 3"]  # pixels of the recorded picture
+    extrinsics: Float[np.ndarray, "... 3 4"]  # world to camera, OpenCV axes (z ahead, y down), metres
     size: tuple[int, int]  # (height, width) of the recorded picture, pixels
 
 
@@ -126,6 +126,24 @@ class EpisodeSource(Protocol):
 
 
 @dataclass(frozen=True)
+class PoseTrack:
+    """Where two hands are told to be, and how the camera sees them; a row is a transition.
+
+    The camera of a transition is that of the frame it leads to.
+    """
+
+    poses: Float[Tensor, "*b n 16"]  # left, right: x y z (m, world), quaternion w x y z, opening 0 .. 1
+    # (x, y, z, 1) of the world -> (u depth, v depth, depth); u, v in [0, 1] span the picture of the clip
+    projections: Float[Tensor, "*b n 3 4"]
+
+    def to(self, device: torch.device | str) -> "PoseTrack":
+        """The same track on another device."""
+        return PoseTrack(
+            self.poses.to(device, non_blocking=True), self.projections.to(device, non_blocking=True)
+        )
+
+
+@dataclass(frozen=True)
 class Clip:
     """A training example: T frames and/or their latents, with T - 1 normalized, padded robot actions."""
 
@@ -135,6 +153,7 @@ class Clip:
     source: str  # "file#first_frame"
     frames: UInt8[Tensor, "t 3 H W"] | None = None
     latents: Float[Tensor, "c f h w"] | None = None
+    pose_track: PoseTrack | None = None  # raw poses and the camera, for models that draw them
 
 
 @dataclass(frozen=True)
@@ -147,12 +166,13 @@ class ClipBatch:
     sources: tuple[str, ...]
     frames: UInt8[Tensor, "b t 3 H W"] | None = None
     latents: Float[Tensor, "b c f h w"] | None = None
+    pose_track: PoseTrack | None = None
 
     def to(self, device: torch.device | str) -> "ClipBatch":
         """The same batch on another device."""
         moved = {
-            name: value.to(device, non_blocking=True)
-            for name in ("robot_actions", "action_mask", "embodiment", "frames", "latents")
+            name: value.to(device) if isinstance(value, PoseTrack) else value.to(device, non_blocking=True)
+            for name in ("robot_actions", "action_mask", "embodiment", "frames", "latents", "pose_track")
             if (value := getattr(self, name)) is not None
         }
         return replace(self, **moved)

@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 from typing import cast
 
 from robotwin_adapters.hdf5_tree import hdf5_kind
-from robotwin_adapters.robotwin.cameras import CameraMatrices, read_camera_matrices
 from robotwin_adapters.robotwin.hdf5 import read_hdf5_episode
 from robotwin_adapters.robotwin.names import V1_EMBODIMENT, embodiment_from, task_from
 from robotwin_adapters.robotwin.recording import ActionSpace, Recording, drop_static
@@ -134,15 +133,8 @@ class RobotwinDataset:
             instructions=recording.instructions or self._instructions(files),
             notes=notes,
             action_space=recording.action_space,
+            cameras=recording.cameras,
         )
-
-    def camera_matrices(self, index: int) -> dict[str, CameraMatrices]:
-        """Intrinsics and poses of every camera of an HDF5 episode."""
-        files = self._files[index]
-        with errors_name(self._store.label(files.uid)):
-            if not files.is_hdf5:
-                raise ValueError("camera matrices are read from HDF5 episodes")
-            return read_camera_matrices(self._store, files.names[0])
 
     def _instructions(self, files: EpisodeFiles) -> tuple[str, ...]:
         stem = PurePosixPath(files.uid).name

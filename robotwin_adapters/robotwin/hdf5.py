@@ -5,7 +5,7 @@ original, so that its last action leads to a frame that is not there and is left
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 import h5py
@@ -23,6 +23,7 @@ from robotwin_adapters.hdf5_tree import (
     numbers_at,
     text_at,
 )
+from robotwin_adapters.robotwin.cameras import read_camera_matrices
 from robotwin_adapters.robotwin.checksum import NUMBERS_ATTRIBUTE, numbers_digest
 from robotwin_adapters.robotwin.jpeg_frames import JpegFrames, open_jpeg_frames
 from robotwin_adapters.robotwin.recording import (
@@ -36,6 +37,7 @@ from robotwin_adapters.robotwin.recording import (
 )
 from robotwin_adapters.robotwin.side_files import string_list
 from robotwin_adapters.storage import MAX_MEMBER_BYTES, FileStore
+from worldmodel.types import CameraMatrices
 
 XPOLICYLAB_VERSION = "v1.0"
 XPOLICYLAB_CAMERAS = {  # -> the names of format A
@@ -97,14 +99,16 @@ def _read_legacy(
     if action_space == "measured_poses":
         note = MEASURED_NOTE if COMMANDED_GROUP in file else ONLY_MEASURED_NOTE
     states = rows.astype(np.float32)
+    readers = _open_cameras(store, name, file, cameras, "rgb")
     return Recording(
         states=states,
         actions=states[1:],
         names=names,
         layout=joints.layout,
         action_space=action_space,
-        frames=_open_cameras(store, name, file, cameras, "rgb"),
+        frames=readers,
         notes=(note,),
+        cameras=_camera_matrices(file, readers),
     )
 
 
@@ -138,16 +142,18 @@ def _read_xpolicylab(
     actions = make_rows(_lead(state, action))[0][1:]
     _check_next_state(states, actions)
     fps, fps_note = _xpolicylab_fps(file)
+    readers = _open_cameras(store, name, file, cameras, "colors")
     return Recording(
         states=states.astype(np.float32),
         actions=actions.astype(np.float32),
         names=names,
         layout=layout,
         action_space=action_space,
-        frames=_open_cameras(store, name, file, cameras, "colors"),
+        frames=readers,
         fps=fps,
         instructions=_xpolicylab_instructions(file, data),
         notes=(note, *fps_note),
+        cameras=_camera_matrices(file, readers),
     )
 
 
@@ -202,6 +208,16 @@ def _xpolicylab_instructions(file: h5py.File, data: bytes) -> tuple[str, ...]:
     if "instructions" in file:
         return string_list(json.loads(text_at(file, "instructions", data)), "/instructions")
     return (text_at(file, "instruction", data),) if "instruction" in file else ()
+
+
+def _camera_matrices(file: h5py.File, readers: Mapping[str, JpegFrames]) -> dict[str, CameraMatrices]:
+    """Of the cameras that the file describes."""
+    paths = camera_paths(file)
+    found = {
+        name: read_camera_matrices(group_at(file, paths[name]), reader.size)
+        for name, reader in readers.items()
+    }
+    return {name: matrices for name, matrices in found.items() if matrices is not None}
 
 
 def _open_cameras(

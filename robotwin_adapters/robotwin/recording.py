@@ -5,11 +5,11 @@ robot action      0    1    ...  T-2        action i = row i + 1, the command th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 from robotwin_adapters.actions import (
@@ -21,7 +21,7 @@ from robotwin_adapters.actions import (
     continuous_poses,
     join_arms,
 )
-from worldmodel.types import FrameReader
+from worldmodel.types import CameraMatrices, FrameReader
 
 ActionSpace = Literal["joint_commands", "pose_commands", "measured_poses"]
 COMMANDED_GROUP = "commanded_endpose"  # of our own files, beside RoboTwin's endpose, which is measured
@@ -55,6 +55,7 @@ class Recording:
     fps: float = PHYSICAL_FPS
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    cameras: Mapping[str, CameraMatrices] = field(default_factory=dict)  # those with matrices
 
     def __post_init__(self) -> None:
         count = len(self.states)
@@ -63,6 +64,10 @@ class Recording:
         for name, frames in self.frames.items():
             if len(frames) != count:
                 raise ValueError(f"{name} has {len(frames)} frames, but there are {count} rows of numbers")
+        for name, camera in self.cameras.items():
+            for matrix in (camera.intrinsics, camera.extrinsics):
+                if matrix.ndim == 3 and len(matrix) != count:
+                    raise ValueError(f"{name} has matrices of {len(matrix)} frames, but there are {count}")
 
 
 def joint_rows(parts: ArmParts) -> tuple[Float[ndarray, "t a"], tuple[str, ...]]:
@@ -102,5 +107,14 @@ def drop_static(recording: Recording, tolerance: float) -> Recording:
         states=recording.states[rows],
         actions=recording.actions[rows[1:] - 1],
         frames={name: frames.take(kept) for name, frames in recording.frames.items()},
+        cameras={name: _take(camera, rows) for name, camera in recording.cameras.items()},
         notes=(*recording.notes, note),
     )
+
+
+def _take(camera: CameraMatrices, rows: Int[ndarray, " n"]) -> CameraMatrices:
+    """The matrices of these frames; those of a camera that stands still are the same for all."""
+    intrinsics, extrinsics = (
+        matrix if matrix.ndim == 2 else matrix[rows] for matrix in (camera.intrinsics, camera.extrinsics)
+    )
+    return replace(camera, intrinsics=intrinsics, extrinsics=extrinsics)

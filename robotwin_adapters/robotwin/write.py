@@ -116,12 +116,26 @@ def robotwin_episode_from(episode: Episode) -> RobotwinEpisode:
         vector = np.concatenate([episode.robot_states[:1], episode.robot_actions])
         parts = split_arms(vector, layout)
         every = range(episode.num_frames)
-        cameras = {name: CameraRecord(reader.read(every)) for name, reader in episode.frames.items()}
+        cameras = {
+            name: CameraRecord(reader.read(every), *_matrices(episode, name))
+            for name, reader in episode.frames.items()
+        }
         return RobotwinEpisode(
             parts.left_arm, parts.left_gripper, parts.right_arm, parts.right_gripper, cameras
         )
     except ValueError as error:
         raise ValueError(f"{episode.source}: cannot become a RoboTwin episode: {error}") from error
+
+
+def _matrices(episode: Episode, camera: str) -> tuple[ndarray, ndarray] | tuple[()]:
+    """Intrinsics and extrinsics at every frame, where the episode has them."""
+    if camera not in episode.cameras:
+        return ()
+    known, count = episode.cameras[camera], episode.num_frames
+    return (
+        np.broadcast_to(known.intrinsics, (count, 3, 3)),
+        np.broadcast_to(known.extrinsics, (count, 3, 4)),
+    )
 
 
 def _expected_shapes(episode: RobotwinEpisode) -> list[tuple[str, ndarray, tuple[int, ...]]]:

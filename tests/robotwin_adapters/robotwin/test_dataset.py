@@ -69,8 +69,7 @@ def test_xpolicylab_episode(tmp_path: Path, robotwin_files, extrinsics: str, con
         standard=lambda i: i >= 4,
         head_pose=head_pose,
     )
-    dataset = RobotwinDataset(folder)
-    episode = dataset[0]
+    episode = RobotwinDataset(folder)[0]
     vector = robotwin_files.vector_of(robotwin_files.draw_joints(8)).astype(np.float32)
     np.testing.assert_array_equal(episode.robot_states, vector[:-1])
     np.testing.assert_array_equal(episode.robot_actions, vector[1:-1])
@@ -83,7 +82,8 @@ def test_xpolicylab_episode(tmp_path: Path, robotwin_files, extrinsics: str, con
     assert image_error(episode, "left_camera", robotwin_files.draw_frames(8)[:7]) < 2.5
     assert episode.instructions == ("put it left", "move it left")
     expected = [[1, 0, 0, 0.032], [0, -0.8, -0.6, 0.45], [0, 0.6, -0.8, 1.35]]
-    np.testing.assert_allclose(dataset.camera_matrices(0)["head_camera"].extrinsic_cv[0], expected, atol=1e-6)
+    np.testing.assert_allclose(episode.cameras["head_camera"].extrinsics, expected, atol=1e-6)
+    assert episode.cameras["head_camera"].size == (48, 64)
 
 
 def test_v1_episode(tmp_path: Path, robotwin_files) -> None:
@@ -280,3 +280,36 @@ def test_find_robotwin(tmp_path: Path, robotwin_files) -> None:
     shutil.make_archive(str(tmp_path / "z"), "zip", tmp_path / "a")
     for found in ("v1", "a", "z.zip", "a/data/episode0.hdf5"):
         assert find_robotwin(tmp_path / found), found
+
+
+def test_cameras_come_with_the_episode(tmp_path: Path, robotwin_files) -> None:
+    path = tmp_path / "data" / "episode0.hdf5"
+    robotwin_files.write_legacy(path, count=8, cameras=("head_camera", "left_camera", "front_camera"))
+    moving = np.tile(np.eye(4, dtype=np.float32)[:3], (8, 1, 1))
+    moving[:, 0, 3] = np.arange(8)
+    with h5py.File(path, "a") as file:
+        file["observation/left_camera/extrinsic_cv"][...] = moving
+        del file["observation/front_camera/intrinsic_cv"]
+    episode = RobotwinDataset(tmp_path)[0]
+    assert set(episode.cameras) == {"head_camera", "left_camera"}
+    assert episode.cameras["head_camera"].extrinsics.shape == (3, 4)  # stands still: once for all frames
+    np.testing.assert_array_equal(episode.cameras["left_camera"].extrinsics, moving)
+    assert episode.cameras["left_camera"].size == (48, 64)
+    with h5py.File(path, "a") as file:
+        del file["observation/left_camera/extrinsic_cv"]
+        file["observation/left_camera/extrinsic_cv"] = moving[:5]
+    with pytest.raises(ValueError, match=r"episode0\.hdf5: left_camera has matrices of 5 frames"):
+        RobotwinDataset(tmp_path)[0]
+
+
+def test_dropped_frames_take_their_cameras_along(tmp_path: Path, robotwin_files) -> None:
+    path = tmp_path / "data" / "episode0.hdf5"
+    joints = {name: values.repeat(2, 0) for name, values in robotwin_files.draw_joints(4).items()}
+    robotwin_files.write_legacy(
+        path, count=8, frames=robotwin_files.draw_frames(4).repeat(2, 0), joints=joints
+    )
+    with h5py.File(path, "a") as file:
+        file["observation/left_camera/extrinsic_cv"][:, 0, 3] = np.arange(8)
+    episode = RobotwinDataset(tmp_path, static_tolerance=0.0)[0]
+    assert episode.num_frames == 4
+    assert episode.cameras["left_camera"].extrinsics[:, 0, 3].tolist() == [0, 2, 4, 6]

@@ -101,9 +101,8 @@ def test_reader_returns_what_was_written(tmp_path: Path, episode: RobotwinEpisod
     np.testing.assert_array_equal(read.robot_actions, expected[1:])
     frames = read.frames["head_camera"].read(range(COUNT))
     assert np.abs(frames.astype(int) - episode.cameras["head_camera"].rgb).mean() < 2.5
-    matrices = RobotwinDataset(tmp_path).camera_matrices(0)["head_camera"]
     np.testing.assert_array_equal(
-        matrices.extrinsic_cv, episode.cameras["head_camera"].extrinsic_cv.astype(np.float32)
+        read.cameras["head_camera"].extrinsics, episode.cameras["head_camera"].extrinsic_cv.astype(np.float32)
     )
 
 
@@ -118,13 +117,16 @@ def test_a_read_episode_can_be_written_again(tmp_path: Path, episode: RobotwinEp
     write_robotwin_episode(tmp_path / "b", 0, robotwin_episode_from(first))
     second = RobotwinDataset(tmp_path / "b")[0]
     np.testing.assert_array_equal(second.robot_actions, first.robot_actions)
+    for name, matrices in first.cameras.items():
+        np.testing.assert_array_equal(second.cameras[name].extrinsics, matrices.extrinsics)
+        np.testing.assert_array_equal(second.cameras[name].intrinsics, matrices.intrinsics)
     np.testing.assert_array_equal(second.robot_states, first.robot_states)
     assert second.action_names == first.action_names
     one, other = (e.frames["head_camera"].read(range(COUNT)).astype(int) for e in (first, second))
     assert np.abs(one - other).mean() < 2
     with h5py.File(tmp_path / "b" / "data" / "episode0.hdf5") as file:
         assert list(file["endpose"]) == []
-        assert list(file["observation/head_camera"]) == ["rgb"]
+        assert list(file["observation/head_camera"]) == ["extrinsic_cv", "intrinsic_cv", "rgb"]
     with pytest.raises(ValueError, match=r"episode0\.hdf5: cannot become"):
         robotwin_episode_from(replace(first, action_names=tuple("abcdefghijklmnop")))
 

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from robotwin_adapters.robotwin.cameras import CameraMatrices
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS, TCP_OFFSET
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import resize_frames
-from worldmodel.types import evenly_spread
+from worldmodel.types import CameraMatrices, evenly_spread
 
 POINTS = ("left gripper", "right gripper", "object")
 POSE_DIM = 7  # x y z, quaternion w x y z
@@ -40,12 +39,12 @@ class LabeledFrames:
 
 def project(
     points: Float[np.ndarray, "t 3"],
-    intrinsic_cv: Float[np.ndarray, "t 3 3"],
-    extrinsic_cv: Float[np.ndarray, "t 3 4"],
+    intrinsic_cv: Float[np.ndarray, "... 3 3"],
+    extrinsic_cv: Float[np.ndarray, "... 3 4"],
 ) -> tuple[Float[np.ndarray, "t 2"], Float[np.ndarray, " t"]]:
     """Pixels and depth (m; negative behind the camera) of world points, one per frame."""
-    camera = np.einsum("tij,tj->ti", extrinsic_cv[:, :, :3], points) + extrinsic_cv[:, :, 3]
-    image = np.einsum("tij,tj->ti", intrinsic_cv, camera)
+    camera = np.einsum("...ij,...j->...i", extrinsic_cv[..., :3], points) + extrinsic_cv[..., 3]
+    image = np.einsum("...ij,...j->...i", intrinsic_cv, camera)
     depth = camera[:, 2]
     safe = np.where(np.abs(depth) < 1e-9, 1e-9, depth)
     return image[:, :2] / safe[:, None], depth
@@ -54,12 +53,11 @@ def project(
 def in_picture(
     points: Float[np.ndarray, "t 3"],
     matrices: CameraMatrices,
-    recorded: tuple[int, int],
     size: tuple[int, int],
 ) -> tuple[Float[np.ndarray, "t 2"], Bool[np.ndarray, " t"]]:
-    """Pixels of world points in pictures resized from `recorded` to `size` (height, width); who is inside."""
-    found, depth = project(points, matrices.intrinsic_cv, matrices.extrinsic_cv)
-    pixels = found * np.array([size[1] / recorded[1], size[0] / recorded[0]])
+    """Pixels of world points in pictures stretched to `size` (height, width); who is inside."""
+    found, depth = project(points, matrices.intrinsics, matrices.extrinsics)
+    pixels = found * np.array([size[1] / matrices.size[1], size[0] / matrices.size[0]])
     return pixels, (pixels >= 0).all(1) & (pixels < [size[1], size[0]]).all(1) & (depth > 0)
 
 
@@ -77,9 +75,9 @@ def label_episode(
 
     `dataset` must have been opened with action_space="measured_poses".
     """
-    episode, matrices = dataset[index], dataset.camera_matrices(index)
-    if camera not in matrices:
-        raise ValueError(f"{episode.source}: no matrices of camera {camera!r}, got {sorted(matrices)}")
+    episode = dataset[index]
+    if camera not in episode.cameras:
+        raise ValueError(f"{episode.source}: no matrices of camera {camera!r}, got {sorted(episode.cameras)}")
     poses, reader = episode.robot_states, find_camera(episode, camera)
     assert poses is not None
     assert episode.action_space == "measured_poses", episode.action_space
@@ -93,7 +91,7 @@ def label_episode(
     pixels, is_visible = np.zeros((len(poses), len(POINTS), 2)), np.zeros((len(poses), len(POINTS)), bool)
     for point in range(len(POINTS)):
         pixels[:, point], is_visible[:, point] = in_picture(
-            np.nan_to_num(places[:, point]), matrices[camera], reader.size, size
+            np.nan_to_num(places[:, point]), episode.cameras[camera], size
         )
     is_known = ~np.isnan(places).any(2)
     return LabeledFrames(
@@ -115,11 +113,10 @@ def object_in_frames(
         return None
     if path is None:
         return None
-    dataset = RobotwinDataset(episode_file, cameras=(camera,))
-    matrices, recorded = dataset.camera_matrices(0)[camera], dataset[0].frames[camera].size
-    if len(path) != len(matrices.intrinsic_cv):
+    episode = RobotwinDataset(episode_file, cameras=(camera,))[0]
+    if len(path) != episode.num_frames:
         return None
-    pixels, is_visible = in_picture(path, matrices, recorded, size)
+    pixels, is_visible = in_picture(path, episode.cameras[camera], size)
     return pixels[list(frames)], is_visible[list(frames)]
 
 
