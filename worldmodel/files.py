@@ -137,10 +137,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def read_into(module: nn.Module, path: Path) -> None:
-    """Load the weights of a module, all of them and nothing else."""
-    tensors, expected = read_tensors(path), module.state_dict()
-    differing = sorted(expected.keys() ^ tensors.keys())
+def read_into(module: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:
+    """Load the weights of a module, all of them and nothing else.
+
+    Weights whose names begin with one of `optional` may be in the file alone, and are left there, or in the
+    module alone, and stay as they are.
+    """
+    expected = module.state_dict()
+    tensors = {
+        name: tensor
+        for name, tensor in read_tensors(path).items()
+        if name in expected or not name.startswith(optional)
+    }
+    differing = sorted(name for name in expected.keys() ^ tensors.keys() if not name.startswith(optional))
     if differing:
         raise ValueError(f"{path} does not fit its config: {differing[:3]} are on one side only")
     for name, tensor in tensors.items():
@@ -148,7 +157,7 @@ def read_into(module: nn.Module, path: Path) -> None:
             raise ValueError(
                 f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}"
             )
-    module.load_state_dict(tensors)
+    module.load_state_dict(tensors, strict=not optional)
 
 
 def fingerprint(folder: Path, suffixes: tuple[str, ...] = (".safetensors", ".json", ".yaml")) -> str:

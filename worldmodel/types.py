@@ -136,10 +136,10 @@ class PoseTrack:
     # (x, y, z, 1) of the world -> (u depth, v depth, depth); u, v in [0, 1] span the picture of the clip
     projections: Float[Tensor, "*b n 3 4"]
 
-    def to(self, device: torch.device | str) -> "PoseTrack":
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "PoseTrack":
         """The same track on another device."""
         return PoseTrack(
-            self.poses.to(device, non_blocking=True), self.projections.to(device, non_blocking=True)
+            *(part.to(device, non_blocking=non_blocking) for part in (self.poses, self.projections))
         )
 
 
@@ -171,7 +171,7 @@ class ClipBatch:
     def to(self, device: torch.device | str) -> "ClipBatch":
         """The same batch on another device."""
         moved = {
-            name: value.to(device) if isinstance(value, PoseTrack) else value.to(device, non_blocking=True)
+            name: value.to(device, non_blocking=True)
             for name in ("robot_actions", "action_mask", "embodiment", "frames", "latents", "pose_track")
             if (value := getattr(self, name)) is not None
         }

@@ -126,11 +126,15 @@ def resize_frames(
     return frames.contiguous()
 
 
-def _crop_to_aspect(frames: Tensor, ratio: float) -> Tensor:
-    height, width = frames.shape[-2:]
+def crop_box(height: int, width: int, ratio: float) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of the largest part around the center whose height / width is `ratio`."""
     new_height, new_width = min(height, round(width * ratio)), min(width, round(height / ratio))
-    top, left = (height - new_height) // 2, (width - new_width) // 2
-    return frames[..., top : top + new_height, left : left + new_width]
+    return (height - new_height) // 2, (width - new_width) // 2, new_height, new_width
+
+
+def _crop_to_aspect(frames: Tensor, ratio: float) -> Tensor:
+    top, left, height, width = crop_box(frames.shape[-2], frames.shape[-1], ratio)
+    return frames[..., top : top + height, left : left + width]
 
 
 def _positions(count: int, ratio: float) -> np.ndarray:

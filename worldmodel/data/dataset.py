@@ -15,8 +15,9 @@ from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.latents import LatentTable
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.pose_tracks import clip_pose_track
 from worldmodel.data.splits import Split, SplitConfig
-from worldmodel.types import Clip, ClipBatch, Episode, EpisodeSource
+from worldmodel.types import Clip, ClipBatch, Episode, EpisodeSource, PoseTrack
 
 MAX_OPEN_EPISODES = 8  # per process; an open episode holds a file handle and its small arrays
 
@@ -32,6 +33,7 @@ class ClipDataset(Dataset[Clip]):
         latents: LatentTable | None = None,  # cached latents; episodes without them are left out
         with_frames: bool | None = None,  # decode frames too; none: only when there are no latents
         on_bad: OnBad = "stop",
+        with_poses: bool = False,  # pose tracks too; cached latents must have been built with them
     ) -> None:
         records = [r for r in index.of(split) if latents is None or (r.source, r.episode) in latents.paths]
         if not records:
@@ -40,7 +42,7 @@ class ClipDataset(Dataset[Clip]):
         self.index, self.split, self.normalizer, self.latents = index, split, normalizer, latents
         self.with_frames = latents is None if with_frames is None else with_frames
         assert self.with_frames or latents is not None, "a clip has frames, latents or both"
-        self.on_bad = on_bad
+        self.on_bad, self.with_poses = on_bad, with_poses
         self.records = records
         self.skipped: list[BadEpisode] = []  # clips found unreadable by this process
         self._ends = np.cumsum([len(record.starts) for record in records])
@@ -74,12 +76,16 @@ class ClipDataset(Dataset[Clip]):
         frames: Tensor | None = None
         latents: Tensor | None = None
         names: tuple[str, ...] | None = None  # cached latents carry none
+        track: PoseTrack | None = None
         if self.latents is not None:
             latents, robot_actions = self.latents.read(record, clip)
+            track = self.latents.read_pose_track(record, clip) if self.with_poses else None
         if self.with_frames:
-            episode = self._episode(record)
-            frames, robot_actions = cut_clip(episode, record.starts[clip], self.index.config)
+            episode, start = self._episode(record), record.starts[clip]
+            frames, robot_actions = cut_clip(episode, start, self.index.config)
             names = episode.action_names
+            if self.with_poses and track is None:
+                track = clip_pose_track(episode, start, robot_actions, self.index.config)
         return Clip(
             robot_actions=self.normalizer.normalize(robot_actions, record.embodiment, names),
             action_mask=self.normalizer.mask(record.embodiment),
@@ -87,6 +93,7 @@ class ClipDataset(Dataset[Clip]):
             source=f"{record.file}#{record.starts[clip]}",
             frames=frames,
             latents=latents,
+            pose_track=track,
         )
 
     def _episode(self, record: EpisodeRecord) -> Episode:
@@ -119,6 +126,7 @@ def collate_clips(clips: Sequence[Clip]) -> ClipBatch:
         sources=tuple(clip.source for clip in clips),
         frames=_stacked([clip.frames for clip in clips]),
         latents=_stacked([clip.latents for clip in clips]),
+        pose_track=_stacked_tracks([clip.pose_track for clip in clips]),
     )
 
 
@@ -129,6 +137,7 @@ def build_clip_dataset(
     splits: SplitConfig | None = None,
     normalizer: ActionNormalizer | None = None,  # none: fitted to the training split of these sources
     on_bad: OnBad = "stop",
+    with_poses: bool = False,  # pose tracks beside the actions
 ) -> ClipDataset:
     """Index and dataset in one call, for when a single split is wanted; share an index to get several.
 
@@ -141,17 +150,15 @@ def build_clip_dataset(
         ((17, 3, 32, 32), (16, 14))
     """
     index = index_episodes(sources, config, splits, on_bad)
-    return ClipDataset(index, split, normalizer or index.normalizer(), on_bad=on_bad)
+    normalizer = normalizer or index.normalizer()
+    return ClipDataset(index, split, normalizer, on_bad=on_bad, with_poses=with_poses)
 
 
 def check_action_names(
     index: EpisodeIndex, records: Sequence[EpisodeRecord], normalizer: ActionNormalizer
 ) -> None:
     """Refuse a robot whose actions are not those that the scales were taken from."""
-    firsts: dict[tuple[int, str], EpisodeRecord] = {}
-    for record in records:
-        firsts.setdefault((record.source, record.embodiment), record)
-    for record in firsts.values():
+    for record in _first_of_each_robot(records):
         # The index has compared all training episodes of an embodiment with each other, and no others.
         if record.split == "train" and record.embodiment in index.stats:
             known = index.stats[record.embodiment]
@@ -164,6 +171,31 @@ def check_action_names(
             normalizer.check_space(record.embodiment, space)
         except ValueError as error:
             raise ValueError(_naming(record, error)) from error
+
+
+def check_pose_tracks(index: EpisodeIndex, records: Sequence[EpisodeRecord]) -> None:
+    """Refuse data whose actions are no poses, or whose camera is not described."""
+    for record in _first_of_each_robot(records):
+        episode = index.open(record)
+        clip_pose_track(episode, record.starts[0], episode.robot_actions[:1], index.config)
+
+
+def _first_of_each_robot(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
+    """One episode of every robot in every dataset."""
+    firsts: dict[tuple[int, str], EpisodeRecord] = {}
+    for record in records:
+        firsts.setdefault((record.source, record.embodiment), record)
+    return list(firsts.values())
+
+
+def _stacked_tracks(tracks: list[PoseTrack | None]) -> PoseTrack | None:
+    present = [track for track in tracks if track is not None]
+    assert len(present) in (0, len(tracks)), "clips of one batch either all have it or none has"
+    if not present:
+        return None
+    return PoseTrack(
+        torch.stack([track.poses for track in present]), torch.stack([track.projections for track in present])
+    )
 
 
 def _stacked(tensors: list[Tensor | None]) -> Tensor | None:

@@ -1,8 +1,9 @@
 """The latent cache: each clip goes through the frozen VAE once and is read from mapped files ever after.
 
 One safetensors shard per episode holds `latents` [n c f h w] and the raw `robot_actions` [n t-1 a] of its n
-clips, so reading a cached clip never opens the episode. A shard's name is a hash of the episode's content,
-the clip settings, the VAE and the number type: whatever changes, a new shard is made; old ones can go.
+clips, and their pose tracks if a model draws them, so reading a cached clip never opens the episode. A
+shard's name is a hash of the episode's content, the clip settings, the VAE and the number type: whatever
+changes, a new shard is made; old ones can go.
 
 The VAE is causal: the latents of frames 8..24 are not a slice of those of frames 0..24. So the cache holds
 each clip apart, and a smaller `step` costs disk in proportion. A clip takes 2 c f h w bytes in float16, which
@@ -34,14 +35,16 @@ from torch import Tensor, nn
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
+from worldmodel.data.pose_tracks import clip_pose_track
 from worldmodel.files import write_tensors
-from worldmodel.types import Episode, evenly_spread, num_latent_frames
+from worldmodel.types import Episode, PoseTrack, evenly_spread, num_latent_frames
 
 EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
 MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a time
 CUT_VERSION = (
     1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
 )
+POSE_VERSION = 1  # of what is kept of poses; shards without them have names of their own
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
 # What reading a missing or damaged shard may raise.
 BROKEN = (SafetensorError, OSError, KeyError, RuntimeError)
@@ -55,24 +58,31 @@ class LatentTable:
     built: int = 0  # shards this process encoded, corrupt ones included
     repaired: int = 0  # of those, shards that existed but were corrupt
     skipped: tuple[BadEpisode, ...] = ()
-    _open: OrderedDict[str, tuple[Tensor, np.ndarray]] = field(default_factory=OrderedDict, repr=False)
+    _open: OrderedDict[str, dict[str, Tensor]] = field(default_factory=OrderedDict, repr=False)
 
     def read(
         self, record: EpisodeRecord, clip: int
     ) -> tuple[Float[Tensor, "c f h w"], Float[np.ndarray, "n a"]]:
         """Latents (a view of the mapped file) and raw robot actions of one clip."""
+        tensors = self._shard(record)
+        return tensors["latents"][clip], tensors["robot_actions"][clip].numpy()
+
+    def read_pose_track(self, record: EpisodeRecord, clip: int) -> PoseTrack:
+        """The pose track of one clip; only of a cache that was built with them."""
+        tensors = self._shard(record)
+        return PoseTrack(tensors["poses"][clip], tensors["projections"][clip])
+
+    def _shard(self, record: EpisodeRecord) -> dict[str, Tensor]:
         path = self.paths[record.source, record.episode]
         if path not in self._open:
             try:
-                tensors, _ = _read_shard(Path(path))
-                self._open[path] = tensors["latents"], tensors["robot_actions"].numpy()
+                self._open[path], _ = _read_shard(Path(path))
             except BROKEN as error:
                 raise ValueError(f"{path}: broken latents of {record.file}, build the cache again") from error
             if len(self._open) > MAX_OPEN_SHARDS:
                 self._open.popitem(last=False)
         self._open.move_to_end(path)
-        latents, robot_actions = self._open[path]
-        return latents[clip], robot_actions[clip]
+        return self._open[path]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}
@@ -82,10 +92,15 @@ class LatentCache:
     """Builds and checks the shards of one VAE below one folder."""
 
     def __init__(
-        self, root: str, vae_id: str, dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+        self,
+        root: str,
+        vae_id: str,
+        dtype: Literal["float16", "bfloat16", "float32"] = "float16",
+        *,
+        with_poses: bool = False,  # keep pose tracks beside the latents
     ) -> None:
         self.folder = Path(root) / hashlib.sha256(vae_id.encode()).hexdigest()[:12]
-        self.vae_id, self.dtype = vae_id, dtype
+        self.vae_id, self.dtype, self.with_poses = vae_id, dtype, with_poses
 
     def build(
         self,
@@ -126,6 +141,8 @@ class LatentCache:
             "offsets": clip_offsets(episode.fps, config).tolist(),
             "clip": {name: asdict(config)[name] for name in ("height", "width", "aspect", "camera", "merge")},
         }
+        if self.with_poses:
+            described["pose_track"] = POSE_VERSION
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
         return self.folder / key[:2] / f"{key}.safetensors"
 
@@ -155,7 +172,7 @@ class _Builder:
         return True
 
     def _encode_episode(self, episode: Episode, record: EpisodeRecord) -> dict[str, Tensor]:
-        latents, actions = [], []
+        latents, actions, tracks = [], [], []
         for first in range(0, len(record.starts), self.batch_size):
             starts = record.starts[first : first + self.batch_size]
             clips = [cut_clip(episode, start, self.index.config) for start in starts]
@@ -164,7 +181,14 @@ class _Builder:
                 encoded = self.encode(frames.float().div_(127.5).sub_(1))
             latents.append(self._stored(encoded, len(starts), record))
             actions += [torch.from_numpy(robot_actions) for _, robot_actions in clips]
-        return {"latents": torch.cat(latents), "robot_actions": torch.stack(actions).double()}
+            if self.cache.with_poses:
+                cut = zip(starts, clips, strict=True)
+                tracks += [clip_pose_track(episode, at, raw, self.index.config) for at, (_, raw) in cut]
+        tensors = {"latents": torch.cat(latents), "robot_actions": torch.stack(actions).double()}
+        if tracks:
+            tensors["poses"] = torch.stack([track.poses for track in tracks])
+            tensors["projections"] = torch.stack([track.projections for track in tracks])
+        return tensors
 
     def _stored(self, encoded: Tensor, count: int, record: EpisodeRecord) -> Tensor:
         num_latents = num_latent_frames(self.index.config.num_frames)

@@ -149,6 +149,10 @@ class ActionNormalizer:
         self._stats_of(embodiment)
         return self.embodiments.index(embodiment)
 
+    def names_of(self, embodiment: str) -> tuple[str, ...]:
+        """Names of its action dimensions."""
+        return self._stats_of(embodiment).names
+
     def mask(self, embodiment: str) -> Bool[Tensor, " a"]:
         """True where the embodiment has the dimension, False in the padding."""
         return torch.arange(self.width) < len(self._stats_of(embodiment).names)
@@ -176,9 +180,14 @@ class ActionNormalizer:
             raise ValueError(
                 f"actions of {embodiment!r}: expected width {self.width}, got {robot_actions.shape[-1]}"
             )
-        low, high = self._bounds_of(embodiment)
-        scaled = robot_actions[..., : len(low)].detach().cpu().double().numpy()
-        return low + (scaled + 1) / 2 * (high - low)
+        return self.denormalize_tensor(robot_actions.detach().cpu().double(), embodiment).numpy()
+
+    def denormalize_tensor(
+        self, robot_actions: Float[Tensor, "*n a"], embodiment: str
+    ) -> Float[Tensor, "*n raw"]:
+        """The same as a tensor of its own type and device, through which gradients flow."""
+        low, high = (robot_actions.new_tensor(bound) for bound in self._bounds_of(embodiment))
+        return low + (robot_actions[..., : len(low)] + 1) / 2 * (high - low)
 
     def outside(self, robot_actions: Float[np.ndarray, "*n raw"], embodiment: str) -> float:
         """Fraction of values beyond twice the known range: near 0 for matching data, large if mis-scaled."""

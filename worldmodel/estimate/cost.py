@@ -22,7 +22,7 @@ from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.model import DTYPES, WorldModel
 from worldmodel.models.world_model.wan import load_wan
 from worldmodel.objectives.world_model import world_model_step
-from worldmodel.types import ClipBatch
+from worldmodel.types import ClipBatch, PoseTrack
 
 GIB = 2**30
 # Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
@@ -284,8 +284,13 @@ def _step(run: RunShape, model: WorldModel) -> Tensor:
         sources=("traced",) * batch,
         frames=torch.zeros(shape, dtype=torch.uint8) if needs_frames else None,
         latents=torch.zeros(batch, contract.latent_channels, *contract.latent_grid),
+        pose_track=_still_hands(batch, contract.num_frames - 1) if run.model.draws_poses else None,
     )
     return world_model_step(model, clips, torch.Generator()).total
+
+
+def _still_hands(batch: int, transitions: int) -> PoseTrack:
+    return PoseTrack(torch.zeros(batch, transitions, 16), torch.zeros(batch, transitions, 3, 4))
 
 
 def _size(parameter: Tensor) -> int:

@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxtyping import Bool, Float
+import numpy as np
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from worldmodel.data.clips import clip_offsets, cut_clip
+from worldmodel.data.cameras import choose_camera
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.pose_tracks import clip_projections
 from worldmodel.data.splits import SplitConfig
 from worldmodel.models.world_model.config import FrameContract
-from worldmodel.types import EpisodeSource, evenly_spread, to_unit_range
+from worldmodel.types import Episode, EpisodeSource, evenly_spread, to_unit_range
 
 MAX_OUTSIDE = 0.3  # share of action values beyond twice the known range: more is another unit or robot
 
@@ -43,6 +46,8 @@ class HeldOutClip:
     mask: Bool[Tensor, " a"]  # False in the padding
     names: tuple[str, ...]  # of the robot's own dimensions
     recorded: tuple[int, ...]  # number of each frame in the recording
+    unclipped: Float[Tensor, "n a"]  # the actions where they leave [-1, 1] too: nothing of them is lost
+    projections: Float[Tensor, "n 3 4"] | None  # from the world into the pictures; None: not known
 
 
 class HeldOutClips:
@@ -87,6 +92,7 @@ class HeldOutClips:
                 f"{record.file}: {outside:.0%} of the actions are beyond twice the range that the model "
                 f"knows of {robot!r}: other units, or another robot?"
             )
+        recorded = start + clip_offsets(episode.fps, self.index.config)
         return HeldOutClip(
             uid=record.uid,
             source=record.file,
@@ -97,7 +103,9 @@ class HeldOutClips:
             actions=actions,
             mask=self.normalizer.mask(robot),
             names=episode.action_names,
-            recorded=tuple((start + clip_offsets(episode.fps, self.index.config)).tolist()),
+            recorded=tuple(recorded.tolist()),
+            unclipped=self.normalizer.normalize(raw, robot, clip=False),
+            projections=_projections(episode, self.index.config, recorded),
         )
 
     def partner(self, number: int) -> int | None:
@@ -127,6 +135,15 @@ def held_out_clips(
     if config.episodes:
         records = tuple(records[number] for number in evenly_spread(len(records), config.episodes))
     return HeldOutClips(index, normalizer, records, config.clips_per_episode)
+
+
+def _projections(
+    episode: Episode, config: ClipConfig, recorded: Int[np.ndarray, " t"]
+) -> Float[Tensor, "n 3 4"] | None:
+    camera = episode.cameras.get(choose_camera(episode, config.camera).name)
+    if camera is None:
+        return None
+    return clip_projections(camera, recorded[1:], (config.height, config.width), config.aspect)
 
 
 def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_space: str = "") -> None:

@@ -7,18 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import num_video_frames
+from worldmodel.types import PoseTrack, num_video_frames
 
 Drive = Literal["robot", "latent"]  # robot actions, or latent actions inferred from the true video (lacg)
 
 
 class Predict(Protocol):
-    """(given frames, actions or None, frames in all, seed) -> video that begins with the given frames.
+    """(given frames, actions or None, frames in all, seed, clip) -> video that begins with the given frames.
 
-    Every sample of the batch gets the same noise, so that videos differ by their actions alone.
+    Every sample of the batch gets the same noise, so that videos differ by their actions alone. The clip is
+    where the frames come from: whose actions they are, and which camera saw it.
     """
 
     def __call__(
@@ -27,6 +29,7 @@ class Predict(Protocol):
         actions: Float[Tensor, "b n u"] | None,
         num_frames: int,
         seed: int,
+        clip: HeldOutClip,
     ) -> Float[Tensor, "b t 3 H W"]: ...
 
 
@@ -48,9 +51,13 @@ class ModelPredictor:
         actions: Float[Tensor, "b n u"] | None,
         num_frames: int,
         seed: int,
+        clip: HeldOutClip | None = None,
     ) -> Float[Tensor, "b t 3 H W"]:
-        """See Predict."""
+        """See Predict; only a model that draws poses needs the clip."""
         is_latent = self.drive == "latent"
+        track = None
+        if actions is not None and clip is not None and self.draws_poses:
+            track, actions = self._pose_track(actions, clip), actions.clamp(-1, 1)
         rollout = self.pipeline.rollout(
             given,
             robot_actions=None if is_latent else actions,
@@ -58,8 +65,23 @@ class ModelPredictor:
             num_frames=num_frames,
             num_inference_steps=self.num_inference_steps,
             generator=[torch.Generator().manual_seed(seed) for _ in given],
+            pose_track=track,
         )
         return rollout.frames.cpu()
+
+    @property
+    def draws_poses(self) -> bool:
+        """Whether the model draws the poses that it is told."""
+        return self.pipeline.model.config.draws_poses
+
+    def _pose_track(self, actions: Float[Tensor, "b n a"], clip: HeldOutClip) -> PoseTrack:
+        """The poses that these actions mean, whatever was done to them, seen by the camera of the clip."""
+        if clip.projections is None:
+            raise ValueError(f"{clip.source}: the model draws poses, but the data do not describe the camera")
+        raw = self.pipeline.model.normalizer.denormalize_tensor(actions, clip.embodiment)
+        return PoseTrack(
+            pose_columns(raw, clip.names), clip.projections.expand(len(actions), *clip.projections.shape)
+        )
 
     @property
     def num_given(self) -> int:
@@ -69,7 +91,8 @@ class ModelPredictor:
     def commands(self, clip: HeldOutClip) -> Float[Tensor, "n u"]:
         """What drives the model along the true video."""
         if self.drive == "robot":
-            return clip.actions
+            # Poses are drawn where they are, at the ends of the known range too.
+            return clip.unclipped if self.draws_poses else clip.actions
         model = self.pipeline.model
         return model.infer_latent_actions(clip.frames[None].to(model.text.device))[0].cpu()
 
@@ -82,22 +105,24 @@ class ModelPredictor:
 
 def predict_each(
     predict: Predict,
-    given: Float[Tensor, "g 3 H W"],
+    clip: HeldOutClip,
     commands: Mapping[str, Float[Tensor, "n u"] | None],
-    num_frames: int,
     *,
+    num_given: int,
     seed: int,
     max_batch: int,
 ) -> dict[str, Float[Tensor, "t 3 H W"]]:
-    """The video of every command from the same first frames, with the same noise; None: no actions."""
+    """The video of every command from the clip's first frames, with the same noise; None: no actions."""
     videos: dict[str, Tensor] = {}
+    given, num_frames = clip.frames[:num_given], len(clip.frames)
     told = [(name, actions) for name, actions in commands.items() if actions is not None]
     for first in range(0, len(told), max_batch):
         names, actions = zip(*told[first : first + max_batch], strict=True)
-        batch = predict(given.expand(len(names), *given.shape), torch.stack(actions), num_frames, seed)
+        starts = given.expand(len(names), *given.shape)
+        batch = predict(starts, torch.stack(actions), num_frames, seed, clip)
         videos.update(zip(names, batch, strict=True))
     untold = [name for name, actions in commands.items() if actions is None]
     if untold:
-        alone = predict(given[None], None, num_frames, seed)[0]
+        alone = predict(given[None], None, num_frames, seed, clip)[0]
         videos.update(dict.fromkeys(untold, alone))
     return {name: videos[name] for name in commands}

@@ -20,7 +20,7 @@ from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, PoseTrack, num_video_frames
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
 def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:
     clip = _noisy_clip(model, batch, generator)
     actions, terms = _action_condition(model, batch, generator)
-    embedding, text = model.interface(actions, clip.missing), model.text_context()
+    embedding = model.interface(actions, clip.missing, _pose_track(model, batch))
+    text = model.text_context()
 
     def generate(noisy: Tensor) -> FdmOutput:
         output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text, view=clip.view)
@@ -175,6 +176,16 @@ def _latent_drive(
     target = posterior.mean[:, current:].detach()
     terms["controller"] = (weights.controller_weight, F.mse_loss(controlled, target))
     return latent_actions, Terms(terms, metrics)
+
+
+def _pose_track(model: WorldModel, batch: ClipBatch) -> PoseTrack | None:
+    if not model.config.draws_poses:
+        return None
+    if batch.pose_track is None:
+        raise ValueError(
+            f"action_path adaln+pose_maps needs clips with pose tracks, got none: {batch.sources[0]}, ..."
+        )
+    return batch.pose_track
 
 
 def _frames_of(batch: ClipBatch, need: str) -> UInt8[Tensor, "b t 3 H W"]:

@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.data.pose_tracks import clip_projections, pose_columns
 from worldmodel.models.world_model.action_interface import ActionEmbedding
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.types import CameraMatrices, PoseTrack
 
 
 class ActionConditions:
@@ -24,9 +26,12 @@ class ActionConditions:
         robot_actions: Float[Tensor, "b n a"] | None = None,
         latent_actions: Float[Tensor, "b n k"] | None = None,
         num_frames: int | None = None,
+        pose_track: PoseTrack | None = None,
     ) -> None:
         _check_choice(model, robot_actions, latent_actions)
+        _check_track(model, robot_actions, pose_track)
         self.model, self.robot_actions, self.latent_actions = model, robot_actions, latent_actions
+        self.pose_track = pose_track
         self.num_frames = _length(latent_actions if robot_actions is None else robot_actions, num_frames)
         self._past: Tensor | None = None  # latent actions that led to the recent frames
 
@@ -43,7 +48,14 @@ class ActionConditions:
         missing[:, 1 : 1 + has_jump] = True
         if self.robot_actions is None and self.latent_actions is None:
             missing[:] = True
-        return self.model.interface(actions, missing)
+        return self.model.interface(actions, missing, self._track(num_known - recent.shape[1], recent))
+
+    def _track(self, start: int, recent: Float[Tensor, "b t 3 H W"]) -> PoseTrack | None:
+        if self.pose_track is None:
+            return None
+        length, parts = self.model.contract.num_frames - 1, self.pose_track
+        projections = _window(parts.projections.flatten(2), start, length).unflatten(2, (3, 4))
+        return PoseTrack(_window(parts.poses, start, length).to(recent), projections.to(recent))
 
     def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"]:
         length = self.model.contract.num_frames - 1
@@ -79,6 +91,46 @@ def normalize_actions(
     return torch.stack(
         [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
     )
+
+
+def pose_track_for(
+    model: WorldModel,
+    robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
+    embodiments: Sequence[str],
+    cameras: CameraMatrices | Sequence[CameraMatrices],
+    *,
+    first_frame: int = 0,
+) -> PoseTrack:
+    """The track of raw actions, for a model that draws poses.
+
+    Args:
+        model: knows the names of the actions and how its pictures are cut.
+        robot_actions: in the robot's own units.
+        embodiments: one for each sample.
+        cameras: for all samples, or one for each; static, or with one matrix per frame of the video.
+        first_frame: of the video, which action 0 leads on from.
+    """
+    raw, contract = torch.as_tensor(robot_actions), model.contract
+    each = [cameras] * len(raw) if isinstance(cameras, CameraMatrices) else list(cameras)
+    if len(each) != len(raw):
+        raise ValueError(f"expected one camera for all samples or {len(raw)}, one for each, got {len(each)}")
+    frames = range(first_frame + 1, first_frame + 1 + raw.shape[1])
+    size = contract.height, contract.width
+    names = [model.normalizer.names_of(embodiment) for embodiment in embodiments]
+    return PoseTrack(
+        torch.stack([pose_columns(row, known) for row, known in zip(raw, names, strict=True)]),
+        torch.stack([clip_projections(camera, frames, size, contract.aspect) for camera in each]),
+    )
+
+
+def _check_track(
+    model: WorldModel, robot_actions: Float[Tensor, "b n a"] | None, pose_track: PoseTrack | None
+) -> None:
+    if model.config.draws_poses and robot_actions is not None and pose_track is None:
+        raise ValueError(
+            "this model draws hand poses into the picture (action_path adaln+pose_maps) and has to know the "
+            "camera: pass cameras=episode.cameras[name] to the pipeline, or a pose_track to rollout"
+        )
 
 
 def _window(actions: Float[Tensor, "b n u"], start: int, length: int) -> Float[Tensor, "b length u"]:

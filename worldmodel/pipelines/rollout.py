@@ -18,11 +18,11 @@ from torch import Tensor
 
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions
+from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions, pose_track_for
 from worldmodel.pipelines.chunk_stream import ChunkStream, StepActions
 from worldmodel.pipelines.sampling import Generators, continue_clip, evaluation_mode
 from worldmodel.pipelines.session import RawActions, Session
-from worldmodel.types import RolloutResult, num_video_frames, to_unit_range
+from worldmodel.types import CameraMatrices, PoseTrack, RolloutResult, num_video_frames, to_unit_range
 
 
 class RolloutPipeline:
@@ -55,6 +55,7 @@ class RolloutPipeline:
         fps: float | None = None,
         camera: str | None = None,
         action_names: Sequence[str] | None = None,
+        cameras: CameraMatrices | Sequence[CameraMatrices] | None = None,
     ) -> RolloutResult:
         """Continue the given frames under actions.
 
@@ -70,12 +71,16 @@ class RolloutPipeline:
             fps: rate of frames and actions; refused when it is not the model's.
             camera: refused when it is not the model's.
             action_names: one per action dimension; refused when they are not the embodiment's.
+            cameras: matrices of the camera, for a model that draws poses (`adaln+pose_maps`): for all samples
+                or one for each, static or with a matrix for every frame of the video.
         """
         self.model.contract.check(fps=fps, camera=camera)
-        normalized = None
+        normalized = pose_track = None
         if robot_actions is not None:
             names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
             normalized = normalize_actions(self.model, robot_actions, names, action_names)
+            if self.model.config.draws_poses and cameras is not None:
+                pose_track = pose_track_for(self.model, robot_actions, names, cameras)
         return self.rollout(
             frames,
             robot_actions=normalized,
@@ -84,6 +89,7 @@ class RolloutPipeline:
             num_inference_steps=num_inference_steps,
             generator=generator,
             anchor=anchor,
+            pose_track=pose_track,
         )
 
     @torch.no_grad()
@@ -125,9 +131,10 @@ class RolloutPipeline:
         num_inference_steps: int = 8,
         generator: Generators | None = None,
         anchor: bool = False,
+        pose_track: PoseTrack | None = None,
     ) -> RolloutResult:
         """As `__call__`, for robot actions that are normalized and padded, as those of a ClipBatch are."""
-        conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames)
+        conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames, pose_track)
         given = frames.to(self.model.text.device)
         given = to_unit_range(given)
         with evaluation_mode(self.model):

@@ -172,10 +172,12 @@ def cache_latents(
     vae: VideoAutoencoder,
     *,
     part: slice = slice(None),
+    with_poses: bool = False,
     with_progress: bool = False,
 ) -> LatentTable:
     """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
-    cache = LatentCache(config.latents, module_identity(vae, dict(vae.config)), config.latents_dtype)  # type: ignore[arg-type]
+    identity = module_identity(vae, dict(vae.config))  # type: ignore[arg-type]
+    cache = LatentCache(config.latents, identity, config.latents_dtype, with_poses=with_poses)  # type: ignore[arg-type]
     records = index.records[part]
     with tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar:
         return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=bar.update)
@@ -198,6 +200,8 @@ def open_clips(
     normalizer: ActionNormalizer,
     latents: LatentTable | None,
     with_frames: bool,
+    with_poses: bool = False,
 ) -> ClipDataset:
     """The clips of one split, with frames where they are needed or where there are no latents."""
-    return ClipDataset(index, split, normalizer, latents, with_frames or latents is None, config.on_bad)
+    with_frames = with_frames or latents is None
+    return ClipDataset(index, split, normalizer, latents, with_frames, config.on_bad, with_poses)

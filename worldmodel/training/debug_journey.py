@@ -38,6 +38,7 @@ CONFIGS = PRESETS / "debug"
 REGIMES = {
     "no_action": ["model.regime=no_action"],
     "acg": ["model.regime=acg"],
+    "acg+poses": ["model.action_path=adaln+pose_maps", "data.action_space=pose_commands"],
     "acg+exact": ["model.regime=acg", "model.mcl.mode=exact"],
     "lacg": ["model.regime=lacg"],
     "lacg+exact": ["model.regime=lacg", "model.mcl.mode=exact"],
@@ -95,6 +96,7 @@ def roll_out(data: DataConfig, folder: Path) -> float:
         generator=torch.Generator().manual_seed(0),
         fps=episode.fps,
         action_names=episode.action_names,
+        cameras=episode.cameras.get(model.contract.camera),
     )
     real, made = to_unit_range(frames), rollout.frames[0]
     write_video(folder / "rollout.mp4", iter(side_by_side(real, made)), model.contract.fps)

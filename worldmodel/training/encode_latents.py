@@ -50,7 +50,8 @@ def encode_all(config: TrainConfig, num_processes: int) -> int:
     num_episodes = len(open_index(config.data).records)
     if num_processes == 1:
         vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
-        return cache_latents(config.data, open_index(config.data), vae, with_progress=True).built
+        index, with_poses = open_index(config.data), config.model.draws_poses
+        return cache_latents(config.data, index, vae, with_poses=with_poses, with_progress=True).built
     context = multiprocessing.get_context("spawn")
     devices = context.SimpleQueue()
     num_gpus = torch.cuda.device_count()
@@ -81,7 +82,9 @@ def _open_worker(config: TrainConfig, devices: "multiprocessing.SimpleQueue[str]
 
 def _encode_episode(number: int) -> int:
     part = slice(number, number + 1)
-    return cache_latents(_worker.config.data, _worker.index, _worker.vae, part=part).built
+    config = _worker.config
+    with_poses = config.model.draws_poses
+    return cache_latents(config.data, _worker.index, _worker.vae, part=part, with_poses=with_poses).built
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.diagnostics.actions.action_channel import action_channel, diversity_section
 from worldmodel.diagnostics.actions.action_groups import ActionGroups, group_actions, parse_groups
-from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
+from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
 from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions, world_model_diversity
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
 from worldmodel.diagnostics.mechanisms.report import mechanistic_report
@@ -61,7 +61,8 @@ def diagnose_world_model(
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
     given = batch.frames[:, : num_video_frames(model.config.history)]
-    generator = world_model_channel(model.eval(), given)
+    view = PoseView.of(model, batch)
+    generator = world_model_channel(model.eval(), given, view=view)
     embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
     names = model.normalizer.stats[embodiment].names
     found = parse_groups(groups, names) if groups else group_actions(names)
@@ -69,7 +70,8 @@ def diagnose_world_model(
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
     grouped = [index for indices in found.dimensions.values() for index in indices]
-    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed)
+    first = view and replace(view, projections=view.projections[:1])
+    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
     sections = (_group_section(found, names), *report.sections(), contrasts)
     return write_page(Page(f"Action channel of a world model, {embodiment}", "", sections), page)
 
@@ -94,12 +96,13 @@ def _contrasts(
     actions: Float[Tensor, "1 n a"],
     dimensions: Sequence[int],
     seed: int,
+    view: PoseView | None = None,
 ) -> Section:
     """GMD contrasts of the first clip, or why there are none."""
     sequences = nearby_actions(actions, dimensions, 2 * NUM_DIRECTIONS, seed=seed)
     try:
         found = world_model_diversity(
-            model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed
+            model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed, view=view
         )
     except ValueError as error:
         return Section("Mechanism diversity of the actions", (Text(f"Left out: {error}."),))
@@ -121,7 +124,8 @@ def first_clips(
     contract = model.contract
     config = contract.clip_config()
     config = replace(config, camera=camera) if camera else config
-    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer)
+    with_poses = model.config.draws_poses
+    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer, with_poses=with_poses)
     found = [clips[i] for i in range(min(len(clips), num_clips))]
     if not found:
         raise ValueError(f"{source.name}: no clip of {contract.num_frames} frames")

@@ -1,15 +1,41 @@
 """A world model as `generator(latent, actions) -> frames`, for the diagnostics of its action channel."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
 from worldmodel.diffusion.euler import euler_sample, sigma_schedule
 from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
-from worldmodel.types import num_video_frames, to_unit_range
+from worldmodel.types import ClipBatch, PoseTrack, num_video_frames, to_unit_range
+
+
+@dataclass(frozen=True)
+class PoseView:
+    """What turns normalized actions into a pose track: whose they are, and the camera of each sample."""
+
+    embodiment: str
+    projections: Float[Tensor, "b n 3 4"]
+
+    @classmethod
+    def of(cls, model: WorldModel, batch: ClipBatch) -> "PoseView | None":
+        """The view of a batch of one embodiment; None for a model that draws no poses."""
+        if not model.config.draws_poses:
+            return None
+        assert batch.pose_track is not None, "clips of a model that draws poses have pose tracks"
+        name = model.normalizer.embodiments[int(batch.embodiment[0])]
+        return cls(name, batch.pose_track.projections)
+
+    def track(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> PoseTrack:
+        """The track of these actions; one camera serves any number of samples."""
+        raw = model.normalizer.denormalize_tensor(actions, self.embodiment)
+        poses = pose_columns(raw, model.normalizer.names_of(self.embodiment))
+        return PoseTrack(poses, self.projections.to(poses).expand(len(poses), -1, -1, -1))
 
 
 def world_model_channel(
@@ -17,12 +43,14 @@ def world_model_channel(
     frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
     *,
     num_inference_steps: int = 4,
+    view: PoseView | None = None,
 ) -> VideoGenerator:
     """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
 
     Actions are normalized, one per transition from the first given frame on, and reach the model as in a
-    rollout: a latent-action model hears them through its controller, from the last given frame on. Attention
-    on CPU has no forward-mode derivative: use differences.
+    rollout: a latent-action model hears them through its controller, from the last given frame on, and a
+    model that draws poses sees them through `view`. Attention on CPU has no forward-mode derivative: use
+    differences.
     """
     num_known, recent = frames.shape[1], recent_frames(model, frames)
     with torch.no_grad():
@@ -31,7 +59,9 @@ def world_model_channel(
     level = model.config.history_noise
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
-        embedding, past = ActionConditions(model, actions).embed(num_known, recent), history.shape[2]
+        track = None if view is None else view.track(model, actions)
+        conditions = ActionConditions(model, actions, pose_track=track)
+        embedding, past = conditions.embed(num_known, recent), history.shape[2]
         sigma = history.new_full(history.shape[:1] + history.shape[2:3], level)
         future = euler_sample(
             lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator, action_diversity
-from worldmodel.diagnostics.actions.world_model_channel import recent_frames
+from worldmodel.diagnostics.actions.world_model_channel import PoseView, recent_frames
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
 from worldmodel.diffusion.flow import sigma_per_frame
 from worldmodel.mcl.features import math_attention
@@ -37,6 +37,7 @@ def world_model_diversity(
     num_directions: int = 2,
     num_points: int = 1,
     seed: int = 0,
+    view: PoseView | None = None,
 ) -> MechanismDiversity:
     """Contrasts between k action sequences behind the same frames, along random directions of the noise."""
     size = num_backbone_parameters(model)
@@ -48,7 +49,7 @@ def world_model_diversity(
     choices = torch.eye(len(robot_actions), dtype=torch.float64, device=model.text.device).unsqueeze(1)
     with math_attention(), _KeepDouble():
         return action_diversity(
-            latent_channel(model, frames, robot_actions),
+            latent_channel(model, frames, robot_actions, view),
             noise.to(choices),
             choices,
             num_directions=num_directions,
@@ -79,6 +80,7 @@ def latent_channel(
     model: WorldModel,
     frames: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
     robot_actions: Float[Tensor, "k n a"],
+    view: PoseView | None = None,
 ) -> VideoGenerator:
     """(noise[b c f h w], choice[b 1 k]) -> clean latents of the future frames, differentiable in the noise.
 
@@ -86,7 +88,8 @@ def latent_channel(
     """
     recent = recent_frames(model, frames)
     history = model.encode(recent).double()
-    actions = ActionConditions(model, robot_actions).embed(
+    track = None if view is None else view.track(model, robot_actions)
+    actions = ActionConditions(model, robot_actions, pose_track=track).embed(
         frames.shape[1], recent.expand(len(robot_actions), *recent.shape[1:])
     )
     network, text = deepcopy(model.fdm).double().requires_grad_(False), model.text_context()
@@ -104,16 +107,15 @@ def latent_channel(
 
 
 def _chosen(actions: ActionEmbedding, choice: Float[Tensor, "b k"]) -> ActionEmbedding:
-    frames, tokens, gates, maps = (
-        None if part is None else part.double()
-        for part in (actions.frames, actions.tokens, actions.gates, actions.maps)
-    )
-    assert frames is not None
+    def chosen(part: Tensor | None) -> Tensor | None:
+        return None if part is None else torch.tensordot(choice, part.double(), dims=1)
+
     return ActionEmbedding(
-        torch.tensordot(choice, frames, dims=1),
-        None if tokens is None else torch.tensordot(choice, tokens, dims=1),
-        gates,
-        None if maps is None else torch.tensordot(choice, maps, dims=1),
+        torch.tensordot(choice, actions.frames.double(), dims=1),
+        chosen(actions.tokens),
+        None if actions.gates is None else actions.gates.double(),
+        chosen(actions.maps),
+        chosen(actions.pose_maps),
     )
 
 

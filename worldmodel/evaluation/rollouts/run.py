@@ -76,9 +76,9 @@ class RolloutEvaluation:
         commands = self._commands(number, clip)
         videos = predict_each(
             self.predictor,
-            clip.frames[:num_given],
+            clip,
             commands,
-            len(clip.frames),
+            num_given=num_given,
             seed=self.config.seed + number,
             max_batch=self.config.max_batch,
         )

@@ -111,9 +111,9 @@ class SensitivityProbe:
     def _videos(
         self, clip: HeldOutClip, commands: Mapping[str, Float[Tensor, "n u"] | None], seed: int
     ) -> dict[str, Float[Tensor, "t 3 H W"]]:
-        given = clip.frames[: self.num_given]
+        max_batch = self.config.max_batch
         return predict_each(
-            self.predict, given, commands, len(clip.frames), seed=seed, max_batch=self.config.max_batch
+            self.predict, clip, commands, num_given=self.num_given, seed=seed, max_batch=max_batch
         )
 
     def _response(
@@ -160,9 +160,11 @@ def probe_model(
     """A probe for a world model on these robots; an IDM is the judge when robot actions drive."""
     predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
 
-    def predict(given: Tensor, actions: Tensor | None, num_frames: int, seed: int) -> Tensor:
+    def predict(
+        given: Tensor, actions: Tensor | None, num_frames: int, seed: int, clip: HeldOutClip
+    ) -> Tensor:
         reaching = None if actions is None else config.action_gain * actions
-        return predictor(given, reaching, num_frames, seed)
+        return predictor(given, reaching, num_frames, seed, clip)
 
     recover = action_judge(model, config.judge, embodiments) if config.drive == "robot" else None
     return SensitivityProbe(predict, predictor.num_given, config, recover), predictor

@@ -7,7 +7,7 @@ Wan turns its time embedding into the modulation of every block and of the outpu
 of them. Everything new starts at zero: an untrained interface leaves Wan bit for bit as it was.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTimeTextImageEmbedding
@@ -15,7 +15,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from worldmodel.types import FRAMES_PER_LATENT
+from worldmodel.models.world_model.pose_maps import PoseMaps
+from worldmodel.types import FRAMES_PER_LATENT, PoseTrack
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ActionEmbedding:
     maps: Float[Tensor, "b f p d"] | None = (
         None  # added to the video tokens of each latent frame, place by place
     )
+    pose_maps: Float[Tensor, "b f m h w"] | None = None  # hand poses, drawn into the picture
 
 
 class ActionInterface(nn.Module):
@@ -35,8 +37,9 @@ class ActionInterface(nn.Module):
 
     `token_gates` (layers, heads) adds a token per transition, `map_tokens` an embedding for each of the video
     tokens of a latent frame. With `action_sum` a latent frame hears all that was done since the given frame
-    beside its own transitions: where actions are motions, that is where things are by then. With `action_dim`
-    0 there is nothing to lift: every latent frame gets the null embedding.
+    beside its own transitions: where actions are motions, that is where things are by then. `pose_maps` draws
+    poses into the picture as well. With `action_dim` 0 there is nothing to lift: every latent frame gets the
+    null embedding.
     """
 
     def __init__(
@@ -48,9 +51,10 @@ class ActionInterface(nn.Module):
         token_gates: tuple[int, int] | None = None,
         map_tokens: int = 0,
         action_sum: bool = False,
+        pose_maps: PoseMaps | None = None,
     ) -> None:
         super().__init__()
-        self.action_sum = action_sum
+        self.action_sum, self.pose_maps = action_sum, pose_maps
         inputs = (FRAMES_PER_LATENT + action_sum) * action_dim
         self.null = nn.Parameter(torch.zeros(width))
         self.frame_embedder = zero_init(_mlp(inputs, hidden, width)) if action_dim else None
@@ -68,9 +72,18 @@ class ActionInterface(nn.Module):
             self.token_position = nn.Parameter(0.02 * torch.randn(FRAMES_PER_LATENT, width))
 
     def forward(
-        self, actions: Float[Tensor, "b n a"], missing: Bool[Tensor, "b f"] | None = None
+        self,
+        actions: Float[Tensor, "b n a"],
+        missing: Bool[Tensor, "b f"] | None = None,
+        pose_track: PoseTrack | None = None,
     ) -> ActionEmbedding:
         """`missing` marks the latent frames whose actions are unknown; frame 0 is always one of them."""
+        embedding = self._embed(actions, missing)
+        if self.pose_maps is None or pose_track is None:
+            return embedding
+        return replace(embedding, pose_maps=self.pose_maps(pose_track, missing))
+
+    def _embed(self, actions: Float[Tensor, "b n a"], missing: Bool[Tensor, "b f"] | None) -> ActionEmbedding:
         groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))

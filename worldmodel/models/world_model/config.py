@@ -12,6 +12,7 @@ from worldmodel.models.world_model.wan import WanConfig
 from worldmodel.types import num_latent_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
+ActionPath = Literal["adaln", "adaln+tokens", "adaln+map", "adaln+pose_maps"]
 Dtype = Literal["float32", "bfloat16"]
 
 
@@ -62,12 +63,16 @@ class WorldModelConfig:
     prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
     prediction: Prediction = "velocity"  # what the network predicts; clean for small nets from scratch
     # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
-    # for small nets from scratch, tied to one latent grid
-    action_path: Literal["adaln", "adaln+tokens", "adaln+map"] = "adaln"  # how actions reach the backbone
+    # for small nets from scratch, tied to one latent grid; pose_maps: hand poses drawn into the picture, for
+    # actions that are poses and cameras whose matrices are known
+    action_path: ActionPath = "adaln"  # how actions reach the backbone
+    pose_map_samples: int = 2  # of a pose map, per latent and side
+    pose_map_sigma: float = 0.7  # of the blobs in pose maps, in latents
     causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
     action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
+    refiner_depth: int = 1  # its levels of halved size; from 2 on with residual blocks
     interface_hidden: int = 256  # hidden channels of the action interface
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
@@ -91,8 +96,25 @@ class WorldModelConfig:
             raise ValueError("action_sum adds up the actions of a clip, and a causal stream has no end")
         if self.objective.sink_jump and not self.causal:
             raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
+        if self.refiner_depth < 1:
+            raise ValueError(f"refiner_depth is 1 or more, got {self.refiner_depth}")
+        if self.action_path == "adaln+pose_maps" and self.regime == "lacg":
+            raise ValueError(
+                "action_path adaln+pose_maps draws the poses of robot actions, and regime lacg is driven by "
+                "latent actions: set action_path to adaln, adaln+map or adaln+tokens"
+            )
+        if self.pose_map_samples < 1 or self.pose_map_sigma <= 0:
+            raise ValueError(
+                f"pose maps have 1 or more samples and blobs of some size, got pose_map_samples="
+                f"{self.pose_map_samples} and pose_map_sigma={self.pose_map_sigma}"
+            )
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
+
+    @property
+    def draws_poses(self) -> bool:
+        """Whether clips must bring pose tracks."""
+        return self.action_path == "adaln+pose_maps" and self.regime == "acg"
 
 
 @dataclass(frozen=True)

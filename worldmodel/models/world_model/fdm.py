@@ -1,7 +1,6 @@
 """Forward dynamics: Wan turns noisy latents, noise levels and action embeddings into a velocity."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -36,6 +35,7 @@ from worldmodel.models.world_model.frame_view import (
     place_tables,
     using_view,
 )
+from worldmodel.models.world_model.pose_maps import PoseMapEmbedding
 from worldmodel.models.world_model.refiner import LatentRefiner
 
 Prediction = Literal["velocity", "clean"]
@@ -76,6 +76,33 @@ class SceneEmbedding(nn.Module):
         return self.first(latents[:, :, :1]) + self.space + time
 
 
+class FramePatchEmbedding(nn.Conv3d):
+    """Wan's `patch_embedding` (the same parameters under the same names), frame by frame.
+
+    Channels behind those of the latents are pose maps.
+    """
+
+    def __init__(
+        self, base: nn.Conv3d, scene: SceneEmbedding | None, pose_maps: PoseMapEmbedding | None
+    ) -> None:
+        kernel, stride = base.kernel_size, base.stride
+        super().__init__(base.in_channels, base.out_channels, kernel, stride, device="meta")  # type: ignore[arg-type]
+        self.weight, self.bias = base.weight, base.bias
+        # In a tuple, as other modules own them: they are no part of the backbone.
+        self._added = (scene, pose_maps)
+
+    def forward(self, hidden_states: Float[Tensor, "b channels f h w"]) -> Float[Tensor, "bf d 1 p q"]:
+        """Embedded patches of each latent frame."""
+        scene, pose_maps = self._added
+        latents, maps = hidden_states[:, : self.in_channels], hidden_states[:, self.in_channels :]
+        output = super().forward(latents)
+        if scene is not None:
+            output = output + scene(latents.to(scene.space.dtype)).to(output.dtype)
+        if pose_maps is not None and maps.shape[1]:
+            output = output + pose_maps(maps).to(output.dtype)
+        return rearrange(output, "b d f p q -> (b f) d 1 p q")
+
+
 class CachedRotary(nn.Module):
     """Wan's rotary tables, which depend on the latent grid alone, made once per grid and device."""
 
@@ -103,8 +130,9 @@ class ForwardDynamics(nn.Module):
     1. `backbone.rope`: the same rotary tables, made once per latent grid (`CachedRotary`).
     2. `backbone.condition_embedder`: timesteps, actions and prompt become one modulation per latent frame
        instead of one per token (`FrameConditionEmbedder`).
-    3. a forward hook on `backbone.patch_embedding`: adds the scene embedding, if there is one, and lays the
-       patches out frame by frame (`_embed_frames`).
+    3. `backbone.patch_embedding`: the same convolution, which adds the scene embedding and the embedded pose
+       maps, if there are any, and lays the patches out frame by frame (`FramePatchEmbedding`). Pose maps come
+       as channels behind those of the latents.
     4. the processor of every `attn1`: joins the frames again for self-attention (`VideoAttnProcessor`), in a
        causal backbone each with those before it only.
     5. the processor of every `attn2`: cross-attention to the prompt, with a shortcut for a prompt of one
@@ -122,16 +150,17 @@ class ForwardDynamics(nn.Module):
         causal: bool = False,
         scene: SceneEmbedding | None = None,
         refiner: LatentRefiner | None = None,
+        pose_maps: PoseMapEmbedding | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.causal = causal
         self.prediction = prediction
-        self.scene = scene
+        self.scene, self.pose_maps = scene, pose_maps
         self.refiner = refiner
         backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
-        backbone.patch_embedding.register_forward_hook(partial(_embed_frames, scene))
+        backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, scene, pose_maps)
         for layer, block in enumerate(backbone.blocks):
             _attention(block.attn1).set_processor(VideoAttnProcessor())  # type: ignore[arg-type]
             _attention(block.attn2).set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
@@ -156,12 +185,15 @@ class ForwardDynamics(nn.Module):
         `modulation` is what `modulate` made of the same sigma and actions; none: made now. `view` says what
         the frames see of each other; none: all of it, or in a causal model what is not later.
         """
+        # The backbone's own dtype property walks through all modules, which a small one feels.
+        hidden = noisy.to(self.backbone.patch_embedding.weight.dtype)
+        if self.pose_maps is not None and actions.pose_maps is not None:
+            hidden = torch.cat([hidden, actions.pose_maps.transpose(1, 2).to(hidden.dtype)], 1)
         if view is None and self.causal:
             view = causal_view(noisy.shape[2], noisy.device)
         with using_view(view):
             (answer,) = self.backbone(
-                # The backbone's own dtype property walks through all modules, which a small one feels.
-                hidden_states=noisy.to(self.backbone.patch_embedding.weight.dtype),
+                hidden_states=hidden,
                 timestep=TIMESTEPS * sigma.flatten(),
                 encoder_hidden_states=text.tokens,
                 encoder_hidden_states_image=FrameCondition(actions, text, modulation),
@@ -173,7 +205,7 @@ class ForwardDynamics(nn.Module):
         # The network adds to the first latent frame what moves: its answer is zero in a still scene.
         clean = noisy[:, :, :1] + answer
         if self.refiner is not None:
-            clean = self.refiner(clean, noisy, sigma)
+            clean = self.refiner(clean, noisy, sigma, actions.pose_maps)
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
 
     def modulate(
@@ -206,15 +238,6 @@ class ForwardDynamics(nn.Module):
             layer = _attention(block.attn2)
             for module in (block.norm2, layer.to_q, layer.norm_q, layer.to_k, layer.norm_k):
                 module.requires_grad_(False)
-
-
-def _embed_frames(
-    scene: SceneEmbedding | None, module: nn.Module, inputs: tuple[Tensor], output: Tensor
-) -> Tensor:
-    """Hook on Wan's patch embedding: adds the scene, and lays the patches out frame by frame."""
-    if scene is not None:
-        output = output + scene(inputs[0].to(scene.space.dtype)).to(output.dtype)
-    return rearrange(output, "b d f p q -> (b f) d 1 p q")
 
 
 def _attention(module: Tensor | nn.Module) -> WanAttention:

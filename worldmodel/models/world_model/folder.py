@@ -71,6 +71,7 @@ def write_description(folder: Path, description: Description) -> None:
         "format": FORMAT,
         "frames": dataclasses.asdict(description.contract),
         "actions": description.normalizer.to_dict(),
+        "needs_camera_matrices": description.config.draws_poses,
     }
     write_json(folder / CONTRACT_FILE, values)
 

@@ -44,6 +44,7 @@ from worldmodel.models.world_model.parts import (
     build_idm,
     build_interface,
     build_mcl,
+    build_pose_map_embedding,
     build_refiner,
     build_scene,
     check_fit,
@@ -95,9 +96,13 @@ class WorldModel(nn.Module):
         if config.lora.rank:
             add_lora(backbone, config.lora)
         scene = build_scene(config, contract, backbone)
-        refiner = build_refiner(config, contract)
         self.fdm = ForwardDynamics(
-            backbone, prediction=config.prediction, causal=config.causal, scene=scene, refiner=refiner
+            backbone,
+            prediction=config.prediction,
+            causal=config.causal,
+            scene=scene,
+            refiner=build_refiner(config, contract),
+            pose_maps=build_pose_map_embedding(config, backbone),
         )
         self.interface = build_interface(config, contract, normalizer, backbone)
         self.idm = build_idm(config, normalizer, image_encoder)
@@ -130,7 +135,8 @@ class WorldModel(nn.Module):
             model = cls(config, contract, normalizer, backbone, vae, text)
         model.has_published_base = is_published
         for name, file in trained.items():
-            read_into(model.parts()[name], file)
+            # A refiner learns to look at pose maps in addition: it serves with and without them.
+            read_into(model.parts()[name], file, optional=("poses.",))
         return model
 
     @classmethod
@@ -280,6 +286,7 @@ class WorldModel(nn.Module):
             "action_interface": self.interface,
             "scene": self.fdm.scene,
             "refiner": self.fdm.refiner,
+            "pose_maps": self.fdm.pose_maps,
             "idm": self.idm,
             "controller": self.controller,
             "embodiment_classifier": self.embodiment_classifier,
@@ -304,10 +311,11 @@ class WorldModel(nn.Module):
 
 def _backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
     """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
-    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in BACKBONE_PARTS}
+    names = [*BACKBONE_PARTS, "pose_maps"] if config.draws_poses else [*BACKBONE_PARTS]
+    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in names}
     found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
     for name, file in found.items():
-        setting = BACKBONE_PARTS[name]
+        setting = BACKBONE_PARTS.get(name, "action_path")
         if not getattr(config, setting):
             raise ValueError(
                 f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "

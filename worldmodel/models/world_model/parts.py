@@ -14,6 +14,7 @@ from worldmodel.models.world_model.controller import Controller
 from worldmodel.models.world_model.fdm import SceneEmbedding
 from worldmodel.models.world_model.gradient_reversal import EmbodimentClassifier
 from worldmodel.models.world_model.idm import InverseDynamicsModel
+from worldmodel.models.world_model.pose_maps import PoseMapEmbedding, PoseMaps, num_map_channels
 from worldmodel.models.world_model.refiner import LatentRefiner
 from worldmodel.models.world_model.wan import VideoAutoencoder
 from worldmodel.types import FRAMES_PER_LATENT
@@ -63,7 +64,27 @@ def build_interface(
         token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
         map_tokens=num_places if config.action_path == "adaln+map" else 0,
         action_sum=config.action_sum,
+        pose_maps=build_pose_maps(config, contract),
     )
+
+
+def build_pose_maps(config: WorldModelConfig, contract: FrameContract) -> PoseMaps | None:
+    """What draws poses onto the latent grid, where the config asks for it."""
+    if not config.draws_poses:
+        return None
+    _, height, width = contract.latent_grid
+    return PoseMaps((height, width), samples=config.pose_map_samples, sigma=config.pose_map_sigma)
+
+
+def build_pose_map_embedding(
+    config: WorldModelConfig, backbone: WanTransformer3DModel
+) -> PoseMapEmbedding | None:
+    """The projection of pose maps into the token embedding."""
+    if not config.draws_poses:
+        return None
+    shape = backbone.config
+    width = shape["num_attention_heads"] * shape["attention_head_dim"]
+    return PoseMapEmbedding(num_map_channels(config.pose_map_samples), tuple(shape["patch_size"]), width)
 
 
 def build_scene(
@@ -82,9 +103,17 @@ def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRe
     if not config.refiner_width:
         return None
     _, height, width = contract.latent_grid
-    if height % 2 or width % 2:
-        raise ValueError(f"refiner_width needs latents of even height and width, got {height}x{width}")
-    return LatentRefiner(contract.latent_channels, config.refiner_width)
+    if height % 2**config.refiner_depth or width % 2**config.refiner_depth:
+        raise ValueError(
+            f"a refiner of refiner_depth={config.refiner_depth} halves the latents as often, got "
+            f"{height}x{width}: lower refiner_depth, or set refiner_width=0"
+        )
+    return LatentRefiner(
+        contract.latent_channels,
+        config.refiner_width,
+        depth=config.refiner_depth,
+        map_channels=num_map_channels(config.pose_map_samples) if config.draws_poses else 0,
+    )
 
 
 def build_idm(

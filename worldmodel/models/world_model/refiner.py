@@ -11,34 +11,103 @@ class LatentRefiner(nn.Module):
     """A small U-Net over each latent frame but the first, which sees the frame before and the first as well.
 
     A token of a small backbone stands for a large patch and draws it without seeing its neighbors' drawing.
-    Starts at zero: an untrained refiner changes nothing.
+    With `map_channels` it also sees the pose maps of the frame and of the one before. Starts at zero: an
+    untrained refiner changes nothing.
     """
 
-    def __init__(self, latent_channels: int, width: int) -> None:
+    def __init__(self, latent_channels: int, width: int, *, depth: int = 1, map_channels: int = 0) -> None:
+        """A refiner.
+
+        Args:
+            latent_channels: of the autoencoder.
+            width: channels at full size.
+            depth: levels of halved size; with 2 or more, residual blocks at each of them.
+            map_channels: of the pose maps; 0: there are none.
+        """
         super().__init__()
         self.enter = nn.Conv2d(3 * latent_channels, width, 3, padding=1)
-        self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
-        self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
-        self.up = nn.Conv2d(2 * width, 4 * width, 1)
-        self.leave = nn.Conv2d(width, latent_channels, 3, padding=1)
-        for parameter in self.leave.parameters():
-            nn.init.zeros_(parameter)
+        if depth == 1:
+            self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+            self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+            self.up = nn.Conv2d(2 * width, 4 * width, 1)
+        self.levels = ResidualLevels(width, depth) if depth > 1 else None
+        self.leave = _zero(nn.Conv2d(width, latent_channels, 3, padding=1))
+        self.poses = _zero(nn.Conv2d(2 * map_channels, width, 1, bias=False)) if map_channels else None
 
     def forward(
         self,
         estimate: Float[Tensor, "b c f h w"],
         noisy: Float[Tensor, "b c f h w"],
         sigma: Float[Tensor, "b f"],
+        pose_maps: Float[Tensor, "b f m h w"] | None = None,
     ) -> Float[Tensor, "b c f h w"]:
         """A better estimate of the clean latents; frames of sigma 0 are seen as they were given."""
         seen = torch.where(sigma[:, None, :, None, None] == 0, noisy, estimate)
         before, first = seen[:, :, :-1], seen[:, :, :1]
         stacked = torch.cat([seen[:, :, 1:], before, first.expand_as(before)], 1)
-        # Channels last in memory, by moving axes: `contiguous(memory_format=...)` does not run inside vmap.
-        images = rearrange(stacked, "b c f h w -> (b f) h w c").contiguous().movedim(-1, 1)
-        fine = F.silu(self.enter(images.to(self.enter.weight.dtype)))
-        coarse = F.silu(self.down(fine))
-        coarse = coarse + F.silu(self.middle(coarse))
-        change = self.leave(fine + F.pixel_shuffle(self.up(coarse), 2))
+        entered = self.enter(_as_images(stacked, "b c f h w -> (b f) h w c", self.enter.weight.dtype))
+        if self.poses is not None and pose_maps is not None:
+            pair = torch.cat([pose_maps[:, 1:], pose_maps[:, :-1]], 2)
+            entered = entered + self.poses(_as_images(pair, "b f m h w -> (b f) h w m", entered.dtype))
+        change = self.leave(self._one_level(entered) if self.levels is None else self.levels(entered))
         change = rearrange(change, "(b f) c h w -> b c f h w", b=len(estimate)).to(estimate.dtype)
         return torch.cat([estimate[:, :, :1], estimate[:, :, 1:] + change], 2)
+
+    def _one_level(self, entered: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
+        fine = F.silu(entered)
+        coarse = F.silu(self.down(fine))
+        coarse = coarse + F.silu(self.middle(coarse))
+        return fine + F.pixel_shuffle(self.up(coarse), 2)
+
+
+class ResidualLevels(nn.Module):
+    """A U-Net with a residual block on the way down and one on the way up at each level, and one below.
+
+    Every level has half the size and twice the channels of the one above.
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth)]
+        self.before = nn.ModuleList(ResidualBlock(size) for size in widths)
+        self.downs = nn.ModuleList(nn.Conv2d(size, 2 * size, 3, stride=2, padding=1) for size in widths)
+        self.bottom = ResidualBlock(2 * widths[-1])
+        self.ups = nn.ModuleList(nn.Conv2d(2 * size, 4 * size, 1) for size in widths)
+        self.after = nn.ModuleList(ResidualBlock(size) for size in widths)
+
+    def forward(self, images: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
+        """Features of the same shape."""
+        kept = []
+        for block, down in zip(self.before, self.downs, strict=True):
+            kept.append(block(images))
+            images = down(kept[-1])
+        images = self.bottom(images)
+        for fine, up, block in zip(kept[::-1], self.ups[::-1], self.after[::-1], strict=True):
+            images = block(fine + F.pixel_shuffle(up(images), 2))
+        return F.silu(images)
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(silu(conv(silu(x)))), the identity at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = _zero(nn.Conv2d(width, width, 3, padding=1))
+
+    def forward(self, images: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
+        """Images of the same shape."""
+        changed: Tensor = self.second(F.silu(self.first(F.silu(images))))
+        return images + changed
+
+
+def _as_images(stacked: Tensor, pattern: str, dtype: torch.dtype) -> Float[Tensor, "n c h w"]:
+    # Channels last in memory, by moving axes: `contiguous(memory_format=...)` does not run inside vmap.
+    return rearrange(stacked, pattern).contiguous().movedim(-1, 1).to(dtype)
+
+
+def _zero(layer: nn.Conv2d) -> nn.Conv2d:
+    """The same layer, answering zero until it is trained."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer

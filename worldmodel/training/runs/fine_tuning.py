@@ -45,6 +45,9 @@ FIXED = {
     "latent_action_dim": ("its latent actions have their size already", ON_ITS_BACKBONE),
     "scene": ("its backbone is trained with or without one already", ANEW),
     "refiner_width": ("its refiner is trained already", ANEW),
+    "refiner_depth": ("its refiner is trained already", ANEW),
+    "pose_map_samples": ("its pose maps are trained already", ON_ITS_BACKBONE),
+    "pose_map_sigma": ("its pose maps are trained already", ON_ITS_BACKBONE),
     "idm": ("its IDM is trained already", ON_ITS_BACKBONE),
     "lora": ("its adapters are trained already", ""),
     "seed": ("nothing is drawn from it: new parts are drawn from fit.seed", ""),
@@ -110,7 +113,7 @@ def _can_change(name: str, folder: Path, known: WorldModelConfig, asked: WorldMo
     if name == "lora.seed":
         return not asked.lora.continues(known.lora)
     setting = name.partition(".")[0]
-    if setting == "refiner_width":
+    if setting in ("refiner_width", "refiner_depth"):
         return not known.refiner_width
     if setting == "idm":
         return known.regime == "acg" and not (known.objective.idm_weight and asked.objective.idm_weight)

@@ -82,6 +82,7 @@ class Validation:
                 num_frames=batch.frames.shape[1],
                 num_inference_steps=self.config.num_inference_steps,
                 generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
+                pose_track=batch.pose_track,
             )
         real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0].cpu().float()
         video = side_by_side(real, made)

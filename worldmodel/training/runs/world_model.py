@@ -11,7 +11,7 @@ from accelerate import Accelerator, PartialState
 from torch.distributed.tensor import DTensor
 
 from worldmodel.config import load_config
-from worldmodel.data.dataset import ClipDataset, collate_clips
+from worldmodel.data.dataset import ClipDataset, check_pose_tracks, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.normalize import ActionStats
 from worldmodel.files import fingerprint
@@ -111,12 +111,16 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
     log.info("%s", index.camera_summary())
     model = build_model(config, index)
     assert model.vae is not None, "a world model in training has an autoencoder"
-    latents = None
+    latents, with_poses = None, model.config.draws_poses
+    if with_poses:
+        check_pose_tracks(index, index.records)
     if config.data.latents:
         is_first = PartialState().is_local_main_process
-        latents = cache_latents(config.data, index, on_device(model.vae, device), with_progress=is_first)
+        latents = cache_latents(
+            config.data, index, on_device(model.vae, device), with_poses=with_poses, with_progress=is_first
+        )
     needs_frames = model.idm is not None
-    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames)
+    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, with_poses)
     return WorldModelRun(config, index, model, clips, _validation(config, index, model))
 
 
@@ -172,7 +176,8 @@ def _weights_of(source: str) -> str:
 def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:
     if not config.validation.num_clips:
         return None
-    clips = open_clips(config.data, index, "val", model.normalizer, None, with_frames=True)
+    with_poses = model.config.draws_poses
+    clips = open_clips(config.data, index, "val", model.normalizer, None, True, with_poses)
     folder = Path(config.output) / "rollouts"
     return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
 

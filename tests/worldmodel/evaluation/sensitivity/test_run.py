@@ -26,7 +26,7 @@ class Renderer:
     def __init__(self, normalizer, colors, gain=1.0):
         self.normalizer, self.colors, self.gain = normalizer, colors, gain
 
-    def __call__(self, given, actions, num_frames, seed):
+    def __call__(self, given, actions, num_frames, seed, clip):
         if actions is None:
             return given[:, -1:].expand(-1, num_frames, -1, -1, -1)
         videos = []
@@ -38,7 +38,7 @@ class Renderer:
         return torch.stack(videos)
 
 
-def deaf(given, actions, num_frames, seed):
+def deaf(given, actions, num_frames, seed, clip):
     """Moves, and well seeded, but whatever it is told."""
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randn(num_frames - given.shape[1], 1, 1, 1, generator=generator).cumsum(0)
@@ -107,7 +107,7 @@ def test_a_model_that_does_not_listen_does_not(clips):
 def test_a_model_that_remembers_the_video_but_does_not_listen_is_found_out(clips):
     films = {clip.frames[0].sum().item(): clip.frames for clip in (clips[i] for i in range(len(clips)))}
 
-    def remember(given, actions, num_frames, seed):
+    def remember(given, actions, num_frames, seed, clip):
         return torch.stack([films[frames[0].sum().item()] for frames in given])
 
     following = judge(records_of(remember, clips))
@@ -124,11 +124,11 @@ def test_actions_fifty_times_too_large_are_named(clips, colors):
 
 def test_a_dimension_without_effect_is_named(clips, colors):
     class OneArmed(Renderer):
-        def __call__(self, given, actions, num_frames, seed):
+        def __call__(self, given, actions, num_frames, seed, clip):
             still = None if actions is None else actions.clone()
             if still is not None:
                 still[..., 3] = 0
-            return super().__call__(given, still, num_frames, seed)
+            return super().__call__(given, still, num_frames, seed, clip)
 
     following = judge(records_of(OneArmed(clips.normalizer, colors), clips))
     assert any("No visible response to right_y." in reason for reason in following.reasons)
@@ -223,9 +223,15 @@ def test_the_gain_reaches_the_model_itself(make_model, clips):
         for gain in (50.0, 1.0)
     )
     given, actions = clips[0].frames[None, :1], clips[0].actions[None]
-    assert torch.equal(gained.predict(given, actions, 13, 0), plain.predict(given, 50 * actions, 13, 0))
-    assert not torch.equal(gained.predict(given, actions, 13, 0), plain.predict(given, actions, 13, 0))
-    assert torch.equal(gained.predict(given, None, 13, 0), plain.predict(given, None, 13, 0))
+    assert torch.equal(
+        gained.predict(given, actions, 13, 0, clips[0]), plain.predict(given, 50 * actions, 13, 0, clips[0])
+    )
+    assert not torch.equal(
+        gained.predict(given, actions, 13, 0, clips[0]), plain.predict(given, actions, 13, 0, clips[0])
+    )
+    assert torch.equal(
+        gained.predict(given, None, 13, 0, clips[0]), plain.predict(given, None, 13, 0, clips[0])
+    )
 
 
 def test_script_says_that_a_model_without_actions_does_not_follow(make_model, source, tmp_path, capsys):

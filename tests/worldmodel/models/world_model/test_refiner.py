@@ -27,8 +27,10 @@ def test_an_untrained_refiner_changes_nothing(make_world_model, batch, latents, 
 
 
 @torch.no_grad()
-def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomize):
-    refiner = LatentRefiner(4, 8)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomize, depth):
+    latents = torch.nn.functional.pad(latents, (0, 0, 0, 2))
+    refiner = LatentRefiner(4, 8, depth=depth)
     randomize(refiner)
     noisy = torch.zeros_like(latents)
     before = refiner(latents, noisy, sigma)
@@ -47,12 +49,41 @@ def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigm
     assert moved.tolist() == [False, True, True]
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_refiner_sees_the_pose_maps_of_a_frame_and_of_the_one_before(latents, sigma, randomize, depth):
+    latents = torch.nn.functional.pad(latents, (0, 0, 0, 2))
+    refiner, noisy = LatentRefiner(4, 8, depth=depth, map_channels=6), torch.zeros_like(latents)
+    maps = torch.rand(2, 3, 6, *latents.shape[-2:])
+    untrained = refiner(latents, noisy, sigma, maps)
+    assert torch.equal(untrained, latents)
+    randomize(refiner)
+    before = refiner(latents, noisy, sigma, maps)
+    assert torch.equal(refiner(latents, noisy, sigma), refiner(latents, noisy, sigma, 0 * maps))
+    for changed, reached in ((0, {1}), (1, {1, 2}), (2, {2})):
+        other = maps.clone()
+        other[:, changed] += 1
+        moved = (refiner(latents, noisy, sigma, other) - before).abs().amax((0, 1, 3, 4)) > 0
+        assert set(moved.nonzero().flatten().tolist()) == reached
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_every_weight_of_a_refiner_can_learn(randomize, depth):
+    refiner = LatentRefiner(4, 8, depth=depth, map_channels=6)
+    randomize(refiner)
+    latents, maps = torch.randn(2, 4, 3, 8, 8), torch.rand(2, 3, 6, 8, 8)
+    refiner(latents, 0 * latents, torch.ones(2, 3), maps).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in refiner.parameters())
+
+
 def test_what_cannot_be_refined_is_refused():
     with pytest.raises(ValueError, match="refiner_width refines clean estimates, got prediction 'velocity'"):
         WorldModelConfig(refiner_width=8)
     odd = FrameContract(9, 8, 16, 10.0)
-    with pytest.raises(ValueError, match="latents of even height and width, got 1x2"):
+    with pytest.raises(ValueError, match="refiner_depth=1 halves the latents as often, got 1x2"):
         build_refiner(WorldModelConfig(prediction="clean", refiner_width=8), odd)
+    with pytest.raises(ValueError, match="refiner_depth is 1 or more, got 0"):
+        WorldModelConfig(prediction="clean", refiner_width=8, refiner_depth=0)
 
 
 @torch.no_grad()
