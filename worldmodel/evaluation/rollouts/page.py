@@ -27,9 +27,9 @@ COLUMNS = {  # metric -> (title, digits)
     "psnr": ("PSNR dB, frames", 2),
     "ssim": ("SSIM", 4),
     "mse": ("MSE", 5),
-    "ssim_last": ("SSIM, last frame", 4),
+    "ssim_last": ("SSIM, last", 4),
     "moving_psnr": ("PSNR dB, moving", 2),
-    "moving_mse": ("MSE, moving", 5),
+    "edges_moving": ("edges", 3),
 }
 GAP_TITLES = {
     "clip_psnr": "dB",
@@ -42,7 +42,8 @@ METRIC_NOTE = (
     "Generated frames only, RGB in [0, 1]; frames are averaged within an episode, intervals are 95 % t "
     "intervals over episodes. PSNR of clips is that of a clip's mean squared error, of frames the mean over "
     "frames: the latter flatters a static picture, which is exact (100 dB) until something moves. "
-    "Moving pixels differ by more than 0.075 from the last given frame in the truth."
+    "Moving pixels differ by more than 0.075 from the last given frame in the truth. Edges is the energy of "
+    "their Laplacian over that of the truth: 1 is as sharp as the truth."
 )
 
 

@@ -34,6 +34,7 @@ HIGHER_IS_BETTER = {
     "ssim_last": True,  # of the last frame
     "moving_psnr": True,
     "moving_mse": False,
+    "edges_moving": True,  # up to 1, the sharpness of the truth
     **dict.fromkeys(CLIP_PSNR, True),
 }
 SUMMARY_METRICS = tuple(HIGHER_IS_BETTER)

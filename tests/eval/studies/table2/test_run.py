@@ -144,6 +144,7 @@ def curves(level: float) -> dict[str, list[float]]:
         "mse": error,
         "moving_psnr": level - 6,
         "moving_mse": 4 * error,
+        "edges_moving": level / 50,
     }
     return {name: [value] * FRAMES for name, value in values.items()}
 

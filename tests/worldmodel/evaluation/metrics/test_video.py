@@ -3,10 +3,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from worldmodel.evaluation.metrics.video import (
     METRICS,
+    edges_moving,
+    laplacian,
     masked_mse,
     moving_pixels,
     mse,
@@ -99,3 +102,23 @@ def test_scores_of_a_video_are_plain_values_and_none_where_nothing_moves():
     assert scores["moving_psnr"][2] == pytest.approx(10 * math.log10(4))
     assert scores["mse"] == [0.0, 0.0, 0.125]
     assert np.all(np.array(scores["ssim"])[:2] == 1)
+
+
+def test_laplacian_is_that_of_scipy():
+    _, real = videos(3)
+    expected = ndimage.laplace(real.double().numpy()[0, 0], mode="nearest")
+    assert laplacian(real.double())[0, 0].numpy() == pytest.approx(expected, abs=1e-12)
+
+
+def test_edges_of_a_blurred_wave_have_the_known_energy():
+    """A low-pass filter scales a wave by its response: the energy by the square of it."""
+    x = torch.arange(64, dtype=torch.float64)
+    real = (0.5 + 0.4 * torch.sin(2 * math.pi * x / 8)).expand(2, 3, 64, 64)
+    made = (real.roll(1, -1) + real + real.roll(-1, -1)) / 3
+    response = (1 + 2 * math.cos(2 * math.pi / 8)) / 3
+    mask = torch.zeros(2, 64, 64, dtype=torch.bool)
+    mask[:, :, 8:-8] = True  # whole periods, away from the border
+    assert edges_moving(made, real, mask).tolist() == pytest.approx([response**2] * 2, rel=1e-9)
+    mask[1] = False
+    mask[1, 0, :15] = True
+    assert math.isnan(edges_moving(made, real, mask)[1])

@@ -37,6 +37,7 @@ def record(uid, **rows):
             "ssim": [v / 100 for v in values],
             "mse": [10 ** (-v / 10) for v in values],
             "moving_psnr": [None, *values[1:]],
+            "edges_moving": [None, *(v / 100 for v in values[1:])],
             "moving_mse": [None, *(10 ** (-v / 10) for v in values[1:])],
         }
         for name, values in rows.items()
