@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from worldmodel.environments.ids import register_ids
 
 if TYPE_CHECKING:
+    from worldmodel.environments.dream import WorldModelEnv as WorldModelEnv
+    from worldmodel.environments.dream import WorldModelVectorEnv as WorldModelVectorEnv
     from worldmodel.environments.policies import RandomPolicy as RandomPolicy
     from worldmodel.environments.policies import ScriptedPolicy as ScriptedPolicy
     from worldmodel.environments.policies import run_policy as run_policy
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from worldmodel.environments.tabletop import TabletopVectorEnv as TabletopVectorEnv
 
 _HOME = {
+    "WorldModelEnv": "dream",
+    "WorldModelVectorEnv": "dream",
     "RandomPolicy": "policies",
     "ScriptedPolicy": "policies",
     "run_policy": "policies",

@@ -4,6 +4,7 @@ import gymnasium
 
 IDS = {
     "worldmodel/Tabletop-v0": ("tabletop:TabletopEnv", "tabletop:TabletopVectorEnv"),
+    "worldmodel/Dream-v0": ("dream:WorldModelEnv", "dream:WorldModelVectorEnv"),
 }
 
 

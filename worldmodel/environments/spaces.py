@@ -1,6 +1,6 @@
 """What every world shares with a policy: pictures and last command in, blocks of robot commands out.
 
-    observation   {"images.CAMERA": uint8 [H W 3], "state": float32 [a]}
+    observation   {"image_CAMERA": uint8 [H W 3], "state": float32 [a]}
     action        float32 [block a], the robot's own units, one row per transition
 
 The state is the last command that was given, not a measurement: a dream has no joints to read.
@@ -17,7 +17,7 @@ from worldmodel.models.world_model.config import FrameContract
 from worldmodel.types import FRAMES_PER_LATENT
 
 STATE = "state"
-IMAGE_PREFIX = "images."
+IMAGE_PREFIX = "image_"
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import cut_clip, resize_frames
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.pipelines.session import Session
 from worldmodel.types import CameraMatrices, Episode, EpisodeSource
 
 
@@ -21,11 +25,19 @@ class Start:
     frames: UInt8[np.ndarray, "t H W 3"]  # oldest first
     state: Float[np.ndarray, " a"]  # the last command
     embodiment: str
+    past_actions: Float[np.ndarray, "n a"] | None = None  # between the frames; None: the state, held
     camera: CameraMatrices | None = None  # None: not known
     task: str = ""
     objects: Float[np.ndarray, "2 3"] | None = None  # places of A and B (m, world), for judges; None: unknown
     source: str = ""  # what to name in messages
     facts: Mapping[str, Any] = field(default_factory=dict)  # for `info`
+
+    @property
+    def known_actions(self) -> Float[np.ndarray, "n a"]:
+        """One for each transition between the frames."""
+        if self.past_actions is not None:
+            return self.past_actions
+        return np.repeat(self.state[None], len(self.frames) - 1, axis=0)
 
 
 class StartSource(Protocol):
@@ -76,6 +88,7 @@ def episode_start(
         frames.permute(0, 2, 3, 1).numpy(),
         np.asarray(state, np.float64),
         episode.embodiment,
+        np.asarray(commands, np.float64),
         camera=episode.cameras.get(camera),
         task=task or episode.task,
         source=episode.source,
@@ -145,6 +158,34 @@ def _sized(clip: np.ndarray, contract: FrameContract, num_frames: int) -> np.nda
     sized = resize_frames(clip, contract.height, contract.width, contract.aspect)
     frames = sized.permute(0, 2, 3, 1).numpy()[-num_frames:]
     return np.concatenate([np.repeat(frames[:1], num_frames - len(frames), axis=0), frames])
+
+
+def open_session(
+    pipeline: RolloutPipeline, starts: Sequence[Start], seeds: Sequence[int], num_inference_steps: int = 1
+) -> Session:
+    """A session behind the starts, each with noise of its own seed."""
+    frames = torch.from_numpy(np.stack([start.frames for start in starts])).permute(0, 1, 4, 2, 3)
+    past = np.stack([start.known_actions for start in starts])
+    return pipeline.open(
+        frames,
+        past if past.shape[1] else None,
+        embodiment=[start.embodiment for start in starts],
+        num_inference_steps=num_inference_steps,
+        generator=[torch.Generator().manual_seed(seed) for seed in seeds],
+        **camera_argument(pipeline.model, [start.camera for start in starts]),
+    )
+
+
+def camera_argument(model: WorldModel, cameras: Sequence[CameraMatrices | None]) -> dict[str, Any]:
+    """The argument `cameras` of the pipeline, for a model that draws commands into the picture."""
+    if not getattr(model.config, "draws_poses", False):
+        return {}
+    if any(camera is None for camera in cameras):
+        raise ValueError(
+            "this model draws the commands into the picture and needs the matrices of its camera: start from "
+            "a dataset that has them, from the simulator, or pass them"
+        )
+    return {"cameras": list(cameras)}
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int, rng: np.random.Generator) -> list[int]:

@@ -125,7 +125,7 @@ class TabletopVectorEnv(WorldVectorEnv):
         >>> from worldmodel.environments import TabletopVectorEnv
         >>> env = TabletopVectorEnv(2)
         >>> observation, info = env.reset(seed=0)
-        >>> observation["images.desk_camera"].shape, env.action_space.shape
+        >>> observation["image_desk_camera"].shape, env.action_space.shape
         ((2, 64, 64, 3), (2, 4, 16))
         >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
         >>> info["frames"].shape  # one picture per action

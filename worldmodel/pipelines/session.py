@@ -93,13 +93,14 @@ class Session:
         self.last_frame, self.num_frames = frames[:, -1].clone(), self.num_frames + num_actions
         return frames
 
-    def fork(self, copies: int = 1) -> "Session":
+    def fork(self, copies: int = 1, *, generator: Generators | None = None) -> "Session":
         """A session that goes on from here on its own, each sample so many times side by side.
 
         It draws the noise that this one would draw: forks that hear the same actions make the same frames.
+        With a generator of its own it draws other noise.
         """
         stream = self._stream.copies(copies)
-        stream.generator = _cloned(self._stream.generator, copies)
+        stream.generator = _cloned(self._stream.generator, copies) if generator is None else generator
         names = [name for name in self.embodiments for _ in range(copies)]
         last = self.last_frame.repeat_interleave(copies, 0)
         return Session(self.model, stream, names, last, self.num_frames)

@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 from robotwin_adapters.tabletop.drive import expert_commands
 from worldmodel.environments import RandomPolicy, ScriptedPolicy, TabletopEnv, TabletopVectorEnv, run_policy
 
-CAMERA = "images.desk_camera"
+CAMERA = "image_desk_camera"
 
 
 @pytest.mark.filterwarnings("ignore")
