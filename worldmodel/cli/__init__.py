@@ -137,6 +137,13 @@ COMMANDS = (
         "disentanglement scores of a concept model",
         "outputs/mddiff/model data.path=rooms out=scores.json",
     ),
+    Command(
+        "serve",
+        "worldmodel.cli.serve",
+        "Use",
+        "answer predictions and streaming sessions over HTTP",
+        "desk --port 8100",
+    ),
 )
 
 

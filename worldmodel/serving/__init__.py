@@ -1,0 +1,1 @@
+"""A world model as a service, its clients, and the page to drive it."""

@@ -1,0 +1,196 @@
+"""The service: three endpoints of WorldArena's Track 2, and a websocket for streaming sessions."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from worldmodel.serving.answers import AnswerBook
+from worldmodel.serving.config import ServeConfig, is_loopback
+from worldmodel.serving.errors import ServiceError, first_fault, invalid
+from worldmodel.serving.messages import API_VERSION, Prediction, PredictRequest, PredictResponse
+from worldmodel.serving.predictor import Predictor, ServedModel
+from worldmodel.serving.sessions import SessionDesk
+from worldmodel.serving.worker import Worker
+
+LOG = logging.getLogger("worldmodel.serving")
+DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>worldmodel service</title>
+<style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}
+pre{overflow:auto;padding:1rem;border:1px solid #8886}</style>
+<h1>worldmodel service</h1><div id="paths"></div>
+<h2>OpenAPI</h2>
+<pre id="text"></pre><script>
+fetch("openapi.json").then(r => r.json()).then(api => {
+  for (const [path, verbs] of Object.entries(api.paths)) for (const [verb, what] of Object.entries(verbs)) {
+    const line = document.createElement("p");
+    line.textContent = verb.toUpperCase() + " " + path + ": " + what.summary;
+    paths.append(line);
+  }
+  text.textContent = JSON.stringify(api, null, 2);
+})</script></html>"""
+
+
+class Service:
+    """What the endpoints share."""
+
+    def __init__(self, served: ServedModel, config: ServeConfig) -> None:
+        self.config = config
+        self.predictor = Predictor(served, config)
+        self.worker = Worker(config.max_concurrency)
+        self.book = AnswerBook(config.remembered, config.remembered_bytes)
+        self.desk = SessionDesk(self.predictor, self.worker, config)
+
+    def check_caller(self, headers: Any) -> None:
+        """A token where one is set; no page of another site, be it by name or by origin."""
+        host = headers.get("host", "").rsplit(":", 1)[0]
+        if is_loopback(self.config.host) and not is_loopback(host):
+            raise ServiceError("PERMISSION_DENIED", "this service answers to its loopback address only")
+        origin = headers.get("origin")
+        if origin is not None and origin.split("//", 1)[-1] != headers.get("host", ""):
+            raise ServiceError("PERMISSION_DENIED", "pages of another origin may not use this service")
+        if not self.config.token:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), self.config.token.encode()):
+            raise ServiceError("UNAUTHENTICATED", "expected the header Authorization: Bearer TOKEN")
+
+    async def predict(self, request: Request) -> bytes:
+        """The body of an answer."""
+        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            raise invalid("expected the header Content-Type: application/json")
+        body = await self._read(request)
+        try:
+            asked = PredictRequest.model_validate_json(body)
+        except ValidationError as error:
+            raise invalid(first_fault(error)) from error
+        request_id = str(asked.request_id)
+        digest = hashlib.sha256(asked.model_dump_json().encode()).digest()
+        try:
+            return await self.book.answer(request_id, digest, lambda: self._compute(asked, request))
+        except ServiceError as error:
+            error.request_id = request_id
+            raise
+
+    async def _compute(self, asked: PredictRequest, request: Request) -> bytes:
+        samples = self.predictor.check(asked)
+        job = asyncio.ensure_future(
+            self.worker.run(
+                lambda is_wanted: self.predictor.predict(samples, asked.profile_id, is_wanted),
+                self.config.deadline_s,
+            )
+        )
+        while not (await asyncio.wait({job}, timeout=0.5))[0]:
+            if await request.is_disconnected():
+                job.cancel()
+        predictions = [
+            Prediction.model_construct(sample_id=sample.sample_id, frames=frames)
+            for sample, frames in zip(asked.samples, job.result(), strict=True)
+        ]
+        answer = PredictResponse(
+            request_id=str(asked.request_id),
+            model_version=self.predictor.served.version,
+            predictions=predictions,
+        )
+        return answer.model_dump_json(warnings=False).encode()
+
+    async def _read(self, request: Request) -> bytes:
+        """The body, as far as the limits go."""
+        limit = self.config.max_request_bytes
+        too_large = ServiceError("PAYLOAD_TOO_LARGE", f"a request has at most {limit} bytes")
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.config.read_s):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:
+                        raise too_large
+        except TimeoutError as error:
+            raise invalid(f"the body did not arrive in {self.config.read_s:g} s") from error
+        return bytes(body)
+
+
+def create_app(served: ServedModel, config: ServeConfig | None = None) -> FastAPI:
+    """The application; any ASGI server can run it."""
+    service = Service(served, config or ServeConfig())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.worker.close()
+
+    app = FastAPI(title="worldmodel", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.service = service
+    _add_errors(app)
+    _add_endpoints(app, service)
+    return app
+
+
+def _add_endpoints(app: FastAPI, service: Service) -> None:
+    schema = PredictRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+    @app.get("/v1/health", summary="Whether the model is ready")
+    async def health() -> dict[str, str]:
+        version = service.predictor.served.version
+        return {"status": "ready", "api_version": API_VERSION, "model_version": version}
+
+    @app.get("/v1/capabilities", summary="Profiles and limits")
+    async def capabilities(request: Request) -> dict[str, Any]:
+        service.check_caller(request.headers)
+        return service.predictor.capabilities()
+
+    @app.post(
+        "/v1/predict",
+        summary="Frames for actions, without a session",
+        response_model=PredictResponse,
+        openapi_extra=body,
+    )
+    async def predict(request: Request) -> Response:
+        service.check_caller(request.headers)
+        return Response(await service.predict(request), media_type="application/json")
+
+    @app.websocket("/v1/session")
+    async def session(socket: WebSocket) -> None:
+        try:
+            service.check_caller(socket.headers)
+        except ServiceError as error:
+            await socket.accept()
+            await socket.send_json({"type": "error", **error.body()})
+            await socket.close(1008)
+            return
+        await service.desk.serve(socket)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(DOCS_PAGE)
+
+
+def _add_errors(app: FastAPI) -> None:
+    """One structure for everything that is not 2xx, without a word about the inside of the service."""
+
+    @app.exception_handler(ServiceError)
+    async def known(_: Request, error: ServiceError) -> JSONResponse:
+        headers = {"Retry-After": "1"} if error.code == "OVERLOADED" else None
+        return JSONResponse(error.body(), error.status, headers)
+
+    @app.exception_handler(HTTPException)
+    async def wrong_path(_: Request, error: HTTPException) -> JSONResponse:
+        body = invalid(f"{error.detail}: see /openapi.json for what there is").body()
+        return JSONResponse(body, error.status_code)
+
+    @app.exception_handler(Exception)
+    async def unknown(_: Request, error: Exception) -> JSONResponse:
+        LOG.error("a request failed: %s", type(error).__name__, exc_info=error)
+        fault = ServiceError("INTERNAL", "the prediction failed; the service goes on")
+        return JSONResponse(fault.body(), fault.status)

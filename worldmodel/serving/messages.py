@@ -1,0 +1,111 @@
+"""The JSON of WorldArena's Track-2 interface, version 1.0, and of the session websocket.
+
+Unknown fields are ignored; known ones are checked strictly. Numbers must be finite.
+"""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+API_VERSION = "1.0"
+MAX_ROWS = 4096  # actions of one sample, before the profile's own bound is checked
+MAX_COLUMNS = 256  # of an action
+Number = Annotated[float, Field(allow_inf_nan=False, strict=False)]
+Row = Annotated[list[Number], Field(max_length=MAX_COLUMNS)]
+Rows = Annotated[list[Row], Field(max_length=MAX_ROWS)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Text = Annotated[str, Field(max_length=256)]
+
+
+class Message(BaseModel):
+    """A message from outside."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
+
+
+class Picture(Message):
+    """An RGB picture as the base64 text of a PNG file."""
+
+    encoding: Literal["png_base64"]
+    color_space: Literal["RGB"]
+    height: int = Field(ge=1, le=4096)
+    width: int = Field(ge=1, le=4096)
+    channels: Literal[3]
+    data: str = Field(min_length=1)
+
+
+class CameraText(Message):
+    """Beyond the published interface: the camera, for models that draw commands into the picture."""
+
+    intrinsics: list[Row] = Field(min_length=3, max_length=3)  # 3 x 3, pixels of the pictures sent
+    extrinsics: list[Row] = Field(min_length=3, max_length=3)  # 3 x 4, world to camera, OpenCV axes, metres
+
+
+class Context(Message):
+    """What is known before the first action to predict."""
+
+    frames: list[Picture] = Field(min_length=1, max_length=64)  # oldest first
+    actions: Rows  # one less than frames
+    states: Rows | None = None  # accepted and not used
+    instruction: str | None = Field(default=None, max_length=4096)  # accepted and not used
+    camera: CameraText | None = None
+
+
+class Sample(Message):
+    """One prediction to make."""
+
+    sample_id: Text
+    seed: Seed
+    context: Context
+    actions: Rows
+
+
+class PredictRequest(Message):
+    """The body of POST /v1/predict."""
+
+    api_version: Text
+    request_id: UUID = Field(strict=False)
+    model_version: Text
+    profile_id: Text
+    samples: list[Sample] = Field(min_length=1, max_length=1024)
+
+
+class Prediction(BaseModel):
+    """As many frames as actions."""
+
+    sample_id: str
+    frames: list[Picture]
+
+
+class PredictResponse(BaseModel):
+    """The answer to POST /v1/predict."""
+
+    model_config = ConfigDict(protected_namespaces=())
+    api_version: str = API_VERSION
+    request_id: str
+    model_version: str
+    predictions: list[Prediction]
+
+
+class OpenMessage(Message):
+    """Begins a session."""
+
+    type: Literal["open"]
+    profile_id: Text
+    seed: Seed = 0
+    context: Context
+
+
+class StepMessage(Message):
+    """A block of actions; steps are numbered from 0 without gaps."""
+
+    type: Literal["step"]
+    step_id: int = Field(ge=0)
+    actions: Rows
+
+
+class CloseMessage(Message):
+    """Ends a session."""
+
+    type: Literal["close"]
