@@ -1,4 +1,4 @@
-"""Requests that must be refused: each field of a good one broken in many ways, and bodies that are no JSON."""
+"""Requests that must be refused: fields of a good one broken in many ways, and bodies that are no JSON."""
 
 import base64
 import copy
