@@ -129,13 +129,25 @@ def median_interval(values: Float[np.ndarray, " n"]) -> Interval:
     return float(low), float(high)
 
 
-def gap_closed(floor: Values, value: Values, ceiling: Values, *, seed: int = 0) -> Estimate:
+def gap_closed(
+    floor: Values, value: Values, ceiling: Values, *, higher_is_better: bool | None = None, seed: int = 0
+) -> Estimate:
     """Which share of the way from floor to ceiling is made, on means over episodes; bootstrap interval.
 
     The same formula serves dB (larger is better) and squared errors (smaller is better). A ratio of means,
-    not a mean of ratios: an episode whose floor is at its ceiling already would have no ratio.
+    not a mean of ratios: an episode whose floor is at its ceiling already would have no ratio. Where
+    `higher_is_better` is told and the ceiling is no better than the floor, there is no way to make: NOTHING.
     """
+    if higher_is_better is not None and not _is_above(floor, value, ceiling, higher_is_better):
+        return NOTHING
     return _bootstrap((floor, value, ceiling), lambda low, made, high: (made - low) / (high - low), seed)
+
+
+def _is_above(floor: Values, value: Values, ceiling: Values, higher_is_better: bool) -> bool:
+    """Whether the ceiling is better than the floor, over the episodes that have all three."""
+    table = np.stack([np.asarray(column, np.float64) for column in (floor, value, ceiling)], 1)
+    low, _, high = table[~np.isnan(table).any(1)].sum(0)
+    return bool(high > low if higher_is_better else high < low)
 
 
 def ratio_estimate(value: Values, base: Values, *, seed: int = 0) -> Estimate:

@@ -20,6 +20,7 @@ from worldmodel.evaluation.rollouts.results import (
     CEILING,
     CLIP_PSNR,
     GAP_METRICS,
+    HIGHER_IS_BETTER,
     STATIC,
     SUMMARY_METRICS,
     TRUE,
@@ -124,7 +125,7 @@ def _task(rows: Mapping[str, Evaluated]) -> dict[str, Any]:
                 "seeds": list(evaluated.seeds),
                 **{metric: _both(evaluated.scores(metric)) for metric in EFFECT_METRICS},
                 "gap_closed": {
-                    metric: _gap(ends[STATIC][metric], evaluated.scores(metric), ends[CEILING][metric])
+                    metric: _gap(metric, ends[STATIC][metric], evaluated.scores(metric), ends[CEILING][metric])
                     for metric in GAP_METRICS
                 },
                 "wins": _wins(evaluated),
@@ -140,9 +141,10 @@ def _task(rows: Mapping[str, Evaluated]) -> dict[str, Any]:
     return answer
 
 
-def _gap(floor: np.ndarray, scores: np.ndarray, ceiling: np.ndarray) -> dict[str, Any]:
-    per_seed = [gap_closed(floor, one, ceiling).mean for one in scores]
-    over_episodes = gap_closed(floor, _mean(scores, 0), ceiling)
+def _gap(metric: str, floor: np.ndarray, scores: np.ndarray, ceiling: np.ndarray) -> dict[str, Any]:
+    better = HIGHER_IS_BETTER[metric]
+    per_seed = [gap_closed(floor, one, ceiling, higher_is_better=better).mean for one in scores]
+    over_episodes = gap_closed(floor, _mean(scores, 0), ceiling, higher_is_better=better)
     return {"episodes": over_episodes.to_dict(), "seeds": mean_estimate(per_seed).to_dict()}
 
 

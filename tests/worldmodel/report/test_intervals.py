@@ -114,6 +114,9 @@ def test_share_of_the_gap_in_decibels_and_in_squared_error() -> None:
     half = gap_closed(floor, floor + 5, floor + 10)
     assert half.mean == pytest.approx(0.5)
     assert half.low == pytest.approx(0.5)
+    assert gap_closed([30.0], [26.0], [29.7], higher_is_better=True).count == 0  # nothing to gain
+    assert gap_closed([0.1], [0.2], [0.3], higher_is_better=False).count == 0
+    assert gap_closed([0.3], [0.2], [0.1], higher_is_better=False).mean == pytest.approx(0.5)
     errors = gap_closed([0.4, 0.4], [0.1, 0.1], [0.0, 0.0])
     assert errors.mean == pytest.approx(0.75)
     noisy = gap_closed(floor, floor + 5 + rng.normal(0, 1, 40), floor + 10)

@@ -102,16 +102,31 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
         if len(found) > 1:
             groups |= {name or "unnamed": summarize(part)["gap_closed"] for name, part in found.items()}
     rows = tuple(
-        (name, *(estimate_of(gaps[metric]).percent() for metric in GAP_TITLES))
+        (name, *(_share_text(gaps[metric]) for metric in GAP_TITLES))
         for name, gaps in groups.items()
     )
     return Table(
         ("episodes", *GAP_TITLES.values()),
         rows,
         title="Share of the way from the static frame to the autoencoder's ceiling",
-        note="On means over episodes; dB of the clip's mean squared error; 95 % bootstrap intervals.",
+        note="On means over episodes; dB of the clip's mean squared error; 95 % bootstrap intervals."
+        + "".join(_undefined_notes(groups)),
         strong=("all",),
     )
+
+
+def _share_text(gap: Mapping[str, Any]) -> str:
+    return "undefined" if gap.get("reason") else estimate_of(gap).percent()
+
+
+def _undefined_notes(groups: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Why a share is undefined, one sentence each."""
+    return [
+        f" {name}, {GAP_TITLES[metric]}: undefined, {gaps[metric]['reason']}."
+        for name, gaps in groups.items()
+        for metric in GAP_TITLES
+        if gaps[metric].get("reason")
+    ]
 
 
 def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Figures]:
@@ -133,10 +148,13 @@ def summary_text(results: Mapping[str, Any]) -> str:
     """Quality, wins and gap for a terminal: of quality and gap only means, the report has their intervals."""
     quality, wins = _quality_table(results), _wins_table(results)
     means = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in quality.rows)
-    gaps = {title: estimate_of(results["gap_closed"][metric]) for metric, title in GAP_TITLES.items()}
+    gaps = {title: results["gap_closed"][metric] for metric, title in GAP_TITLES.items()}
     closed = ", ".join(
-        f"{title} {gap.percent().partition(' [')[0]}" for title, gap in gaps.items() if gap.count
+        f"{title} {_share_text(gap).partition(' [')[0]}"
+        for title, gap in gaps.items()
+        if gap["count"] or gap.get("reason")
     )
+    reasons = dict.fromkeys(f"  undefined: {gap['reason']}" for gap in gaps.values() if gap.get("reason"))
     return "\n".join(
         [
             *_aligned(quality.header, means),
@@ -144,6 +162,7 @@ def summary_text(results: Mapping[str, Any]) -> str:
             *_aligned((f"true actions {wins.header[0]}", *wins.header[1:]), wins.rows),
             "",
             f"way from static frame to ceiling: {closed}",
+            *reasons,
             actions_line(results),
         ]
     )

@@ -89,7 +89,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
             }
             for row in rows
         },
-        "gap_closed": {metric: _gap(records, metric).to_dict() for metric in GAP_METRICS},
+        "gap_closed": {metric: _gap(records, metric) for metric in GAP_METRICS},
         "wins": {
             control: {metric: wins(records, control, metric).to_dict() for metric in CLIP_PSNR}
             for control in controls
@@ -156,8 +156,15 @@ def by_group(records: Sequence[Record], key: str) -> dict[str, list[Record]]:
     return groups
 
 
-def _gap(records: Sequence[Record], metric: str) -> Estimate:
-    return gap_closed(*(episode_scores(records, row, metric) for row in (STATIC, TRUE, CEILING)))
+def _gap(records: Sequence[Record], metric: str) -> dict[str, Any]:
+    """The share of the gap, or why there is none."""
+    floor, made, ceiling = (episode_scores(records, row, metric) for row in (STATIC, TRUE, CEILING))
+    share = gap_closed(floor, made, ceiling, higher_is_better=HIGHER_IS_BETTER[metric])
+    if share.count or np.isnan([floor, made, ceiling]).any(0).all():
+        return share.to_dict()
+    ends = (mean_estimate(values).text(4).partition(" [")[0] for values in (floor, ceiling))
+    reason = "the static frame ({}) is no worse than the autoencoder ({}): nothing to gain".format(*ends)
+    return {**share.to_dict(), "reason": reason}
 
 
 def _clip_score(record: Record, row: str, metric: str) -> float | None:

@@ -70,6 +70,16 @@ def test_frames_then_clips_then_episodes():
     )
 
 
+def test_a_share_whose_ceiling_is_below_its_floor_is_undefined_and_says_why():
+    still = record("s", true=[26.0, 26.0], static=[30.0, 30.0], autoencoder=[29.7, 29.7])
+    results = {**summarize([still]), "action_spaces": {}}
+    assert results["gap_closed"]["clip_psnr"]["mean"] is None
+    shown = summary_text(results)
+    assert "way from static frame to ceiling: dB undefined, MSE undefined" in shown
+    assert "undefined: the static frame (30.0000) is no worse than the autoencoder (29.7000)" in shown
+    assert "reason" not in summarize(RECORDS)["gap_closed"]["clip_psnr"]
+
+
 def test_horizon_is_one_estimate_per_frame():
     curve = horizon(RECORDS, "true", "psnr")
     assert [estimate.mean for estimate in curve] == pytest.approx([23.5, 25.5])
