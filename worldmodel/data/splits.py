@@ -1,7 +1,9 @@
 """Which episodes train, validate and test: decided per episode, by its name alone."""
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 Split = Literal["train", "val", "test"]
@@ -27,6 +29,17 @@ class SplitConfig:
         twice = sorted({uid for uid in listed if listed.count(uid) > 1})
         if twice:
             raise ValueError(f"episodes listed in more than one split: {', '.join(twice)}")
+
+
+def check_listed(config: SplitConfig, uids: Collection[str]) -> None:
+    """Refuse listed names that no episode has: a typo would put a test episode into training."""
+    for name in ("train_uids", "val_uids", "test_uids"):
+        for uid in getattr(config, name):
+            if uid not in uids:
+                near = get_close_matches(uid, uids, n=3) or sorted(uids)[:3]
+                raise ValueError(
+                    f"splits.{name} lists {uid!r}, no episode has this name; near it: {', '.join(near)}"
+                )
 
 
 def split_of(uid: str, config: SplitConfig) -> Split:

@@ -13,10 +13,10 @@ from worldmodel.types import EpisodeSource
 C = TypeVar("C")
 
 
-def open_for_model(model: str, path: str) -> EpisodeSource:
+def open_for_model(model: str, path: str, mapping: str | None = None) -> EpisodeSource:
     """The dataset with actions of the kind that the model was trained on."""
     known = read_description(locate(model))
-    return open_dataset(path, action_space=action_space_for(known.normalizer))
+    return open_dataset(path, mapping=mapping, action_space=action_space_for(known.normalizer))
 
 
 def run_on_data(
@@ -33,11 +33,13 @@ def run_on_data(
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="world model folder or hub id")
     parser.add_argument("data", metavar="DATA", help="dataset of any supported format")
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_intermixed_args(argv)
     try:
         config = load_config(schema, None, arguments.overrides)
-        return run(arguments.checkpoint, open_for_model(arguments.checkpoint, arguments.data), config)
+        source = open_for_model(arguments.checkpoint, arguments.data, arguments.mapping)
+        return run(arguments.checkpoint, source, config)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
 """Held-out clips for evaluation, cut as the model's contract asks; data that does not fit it is refused."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,8 +15,11 @@ from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_epis
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.pose_tracks import clip_projections
 from worldmodel.data.splits import SplitConfig
+from worldmodel.data.trained_on import TrainedOn, describe_overlap
 from worldmodel.models.world_model.config import FrameContract
 from worldmodel.types import Episode, EpisodeSource, evenly_spread, to_unit_range
+
+log = logging.getLogger(__name__)
 
 MAX_OUTSIDE = 0.3  # share of action values beyond twice the known range: more is another unit or robot
 
@@ -24,8 +28,8 @@ MAX_OUTSIDE = 0.3  # share of action values beyond twice the known range: more i
 class HeldOutConfig:
     """Which part of a dataset is evaluated."""
 
-    split: Literal["val", "test", "all"] = "test"  # all: no episode of this dataset was trained on
-    splits: SplitConfig = field(default_factory=SplitConfig)  # the division that training used
+    split: Literal["val", "test", "all"] = "test"  # all: for a dataset that was not trained on
+    splits: SplitConfig | None = None  # how episodes are divided; none: as in training
     episodes: int = 64  # at most this many, evenly spread; 0 = all
     clips_per_episode: int = 1  # evenly spread over the episode
     num_frames: int = 0  # of each clip, 1 + 4k; 0 = as many as one clip of the model
@@ -54,9 +58,14 @@ class HeldOutClips:
     """The chosen clips, read when asked for."""
 
     def __init__(
-        self, index: EpisodeIndex, normalizer: ActionNormalizer, records: Sequence[EpisodeRecord], count: int
+        self,
+        index: EpisodeIndex,
+        normalizer: ActionNormalizer,
+        records: Sequence[EpisodeRecord],
+        count: int,
+        trained_on: TrainedOn | None = None,
     ) -> None:
-        self.index, self.normalizer = index, normalizer
+        self.index, self.normalizer, self.trained_on = index, normalizer, trained_on
         self.places = [
             (record, start) for record in records for start in _spread_starts(record.starts, count)
         ]
@@ -79,11 +88,24 @@ class HeldOutClips:
         """What the actions of each robot are: commanded or measured."""
         return {name: self.normalizer.stats[name].action_space for name in self.embodiments}
 
+    @property
+    def overlap(self) -> str:
+        """Whether these episodes were trained on, in a sentence."""
+        known = self.trained_on
+        records = {record.uid: record for record, _ in self.places}
+        found = [
+            uid
+            for uid, record in records.items()
+            if known is not None and known.holds(uid, record.embodiment, record.actions)
+        ]
+        return describe_overlap(known, found, len(records))
+
     def __getitem__(self, number: int) -> HeldOutClip:
         record, start = self.places[number]
-        episode = self.index.open(record)
+        robot, episode = record.embodiment, self.index.open(record)
+        if robot in self.normalizer.stats:  # what is added up, as in training
+            episode = replace(episode, delta_actions=self.normalizer.stats[robot].deltas)
         frames, raw = cut_clip(episode, start, self.index.config)
-        robot = record.embodiment
         _check_robot(record, self.normalizer, episode.action_space)
         actions = self.normalizer.normalize(raw, robot, episode.action_names)
         outside = self.normalizer.outside(raw, robot)
@@ -120,11 +142,18 @@ class HeldOutClips:
 
 
 def held_out_clips(
-    source: EpisodeSource, contract: FrameContract, normalizer: ActionNormalizer, config: HeldOutConfig
+    source: EpisodeSource,
+    contract: FrameContract,
+    normalizer: ActionNormalizer,
+    config: HeldOutConfig,
+    trained_on: TrainedOn | None = None,
 ) -> HeldOutClips:
-    """Look at every episode once and choose the clips."""
+    """Look at every episode once and choose the clips; `trained_on` is what the model's folder says."""
     clip = contract.clip_config(num_frames=config.num_frames or None, step=1)
-    index = index_episodes([source], clip, config.splits, config.on_bad)
+    splits = config.splits or (trained_on.splits if trained_on else None)
+    # The model's own lists name episodes of its training data, which need not be in this source.
+    is_given = config.splits is not None
+    index = index_episodes([source], clip, splits, config.on_bad, uids_must_exist=is_given)
     records = index.records if config.split == "all" else index.of(config.split)
     if not records:
         raise ValueError(
@@ -134,7 +163,10 @@ def held_out_clips(
         _check_robot(record, normalizer)
     if config.episodes:
         records = tuple(records[number] for number in evenly_spread(len(records), config.episodes))
-    return HeldOutClips(index, normalizer, records, config.clips_per_episode)
+    clips = HeldOutClips(index, normalizer, records, config.clips_per_episode, trained_on)
+    if "TRAINED ON" in clips.overlap:
+        log.warning("%s", clips.overlap)
+    return clips
 
 
 def _projections(

@@ -125,7 +125,9 @@ def _task(rows: Mapping[str, Evaluated]) -> dict[str, Any]:
                 "seeds": list(evaluated.seeds),
                 **{metric: _both(evaluated.scores(metric)) for metric in EFFECT_METRICS},
                 "gap_closed": {
-                    metric: _gap(metric, ends[STATIC][metric], evaluated.scores(metric), ends[CEILING][metric])
+                    metric: _gap(
+                        metric, ends[STATIC][metric], evaluated.scores(metric), ends[CEILING][metric]
+                    )
                     for metric in GAP_METRICS
                 },
                 "wins": _wins(evaluated),

@@ -60,7 +60,13 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
 
 def _contents(path: str, data: DataConfig) -> tuple[int, set[str], set[str]]:
     """Readable episodes, their robots and their tasks; all are opened, as training will, but none decoded."""
-    source = open_dataset(path, camera=data.clip.camera, action_space=data.action_space, verify=False)
+    source = open_dataset(
+        path,
+        camera=data.clip.camera,
+        mapping=data.mapping or None,
+        action_space=data.action_space,
+        verify=False,
+    )
     found: list[Episode] = []
     for number in range(len(source)):
         try:
@@ -94,7 +100,7 @@ def _listed(names: set[str]) -> str:
 def _check_division(config: Table2Config, splits: SplitConfig) -> None:
     """Where one dataset is trained and evaluated on, both must divide its episodes in the same way."""
     held_out = load_config(RolloutsConfig, None, config.rollout_settings).held_out
-    if held_out.split != "test" or held_out.splits != splits:
+    if held_out.split != "test" or (held_out.splits or splits) != splits:
         raise ValueError(
             f"{config.target_test} is trained on with {splits}: evaluate held_out.split=test with the same "
             f"held_out.splits, got {held_out.split} with {held_out.splits}"

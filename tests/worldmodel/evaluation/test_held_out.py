@@ -1,11 +1,14 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
 from worldmodel.data.clips import ClipConfig, cut_clip
+from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.splits import SplitConfig, split_of
+from worldmodel.data.trained_on import TrainedEpisode, TrainedOn, actions_hash
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 
 
@@ -104,3 +107,51 @@ def test_longer_rollouts_than_one_clip(source, open_clips):
     clip = open_clips(source, num_frames=25)[0]
     assert clip.frames.shape[0] == 25
     assert clip.actions.shape[0] == 24
+
+
+def trained(source, *numbers, **splits):
+    episodes = tuple(
+        TrainedEpisode(f"other/{n}", source[n].embodiment, actions_hash(source[n])) for n in numbers
+    )
+    return TrainedOn(SplitConfig(**splits), episodes)
+
+
+def test_trained_episodes_are_known_by_their_actions_under_any_name(source, contract, training_clips, caplog):
+    known = trained(source, 1, 4)
+    clips = held_out_clips(source, contract, training_clips.normalizer, HeldOutConfig("all"), known)
+    assert "2 of 12 episodes were TRAINED ON (episode1, episode4)" in clips.overlap
+    assert "TRAINED ON" in caplog.text
+    few = HeldOutConfig("all", episodes=1)
+    apart = held_out_clips(source, contract, training_clips.normalizer, few, known)
+    assert apart.overlap == "None of these episodes was trained on."
+    unknown = held_out_clips(source, contract, training_clips.normalizer, few)
+    assert "does not say" in unknown.overlap
+
+
+def test_episodes_are_divided_as_in_training_unless_told_otherwise(source, contract, training_clips):
+    known = trained(source, 1, val=0.0, test=0.0, test_uids=("episode3", "of_another_set"))
+    clips = held_out_clips(source, contract, training_clips.normalizer, HeldOutConfig(), known)
+    assert [clips[i].uid for i in range(len(clips))] == ["episode3"]
+    given = HeldOutConfig(splits=SplitConfig(test_uids=("episode5", "typo")))
+    with pytest.raises(ValueError, match="test_uids lists 'typo'"):
+        held_out_clips(source, contract, training_clips.normalizer, given, known)
+
+
+def test_what_is_added_up_is_as_in_training(source, contract, training_clips):
+    stats = training_clips.normalizer.stats
+    robot, entry = next(iter(stats.items()))
+    normalizer = ActionNormalizer({robot: dataclasses.replace(entry, deltas=entry.names)})
+    slow = dataclasses.replace(contract, fps=contract.fps / 2, num_frames=5, merge="auto")
+    clip = held_out_clips(source, slow, normalizer, HeldOutConfig("all"))[0]
+    raw = source[0].robot_actions[clip.start : clip.start + 2].sum(0)
+    expected = normalizer.normalize(raw[None], robot)[0]
+    assert torch.allclose(clip.actions[0], expected, atol=1e-6)
+
+
+def test_names_stand_for_episodes_whose_actions_cannot_be_compared():
+    known = TrainedOn(SplitConfig(), (TrainedEpisode("episode3", "a", ""),))
+    assert known.holds("episode3", "a", "12ab")
+    assert not known.holds("episode3", "b", "12ab")
+    later = TrainedOn(SplitConfig(val=0.3), (TrainedEpisode("x", "b", "ff"),)).after(known)
+    assert later.holds("episode3", "a", "12ab")
+    assert TrainedOn.from_dict(json.loads(json.dumps(later.to_dict()))) == later

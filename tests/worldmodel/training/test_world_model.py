@@ -139,6 +139,9 @@ def test_a_finished_run_ships_in_half_the_size(
     assert size == sum(path.stat().st_size for path in (tmp_path / "shipped").rglob("*") if path.is_file())
     assert (tmp_path / "shipped/curves.png").stat().st_size > 1000
     whole, half = (WorldModel.from_pretrained(path) for path in (one_process / "model", tmp_path / "shipped"))
+    assert whole.trained_on is not None
+    assert [episode.uid for episode in whole.trained_on.episodes] == ["episode0", "episode1", "episode2"]
+    assert half.trained_on == whole.trained_on
     weights = {name: value for name, value in whole.state_dict().items() if value.is_floating_point()}
     for name, value in half.state_dict().items():
         assert value.dtype == weights[name].dtype

@@ -59,9 +59,9 @@ def write_rollout_page(
     named = {COLUMNS[metric][0]: rows for metric, rows in panels.items()}
     draw_curves(output / "curves.png", named, records[0]["num_given"])
     lead = (
-        f"{results['episodes']} held-out episodes, {results['clips']} clips, regime {results['regime']}, "
+        f"{results['episodes']} episodes, {results['clips']} clips, regime {results['regime']}, "
         f"{results['settings']['num_inference_steps']} sampling steps, model {results['settings']['model']}. "
-        + actions_line(results)
+        + " ".join(filter(None, (results.get("trained_on"), actions_line(results))))
     )
     sections = [
         Section("Videos", tuple(_video_blocks(records, shown, output))),
@@ -102,8 +102,7 @@ def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
         if len(found) > 1:
             groups |= {name or "unnamed": summarize(part)["gap_closed"] for name, part in found.items()}
     rows = tuple(
-        (name, *(_share_text(gaps[metric]) for metric in GAP_TITLES))
-        for name, gaps in groups.items()
+        (name, *(_share_text(gaps[metric]) for metric in GAP_TITLES)) for name, gaps in groups.items()
     )
     return Table(
         ("episodes", *GAP_TITLES.values()),
@@ -154,15 +153,16 @@ def summary_text(results: Mapping[str, Any]) -> str:
         for title, gap in gaps.items()
         if gap["count"] or gap.get("reason")
     )
-    reasons = dict.fromkeys(f"  undefined: {gap['reason']}" for gap in gaps.values() if gap.get("reason"))
+    reasons = dict.fromkeys(f"undefined: {gap['reason']}" for gap in gaps.values() if gap.get("reason"))
     return "\n".join(
         [
             *_aligned(quality.header, means),
             "",
             *_aligned((f"true actions {wins.header[0]}", *wins.header[1:]), wins.rows),
             "",
-            f"way from static frame to ceiling: {closed}",
+            *filter(None, (results.get("trained_on"),)),
             *reasons,
+            f"way from static frame to ceiling: {closed}",
             actions_line(results),
         ]
     )

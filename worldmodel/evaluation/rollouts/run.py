@@ -191,7 +191,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
+    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     output = Path(config.output)
     evaluation = RolloutEvaluation(model, clips, config)
     settings = {
@@ -216,6 +216,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
         "settings": settings,
         "regime": model.config.regime,
         "action_spaces": clips.action_spaces,
+        "trained_on": clips.overlap,
         **summarize(ordered),
     }
     checkpoint_name = Path(checkpoint_source).name

@@ -22,9 +22,14 @@ def write_sensitivity_page(
     title: str,
     *,
     action_spaces: Mapping[str, str],
+    trained_on: str = "",  # whether these episodes were trained on, in a sentence
 ) -> dict[str, Any]:
     """sensitivity.json, report.md and report.html; gives what is in the JSON."""
-    results = {**_results(following, records, settings), "action_spaces": dict(action_spaces)}
+    results = {
+        **_results(following, records, settings),
+        "action_spaces": dict(action_spaces),
+        "trained_on": trained_on,
+    }
     write_text(output / "sensitivity.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     verdict = Verdict(following.title, following.reasons, following.is_followed)
     sections = [
@@ -41,7 +46,7 @@ def write_sensitivity_page(
         sections.append(Section("Pictures", (Figures(items, is_wide=True),)))
     moving = sum(record["moves"] for record in records)
     lead = f"{len(records)} clips, something moves in {moving} of them; model {settings['model']}. "
-    lead += actions_line(results)
+    lead += " ".join(filter(None, (trained_on, actions_line(results))))
     if settings["action_gain"] != 1:
         lead += f" Every command reached the model multiplied by {settings['action_gain']:g}."
     write_pages(Page(title, lead, tuple(sections)), output)

@@ -175,7 +175,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
+    clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     settings = {
         **dataclasses.asdict(config),
         "output": "",
@@ -187,7 +187,13 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
     title = f"Action sensitivity of {Path(checkpoint_source).name} on {source.name}"
     following = judge(ordered)
     write_sensitivity_page(
-        following, ordered, settings, Path(config.output), title, action_spaces=clips.action_spaces
+        following,
+        ordered,
+        settings,
+        Path(config.output),
+        title,
+        action_spaces=clips.action_spaces,
+        trained_on=clips.overlap,
     )
     print(following.title, *following.reasons, sep="\n  ")
     print(f"report: {Path(config.output) / 'report.html'}")

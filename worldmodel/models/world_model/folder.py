@@ -3,6 +3,7 @@
 README.md                        model card
 config.yaml                      WorldModelConfig
 contract.json                    format version, frame contract, action scales by embodiment
+trained_on.json                  episodes it was trained on, and how they were divided
 transformer/                     backbone, in the hub's layout, as it is under adapters if there are any; not
                                  written for adapters on a published backbone that config.yaml names
 transformer_lora.safetensors     the adapters, if there are any
@@ -24,6 +25,8 @@ from huggingface_hub import snapshot_download
 from worldmodel.config import load_config, save_config
 from worldmodel.data.clips import Aspect, Merge
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.trained_on import FILE as TRAINED_ON_FILE
+from worldmodel.data.trained_on import TrainedOn
 from worldmodel.files import read_tensors, write_json, write_tensors
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.lora import (
@@ -47,6 +50,7 @@ class Description:
     config: WorldModelConfig
     contract: FrameContract
     normalizer: ActionNormalizer
+    trained_on: TrainedOn | None = None  # folders of older versions do not say
 
 
 def locate(source: str) -> Path:
@@ -74,6 +78,8 @@ def write_description(folder: Path, description: Description) -> None:
         "needs_camera_matrices": description.config.draws_poses,
     }
     write_json(folder / CONTRACT_FILE, values)
+    if description.trained_on is not None:
+        write_json(folder / TRAINED_ON_FILE, description.trained_on.to_dict(), indent=None)
 
 
 def read_description(folder: Path) -> Description:
@@ -91,7 +97,17 @@ def read_description(folder: Path) -> Description:
         normalizer = ActionNormalizer.from_dict(values["actions"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
-    return Description(load_config(WorldModelConfig, str(folder / CONFIG_FILE)), contract, normalizer)
+    config = load_config(WorldModelConfig, str(folder / CONFIG_FILE))
+    return Description(config, contract, normalizer, _read_trained_on(folder / TRAINED_ON_FILE))
+
+
+def _read_trained_on(path: Path) -> TrainedOn | None:
+    if not path.is_file():
+        return None
+    try:
+        return TrainedOn.from_dict(json.loads(path.read_text()))
+    except ValueError as error:  # of JSON too
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _check_words(frames: Mapping[str, Any]) -> None:

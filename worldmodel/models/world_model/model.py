@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.trained_on import TrainedOn
 from worldmodel.files import read_into, read_tensors, replaced_folder, write_tensors
 from worldmodel.models.world_model.action_interface import TextContext
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
@@ -93,6 +94,7 @@ class WorldModel(nn.Module):
         self.config, self.contract, self.normalizer = config, contract, normalizer
         # Whether adapters sit on what config.pretrained names, unchanged: they are then saved without it.
         self.has_published_base = False
+        self.trained_on: TrainedOn | None = None  # set by training and by `from_pretrained`
         if config.lora.rank:
             add_lora(backbone, config.lora)
         scene = build_scene(config, contract, backbone)
@@ -180,6 +182,7 @@ class WorldModel(nn.Module):
             read_tensors(prompt)[PROMPT_KEY] if prompt.exists() else None,
             _image_encoder(folder / IMAGE_ENCODER_FILE),
         )
+        model.trained_on = known.trained_on
         for name, module in model.parts().items():
             read_into(module, folder / f"{name}.safetensors")
         if config.lora.continues(saved.lora):
@@ -190,7 +193,8 @@ class WorldModel(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model as one folder (see `folder.py`); an older one there is replaced at the end."""
         with replaced_folder(Path(folder), CONTRACT_FILE) as new:
-            write_description(new, Description(self.config, self.contract, self.normalizer))
+            known = Description(self.config, self.contract, self.normalizer, self.trained_on)
+            write_description(new, known)
             (new / "README.md").write_text(model_card(self.config, self.contract, self.normalizer))
             if not (self.config.lora.rank and self.has_published_base):
                 write_backbone(new / "transformer", self.fdm.backbone)

@@ -27,6 +27,7 @@ from worldmodel.training.data import (
     on_device,
     open_clips,
     open_index,
+    trained_on,
 )
 from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.fit import FitConfig
@@ -132,6 +133,7 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     else:
         vae = load_vae(config.model.vae)
         model = WorldModel.build(config.model, frame_contract(index, vae), index.normalizer(), vae=vae)
+    model.trained_on = trained_on(config.data, index).after(model.trained_on)
     if model.mcl is not None and model.mcl.config.needs_math_attention:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
         model.fdm.backbone.set_attention_backend("_native_math")
@@ -154,7 +156,7 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
     """What a resumed run must find unchanged: start, clips, frame contract, each embodiment's actions."""
     return {
         "start_from": _weights_of(config.start_from) if config.start_from else "",
-        "clip": asdict(config.data.clip),
+        "clip": {**asdict(config.data.clip), "merge": model.contract.merge},
         # Aspect and merge are settings of the clip; checkpoints of older versions have them only there.
         "frames": {k: v for k, v in asdict(model.contract).items() if k not in ("aspect", "merge")},
         "action_width": model.normalizer.width,
@@ -165,8 +167,8 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
 
 
 def _scale(entry: ActionStats) -> dict[str, Any]:
-    """Without the space, which runs of older versions did not note: they are still resumed."""
-    return {key: value for key, value in asdict(entry).items() if key != "action_space"}
+    """Without what runs of older versions did not note: they are still resumed."""
+    return {key: value for key, value in asdict(entry).items() if key not in ("action_space", "deltas")}
 
 
 def _weights_of(source: str) -> str:

@@ -148,7 +148,7 @@ def test_damaged_or_foreign_folders_are_refused_by_name(trained, tmp_path):
     contract.write_text(json.dumps({**values, "format": 99}))
     refused("contract.json: expected format 1, got 99")
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "merge": "mean"}}))
-    refused("contract.json: merge is last or sum, got 'mean'")
+    refused("contract.json: merge is auto or last or sum, got 'mean'")
     contract.write_text("{")
     refused("contract.json: not JSON")
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "width": 64}}))

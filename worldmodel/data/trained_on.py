@@ -1,0 +1,89 @@
+"""Which episodes a model was trained on: travels in its folder, so that evaluation can tell.
+
+An episode is known by its actions, wherever its files lie and however it is called. Where training left out
+frames, its actions are not those of the files, and robot and name stand for it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from worldmodel.data.splits import SplitConfig
+from worldmodel.types import Episode
+
+FILE = "trained_on.json"
+
+
+@dataclass(frozen=True)
+class TrainedEpisode:
+    """One episode of the training split."""
+
+    uid: str
+    embodiment: str
+    actions: str  # hash of all its robot actions; empty: not comparable
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The training episodes of a model, of earlier stages too, and how the last stage divided its data."""
+
+    splits: SplitConfig
+    episodes: tuple[TrainedEpisode, ...]
+
+    def holds(self, uid: str, embodiment: str, actions: str) -> bool:
+        """Whether this episode was trained on."""
+        return actions in self._actions or (embodiment, uid) in self._names
+
+    def after(self, earlier: "TrainedOn | None") -> "TrainedOn":
+        """Together with what the model had been trained on before."""
+        known = earlier.episodes if earlier else ()
+        return TrainedOn(self.splits, tuple(dict.fromkeys((*known, *self.episodes))))
+
+    @cached_property
+    def _actions(self) -> frozenset[str]:
+        return frozenset(episode.actions for episode in self.episodes if episode.actions)
+
+    @cached_property
+    def _names(self) -> frozenset[tuple[str, str]]:
+        return frozenset((one.embodiment, one.uid) for one in self.episodes if not one.actions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values that `from_dict` reads back."""
+        rows = [[one.uid, one.embodiment, one.actions] for one in self.episodes]
+        return {"splits": asdict(self.splits), "episodes": rows}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainedOn":
+        """What `to_dict` described."""
+        try:
+            splits: dict[str, Any] = {
+                key: tuple(v) if isinstance(v, list) else v for key, v in values["splits"].items()
+            }
+            episodes = tuple(TrainedEpisode(*map(str, row)) for row in values["episodes"])
+            return cls(SplitConfig(**splits), episodes)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a list of training episodes: {error!r}") from error
+
+
+def actions_hash(episode: Episode) -> str:
+    """Names an episode by what the robot did; the same in single and double precision."""
+    values = np.ascontiguousarray(episode.robot_actions, dtype="<f4")
+    return hashlib.sha256(f"{values.shape}".encode() + values.tobytes()).hexdigest()[:16]
+
+
+def describe_overlap(trained_on: TrainedOn | None, uids: Iterable[str], total: int) -> str:
+    """One sentence for reports; `uids` are the evaluated episodes that were trained on."""
+    if trained_on is None:
+        return "The model folder does not say which episodes it was trained on."
+    found = list(uids)
+    if not found:
+        return "None of these episodes was trained on."
+    shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+    return (
+        f"WARNING: {len(found)} of {total} episodes were TRAINED ON ({shown}): no held-out result. "
+        "Leave out held_out.splits to divide the episodes as training did."
+    )
