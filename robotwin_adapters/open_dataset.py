@@ -11,7 +11,9 @@ from robotwin_adapters.arrays.npz import NpzDataset, is_npz_frames
 from robotwin_adapters.arrays.rlds import RldsDataset, is_rlds
 from robotwin_adapters.arrays.robomimic import RobomimicDataset, is_robomimic
 from robotwin_adapters.arrays.zarr_replay import ZarrReplayDataset, is_zarr_replay
+from robotwin_adapters.labeled import LabeledDataset
 from robotwin_adapters.lerobot.dataset import LerobotDataset, is_lerobot
+from robotwin_adapters.mapping import DataMapping, read_mapping
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
@@ -95,7 +97,7 @@ def open_dataset(
     Args:
         path: a folder of any supported format, a tree of such folders, a .zip or an .hdf5 file.
         camera: keep this camera only; None keeps all, the overview camera first.
-        mapping: YAML of VideoFolderConfig, for folders of videos with annotations.
+        mapping: YAML of DataMapping: which keys are actions, states and cameras, and their names.
         verify: decode each video once per process, so that a broken one is found when its episode is opened.
         action_space: joint_commands, pose_commands or measured_poses; "" takes joint_commands of RoboTwin
             files, and of others what they hold.
@@ -154,13 +156,13 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
             f"{path}: asked for {describe_action_space(options.action_space)}, but "
             f"{_stated(source.action_space)}; only RoboTwin files hold several kinds of actions"
         )
-    return source
+    return LabeledDataset(source, read_mapping(path, options.mapping) or DataMapping())
 
 
 def _foreign(path: Path, options: _Options) -> ForeignDataset | None:
     """The dataset at this very place, if it is of another format than RoboTwin's."""
     if is_lerobot(path):
-        return LerobotDataset(path, camera=options.camera, verify=options.verify)
+        return LerobotDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
     if is_agibot(path):
         return AgibotDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
     for is_here, build in ARRAY_FORMATS:
@@ -188,16 +190,19 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
             folders.clear()
             continue
         for path in (here / name for name in sorted(files) if name.endswith(".zip")):
-            source = _foreign(path, options) or (_robotwin(path, options) if find_robotwin(path) else None)
-            if source is not None:
+            if _foreign(path, options) is not None or find_robotwin(path):
+                source = _open_here(path, options)
+                assert source is not None, path
                 yield path.relative_to(root).with_suffix("").as_posix(), source
 
 
-def _robotwin(path: Path, options: _Options) -> RobotwinDataset:
+def _robotwin(path: Path, options: _Options) -> EpisodeSource:
     cameras = None if options.camera is None else (options.camera,)
-    return RobotwinDataset(
+    source = RobotwinDataset(
         path,
         cameras=cameras,
         action_space=options.action_space,
         static_tolerance=options.static_tolerance,
     )
+    mapping = read_mapping(path, options.mapping)
+    return source if mapping is None else LabeledDataset(source, mapping)

@@ -3,11 +3,12 @@
 A small YAML (`dataset.yaml` in the folder, or given) maps names to keys; the two public layouts need none.
 """
 
+import contextlib
 import csv
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,66 +17,39 @@ from jaxtyping import Float, Float64
 
 from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.lerobot.meta import read_json
+from robotwin_adapters.mapping import MAPPING_FILE, DataMapping, read_mapping, relabeled
 from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
-from worldmodel.config import load_config
 from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
 
-MAPPING_FILE = "dataset.yaml"
 FIELD = re.compile(r"\\\{(\w+)\\\}")
-
-
-@dataclass(frozen=True)
-class VideoFolderConfig:
-    """Where the files lie and what their keys mean; the defaults read the Ctrl-World layout."""
-
-    annotation: str = "annotation/{split}/{id}.json"  # one file per episode; a {field} holds no slash
-    video: str = "videos/{split}/{id}/{camera}.mp4"  # fields of `annotation` must agree; {camera} is free
-    video_key: str = "videos"  # annotation list of video paths; where present it must agree with the files
-    state_keys: tuple[str, ...] = ("states",)  # joined side by side; dots reach into nested objects
-    action_keys: tuple[str, ...] = ()  # as state_keys; empty: the next state is the action
-    action_stride: int = 1  # annotation rows per video frame, for actions
-    text_key: str = "texts"  # instruction, or a list of them
-    length_key: str = "video_length"  # declared number of frames; where present it must agree
-    max_extra_frames: int = 1  # frames a video may have beyond the annotation; cut from its end
-    fps: float = 0.0  # frames per second; 0 takes it from the video
-    state_names: tuple[str, ...] = ()  # one per state dimension; empty: state_0, ...
-    action_names: tuple[str, ...] = ()  # one per action dimension; empty: action_0, ... or the state names
-    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: not known
-    cameras: tuple[str, ...] = ()  # new names for the cameras in sorted order; empty: as in the files
-    embodiment: str = ""  # name of the robot; empty: name of the dataset folder
-    task: str = ""  # name of the task; empty: the first instruction
-
-    def __post_init__(self) -> None:
-        current_action_space(self.action_space)
-        if not self.state_keys and not self.action_keys:
-            raise ValueError("a video folder needs state_keys or action_keys")
-        if self.action_stride < 1 or self.max_extra_frames < 0 or self.fps < 0:
-            raise ValueError("action_stride >= 1, max_extra_frames >= 0 and fps >= 0 are needed")
-        if "{camera}" not in self.video or "{camera}" in self.annotation:
-            raise ValueError("{camera} belongs in the video pattern, and only there")
-        for pattern in (self.annotation, self.video):
-            if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
-                raise ValueError(f"a pattern stays inside the dataset folder, got {pattern!r}")
-
+NESTED, FLAT = "videos/{split}/{id}/{camera}.mp4", "videos/{split}/{id}.mp4"
+ONLY_CAMERA = "camera"  # of a layout whose files name none
+POSE_CHANGES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")
 
 # Ctrl-World: states are measured poses, and the next one is the action.
-CTRL_WORLD = VideoFolderConfig(action_space="measured_poses")
-# IRASim and the Cosmos action-conditioned examples: pose and gripper apart, actions given.
-IRASIM = VideoFolderConfig(state_keys=("state", "continuous_gripper_state"), action_keys=("action",))
+CTRL_WORLD = DataMapping(state_keys=("states",), action_keys=(), action_space="measured_poses")
+# IRASim (Bridge, RT-1) and the Cosmos action-conditioned examples: pose and gripper apart, pose changes.
+IRASIM = DataMapping(
+    state_keys=("state", "continuous_gripper_state"), action_keys=("action",), action_names=POSE_CHANGES
+)
+# IRASim's Language-Table: changes in the plane, no states.
+LANGUAGE_TABLE = DataMapping(state_keys=(), action_keys=("actions",), action_names=("dx", "dy"))
+LAYOUTS = (CTRL_WORLD, IRASIM, LANGUAGE_TABLE)
 
 
 def is_video_folder(path: str | Path, mapping: str | Path | None = None) -> bool:
     """Whether the folder has files as the mapping says, or a mapping of its own, or the public layout."""
     path = Path(path)
-    if mapping is not None:
-        return any(_matches(path, load_config(VideoFolderConfig, str(mapping)).annotation))
-    return (path / MAPPING_FILE).is_file() or all((path / name).is_dir() for name in ("annotation", "videos"))
+    known = read_mapping(path, mapping)
+    if known is not None:
+        return any(_matches(path, known.annotation))
+    return all((path / name).is_dir() for name in ("annotation", "videos"))
 
 
 class VideoFolderDataset:
-    """Episodes of a folder of videos; `mapping` is a YAML file of VideoFolderConfig."""
+    """Episodes of a folder of videos; `mapping` is a YAML file of DataMapping."""
 
     def __init__(
         self,
@@ -89,13 +63,13 @@ class VideoFolderDataset:
         self.camera = camera
         self.verify = verify
         self.name = self.root.resolve().name
-        if mapping is None and (self.root / MAPPING_FILE).is_file():
-            mapping = self.root / MAPPING_FILE
-        self.config = load_config(VideoFolderConfig, str(mapping)) if mapping else _recognize(self.root)
-        found = _matches(self.root, self.config.annotation)
-        self.entries = sorted(found, key=lambda entry: _natural(entry[0]))
+        given = read_mapping(self.root, mapping) or DataMapping()
+        self.entries = sorted(_matches(self.root, given.annotation), key=lambda entry: _natural(entry[0]))
         if not self.entries:
-            raise ValueError(f"{self.root}: no annotation matches {self.config.annotation!r}")
+            hint = "" if given != DataMapping() else f"; describe the folder in {MAPPING_FILE}"
+            raise ValueError(f"{self.root}: no annotation matches {given.annotation!r}{hint}")
+        self.config = _resolved(self.root, given, self.entries)
+        _check_apart(self.root, self.config, self.entries)
         self.action_space = current_action_space(self.config.action_space)
         self.format = f"videos + {Path(self.config.annotation).suffix[1:]} annotations"
 
@@ -115,22 +89,24 @@ class VideoFolderDataset:
         if actions is None:
             assert states is not None
             actions, notes = states[1:], (*notes, "the action is the next state")
-        texts = _texts(path, content, config.text_key)
-        return Episode(
+        texts = _texts(path, content, config.text_key or "texts")
+        episode = Episode(
             uid="/".join(fields.values()) or PurePosixPath(name).stem,
             source=str(path),
             frames=frames,
             robot_actions=actions[: length - 1],
-            action_names=_names(path, config.action_names or _next(config), actions.shape[1], "action"),
+            action_names=_numbered(actions.shape[1], "action"),
             fps=fps,
-            embodiment=config.embodiment or self.name,
-            task=config.task or (texts[0] if texts else ""),
+            embodiment=self.name,
+            task=texts[0] if texts else "",
             robot_states=states,
-            state_names=() if states is None else _names(path, config.state_names, states.shape[1], "state"),
+            state_names=() if states is None else _numbered(states.shape[1], "state"),
             instructions=texts,
             notes=notes,
             action_space=self.action_space,
+            delta_actions=None if config.action_keys else (),
         )
+        return relabeled(episode, config)
 
     def _frames(
         self, path: Path, content: Mapping[str, Any], fields: Mapping[str, str], length: int
@@ -158,11 +134,9 @@ class VideoFolderDataset:
         return frames, tuple(notes)
 
     def _videos(self, fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        pattern = self.config.video
-        for field, value in fields.items():
-            pattern = pattern.replace(f"{{{field}}}", _escape(value))
+        pattern = _filled(self.config.video, {field: _escape(value) for field, value in fields.items()})
         for name, found in _matches(self.root, pattern):
-            yield found["camera"], name
+            yield found.get("camera", ONLY_CAMERA), name
 
 
 def read_annotation(path: Path) -> Mapping[str, Any]:
@@ -190,17 +164,71 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         return {key: arrays[key] for key in arrays.files}
 
 
-def _recognize(root: Path) -> VideoFolderConfig:
-    pattern = VideoFolderConfig().annotation
-    names = sorted(name for name, _ in _matches(root, pattern))
-    if not names:
-        raise ValueError(f"{root}: no annotation matches {pattern!r}; describe the folder in {MAPPING_FILE}")
-    content = read_annotation(root / names[0])
-    for config in (CTRL_WORLD, IRASIM):
-        if all(key in content for key in (*config.state_keys, *config.action_keys)):
-            return config
-    keys = ", ".join(content)
-    raise ValueError(f"{root / names[0]}: keys {keys} are of no known layout; map them in {MAPPING_FILE}")
+Entries = list[tuple[str, dict[str, str]]]  # relative path of each annotation, and the fields of its name
+
+
+def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
+    """The mapping with every key and pattern filled in, from the first annotation that can be read."""
+    video = given.video or (FLAT if (root / _filled(FLAT, entries[0][1])).is_file() else NESTED)
+    mapping = replace(given, video=video)
+    if mapping.action_keys is not None and mapping.state_keys is not None:
+        return mapping
+    name, content = _first_readable(root, entries)
+    if mapping.action_keys is not None:
+        return replace(mapping, state_keys=("states",) if "states" in content else ())
+    if mapping.state_keys is not None:
+        return replace(mapping, action_keys=())
+    for layout in LAYOUTS:
+        keys = (*(layout.state_keys or ()), *(layout.action_keys or ()))
+        if all(key in content for key in keys):
+            return _as_layout(mapping, layout, root / name, content)
+    found = ", ".join(content)
+    raise ValueError(
+        f"{root / name}: keys {found} are of no known layout; map them in {MAPPING_FILE}: action_keys: [...]"
+    )
+
+
+def _as_layout(
+    mapping: DataMapping, layout: DataMapping, path: Path, content: Mapping[str, Any]
+) -> DataMapping:
+    names = mapping.action_names
+    if layout.action_keys and not names:
+        width = _columns(path, content, layout.action_keys).shape[1]
+        names = layout.action_names if len(layout.action_names) == width else ()
+    return replace(
+        mapping,
+        state_keys=layout.state_keys,
+        action_keys=layout.action_keys,
+        action_names=names,
+        action_space=mapping.action_space or layout.action_space,
+    )
+
+
+def _first_readable(root: Path, entries: Entries) -> tuple[str, Mapping[str, Any]]:
+    for name, _ in entries[:-1]:
+        with contextlib.suppress(ValueError):
+            return name, read_annotation(root / name)
+    return entries[-1][0], read_annotation(root / entries[-1][0])
+
+
+def _check_apart(root: Path, mapping: DataMapping, entries: Entries) -> None:
+    """Refuse a video pattern by which two episodes would get the same videos."""
+    fields = [name for name in entries[0][1] if f"{{{name}}}" in mapping.video]
+    seen: dict[tuple[str, ...], str] = {}
+    for name, values in entries:
+        first = seen.setdefault(tuple(values[field] for field in fields), name)
+        if first != name:
+            missing = ", ".join(f"{{{field}}}" for field in values if field not in fields)
+            raise ValueError(
+                f"{root}: {first} and {name} would get the same videos: the video pattern {mapping.video!r} "
+                f"lacks {missing} of the annotation pattern {mapping.annotation!r}"
+            )
+
+
+def _filled(pattern: str, fields: Mapping[str, str]) -> str:
+    for field, value in fields.items():
+        pattern = pattern.replace(f"{{{field}}}", value)
+    return pattern
 
 
 def _matches(root: Path, pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -257,7 +285,7 @@ def _column(path: Path, key: str, value: Any) -> Float64[np.ndarray, "t d"]:
 def _length(
     path: Path,
     content: Mapping[str, Any],
-    config: VideoFolderConfig,
+    config: DataMapping,
     states: Float[np.ndarray, "t s"] | None,
     actions: Float[np.ndarray, "n a"] | None,
 ) -> int:
@@ -302,11 +330,5 @@ def _texts(path: Path, content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(text for text in texts if text.strip())
 
 
-def _next(config: VideoFolderConfig) -> tuple[str, ...]:
-    return () if config.action_keys else config.state_names
-
-
-def _names(path: Path, names: tuple[str, ...], width: int, word: str) -> tuple[str, ...]:
-    if names and len(names) != width:
-        raise ValueError(f"{path}: {width} {word} dimensions, the mapping names {len(names)}")
-    return names or tuple(f"{word}_{index}" for index in range(width))
+def _numbered(width: int, word: str) -> tuple[str, ...]:
+    return tuple(f"{word}_{index}" for index in range(width))

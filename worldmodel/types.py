@@ -104,6 +104,8 @@ class Episode:
     notes: tuple[str, ...] = ()  # what the reader decided or noticed, in words
     action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the data do not say
     cameras: Mapping[str, CameraMatrices] = field(default_factory=dict)  # of those that the data describe
+    delta_actions: tuple[str, ...] | None = None  # action dimensions that hold changes; none: not known
+    frame_times: Float[np.ndarray, " t"] | None = None  # seconds, where recorded unevenly; none: by fps
 
     @property
     def num_frames(self) -> int:

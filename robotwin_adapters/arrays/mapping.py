@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-from worldmodel.config import load_config
+from robotwin_adapters.mapping import DataMapping, read_mapping
 from worldmodel.data.action_spaces import current_action_space
-
-MAPPING_FILE = "dataset.yaml"
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,12 @@ class KeyMapping:
 
 def load_mapping(root: Path, mapping: str | Path | None) -> KeyMapping:
     """The given YAML, or the dataset.yaml of the folder, or nothing."""
-    own = (root if root.is_dir() else root.parent) / MAPPING_FILE
-    if mapping is None and not own.is_file():
-        return KeyMapping()
-    return load_config(KeyMapping, str(mapping or own))
+    given = read_mapping(root, mapping) or DataMapping()
+    return KeyMapping(
+        **{field.name: _plain(getattr(given, field.name), field.default) for field in fields(KeyMapping)}
+    )
+
+
+def _plain(value: Any, default: Any) -> Any:
+    """Here nothing said is the format's own."""
+    return default if value is None else value

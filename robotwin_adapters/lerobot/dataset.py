@@ -7,7 +7,6 @@ row leads nowhere and is dropped:
     action     a0  a1  a2  (a3)   if a[t] == s[t], the rows are targets already reached: shift by one
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
-from robotwin_adapters.camera_order import overview_first
-from robotwin_adapters.lerobot.meta import INFO, EpisodeRow, LerobotMeta, read_json, read_meta
-from robotwin_adapters.lerobot.rows import ACTION, STATE, episode_rows, open_images, vectors
+from robotwin_adapters.lerobot.columns import VectorKeys, column_names, find_keys, usable_cameras
+from robotwin_adapters.lerobot.meta import INFO, EpisodeRow, LerobotMeta, read_meta
+from robotwin_adapters.lerobot.rows import episode_rows, joined_vectors, open_images, uneven_times
+from robotwin_adapters.mapping import DataMapping, read_mapping, relabeled
 from worldmodel.data.action_spaces import current_action_space
-from worldmodel.data.video import open_video, probe_video
+from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode, FrameReader
 
-NUMBERED = re.compile(r"(motor|action|state|dim)?_?\d*")  # names that only count the columns
 LED_BY_ROW = "row i leads from frame i to frame i + 1"  # what our own writer promises in info.json
 
 
@@ -34,42 +33,68 @@ def is_lerobot(path: str | Path) -> bool:
 class LerobotDataset:
     """Episodes of one LeRobot folder; `camera` (a key, a name or the end of one) limits it to one camera."""
 
-    def __init__(self, path: str | Path, *, camera: str | None = None, verify: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        camera: str | None = None,
+        mapping: str | Path | None = None,  # YAML of DataMapping
+        verify: bool = True,
+    ) -> None:
         self.meta: LerobotMeta = read_meta(path)
+        self.mapping = read_mapping(Path(path), mapping) or DataMapping()
         self.verify = verify
         self.name = Path(path).resolve().name
         self.format = f"LeRobot {self.meta.version}"
         # Only our own writer states it: a state may be a measured one or the last command.
-        self.action_space = current_action_space(str(self.meta.extra.get("action_space", "")))
-        cameras, self.notes = _usable_cameras(self.meta)
+        self.action_space = current_action_space(
+            self.mapping.action_space or str(self.meta.extra.get("action_space", ""))
+        )
+        self.keys: VectorKeys = find_keys(self.meta, self.mapping)
+        cameras, self.notes = usable_cameras(self.meta, self.mapping)
         self.cameras = cameras if camera is None else _chosen(self.meta, cameras, camera)
 
     def __len__(self) -> int:
         return len(self.meta.episodes)
 
     def __getitem__(self, index: int) -> Episode:
-        row, meta = self.meta.episodes[index], self.meta
+        row, meta, keys = self.meta.episodes[index], self.meta, self.keys
         path = Path(meta.root) / row.data_file
-        table = episode_rows(path, meta, row, self.cameras)
-        actions = vectors(path, table, meta.features, ACTION)
-        states = vectors(path, table, meta.features, STATE) if STATE in meta.features else None
+        table = episode_rows(path, meta, row, self.cameras, (*keys.action, *keys.state))
+        actions = joined_vectors(path, table, meta.features, keys.action)
+        states = joined_vectors(path, table, meta.features, keys.state) if keys.state else None
         led, note = _align(actions, states, meta.extra.get("actions") == LED_BY_ROW)
         instructions = _instructions(table, meta, row)
-        return Episode(
+        frames, notes = self._all_frames(row)
+        deltas = meta.extra.get("action_deltas")
+        episode = Episode(
             uid=f"episode_{row.index:06d}",
             source=str(path),
-            frames={name: self._frames(key, row) for name, key in self.cameras.items()},
+            frames=frames,
             robot_actions=led,
-            action_names=_names(meta, ACTION, "action"),
+            action_names=column_names(meta, keys.action, "action"),
             fps=float(meta.extra.get("recorded_fps", meta.fps)),
             embodiment=meta.robot_type,
             task=instructions[0] if instructions else "",
             robot_states=states,
-            state_names=_names(meta, STATE, "state") if states is not None else (),
+            state_names=column_names(meta, keys.state, "state"),
             instructions=instructions,
-            notes=(*self.notes, note),
+            notes=(*self.notes, *keys.notes, *notes, note),
             action_space=self.action_space,
+            delta_actions=tuple(map(str, deltas)) if isinstance(deltas, list) else None,
+            frame_times=uneven_times(path, table, meta.fps),
         )
+        return relabeled(episode, self.mapping)
+
+    def _all_frames(self, row: EpisodeRow) -> tuple[dict[str, FrameReader], tuple[str, ...]]:
+        """The cameras' frames, and what was cut off them."""
+        frames, notes = {name: self._frames(key, row) for name, key in self.cameras.items()}, []
+        for name, reader in frames.items():
+            if self.meta.version == "v3.0" or not isinstance(reader, VideoFrames):
+                continue
+            if extra := len(probe_video(reader.path).pts) - row.length:
+                notes.append(f"camera {name}: {extra} frame(s) more than rows, cut from the end")
+        return frames, tuple(notes)
 
     def _frames(self, key: str, row: EpisodeRow) -> FrameReader:
         meta, feature = self.meta, self.meta.features[key]
@@ -98,34 +123,9 @@ class LerobotDataset:
             offset = round(start * self.meta.fps)
             return open_video(path, offset=offset, length=row.length, verify=self.verify)
         found = len(probe_video(path).pts)
-        if found != row.length:
+        if not 0 <= found - row.length <= self.mapping.max_extra_frames:
             raise ValueError(f"{path}: {found} frames, expected {row.length} as in {row.data_file}")
-        return open_video(path, verify=self.verify)
-
-
-def _usable_cameras(meta: LerobotMeta) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Short name -> feature key of the cameras that exist, overview first, and what was left out."""
-    notes, usable = [], []
-    for key, feature in meta.features.items():
-        if feature.dtype not in ("video", "image"):
-            continue
-        if feature.is_depth:
-            notes.append(f"camera {key} left out: depth maps")
-        elif feature.dtype == "video" and not any(_has_file(meta, row, key) for row in meta.episodes):
-            notes.append(f"camera {key} left out: declared in info.json, but its files do not exist")
-        else:
-            usable.append(key)
-    if not usable:
-        raise ValueError(f"{meta.root}/{INFO}: no usable camera ({'; '.join(notes) or 'none declared'})")
-    short = {key: key.rsplit("images.", 1)[-1] for key in usable}
-    if len(set(short.values())) < len(short):
-        short = {key: key for key in usable}
-    keys = {name: key for key, name in short.items()}
-    return {name: keys[name] for name in overview_first(keys)}, tuple(notes)
-
-
-def _has_file(meta: LerobotMeta, row: EpisodeRow, key: str) -> bool:
-    return key in row.videos and (Path(meta.root) / row.videos[key][0]).is_file()
+        return open_video(path, length=row.length, verify=self.verify)
 
 
 def _chosen(meta: LerobotMeta, cameras: Mapping[str, str], camera: str) -> dict[str, str]:
@@ -165,27 +165,3 @@ def _instructions(table: pa.Table, meta: LerobotMeta, row: EpisodeRow) -> tuple[
         if indices:
             return tuple(meta.tasks[index] for index in indices)
     return row.tasks
-
-
-def _names(meta: LerobotMeta, key: str, word: str) -> tuple[str, ...]:
-    feature = meta.features[key]
-    width = int(np.prod(feature.shape)) if feature.shape else 1
-    names = feature.names if len(feature.names) == width else ()
-    # "motor_7" or "action_7" says nothing; modality.json, where present, tells the body part.
-    if all(NUMBERED.fullmatch(name) for name in names):
-        names = _modality_names(meta, word, width) or names
-    return names or tuple(f"{word}_{index}" for index in range(width))
-
-
-def _modality_names(meta: LerobotMeta, word: str, width: int) -> tuple[str, ...]:
-    path = Path(meta.root) / "meta/modality.json"
-    parts = read_json(path).get(word) if path.is_file() else None
-    names = [""] * width
-    for part, span in parts.items() if isinstance(parts, dict) else ():
-        start, end = (span.get("start"), span.get("end")) if isinstance(span, dict) else (None, None)
-        if not (type(start) is int and type(end) is int and 0 <= start < end <= width):
-            raise ValueError(
-                f"{path}: {word} part {part!r} is {span!r}, expected start and end in 0..{width}"
-            )
-        names[start:end] = [f"{part}_{index}" for index in range(end - start)]
-    return tuple(names) if all(names) else ()

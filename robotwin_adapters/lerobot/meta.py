@@ -231,7 +231,9 @@ def _episodes_v2(root: Path, info: Mapping[str, Any], video_keys: list[str]) -> 
     rows = []
     for entry in sorted(_json_lines(path), key=lambda entry: _count(path, entry, "episode_index")):
         index, length = _count(path, entry, "episode_index"), _count(path, entry, "length", 1)
-        place = {"episode_chunk": index // chunk_size, "episode_index": index}
+        chunk = index // chunk_size
+        # Some writers of v2.1 took over the field names of v3.0.
+        place = {"episode_chunk": chunk, "chunk_index": chunk, "episode_index": index, "file_index": index}
         videos = {
             key: (fill_path(str(video), root / INFO, video_key=key, **place), 0.0) for key in video_keys
         }
@@ -289,7 +291,8 @@ def _row_v3(
         start, stop = entry.get(f"{prefix}/from_timestamp"), entry.get(f"{prefix}/to_timestamp")
         if not (isinstance(start, float) and isinstance(stop, float) and 0 <= start < stop < 1e9):
             raise ValueError(f"{path}: {prefix} runs from {start!r} to {stop!r} s, expected 0 <= from < to")
-        if abs((stop - start) * info["fps"] - length) > 0.5:
+        # The end of the last frame, or its beginning: public writers do both.
+        if abs((stop - start) * info["fps"] - length) > 1.5:
             raise ValueError(f"{path}: {prefix} lasts {stop - start} s, expected {length} frames")
         videos[key] = (fill_path(video, root / INFO, video_key=key, **place(prefix)), start)
     data_file = fill_path(data, root / INFO, **place("data"))

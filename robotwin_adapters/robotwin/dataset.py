@@ -134,6 +134,7 @@ class RobotwinDataset:
             notes=notes,
             action_space=recording.action_space,
             cameras=recording.cameras,
+            delta_actions=(),
         )
 
     def _instructions(self, files: EpisodeFiles) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robotwin_adapters.video_folder import VideoFolderConfig, VideoFolderDataset, read_annotation
+from robotwin_adapters.mapping import DataMapping
+from robotwin_adapters.video_folder import VideoFolderDataset, read_annotation
 from worldmodel.config import load_config
 from worldmodel.data.video import write_video
 
@@ -213,7 +214,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "names": (
         lambda p: (write_ctrl_world(p), (p / "dataset.yaml").write_text("state_names: [a, b]\n")),
-        r"2\.json: 7 action dimensions, the mapping names 2",
+        r"2\.json: 7 state dimensions, the mapping names 2",
     ),
 }
 
@@ -234,7 +235,7 @@ def test_missing_camera_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_mappings_load(path: Path) -> None:
-    assert load_config(VideoFolderConfig, str(path)) != VideoFolderConfig()
+    assert load_config(DataMapping, str(path)) != DataMapping()
 
 
 @pytest.mark.parametrize(("name", "count", "fps"), [("droid_subset", 11, 5), ("droid_new_setup", 13, 4)])
@@ -257,3 +258,23 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_before_it_does(tmp_path
     np.savez_compressed(tmp_path / "a.npz", pose=np.zeros(1 << 24))
     with pytest.raises(ValueError, match=r"a.npz.*the archive claims \d+ bytes"):
         read_annotation(tmp_path / "a.npz")
+
+
+def test_a_pattern_that_gives_two_episodes_the_same_videos_is_refused(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        write_ctrl_world(tmp_path, name)
+    (tmp_path / "dataset.yaml").write_text("video: 'videos/{split}/1/{camera}.mp4'\n")
+    with pytest.raises(ValueError, match=r"1\.json and .*2\.json would get the same videos.* lacks \{id\}"):
+        VideoFolderDataset(tmp_path)
+
+
+def test_one_video_per_episode_needs_no_camera_in_its_path(tmp_path: Path) -> None:
+    (tmp_path / "annotation/test").mkdir(parents=True)
+    actions = np.arange(2.0 * (LENGTH - 1)).reshape(-1, 2)
+    content = {"actions": actions.tolist(), "video_path": "videos/test/7.mp4"}
+    (tmp_path / "annotation/test/7.json").write_text(json.dumps(content))
+    write_video(tmp_path / "videos/test/7.mp4", frames(LENGTH), fps=4)
+    episode = VideoFolderDataset(tmp_path)[0]
+    assert (episode.action_names, list(episode.frames)) == (("dx", "dy"), ["camera"])
+    assert np.array_equal(episode.robot_actions, actions)
+    assert episode.num_frames == LENGTH == len(episode.frames["camera"])

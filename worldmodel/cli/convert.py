@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("out", help="new folder")
     parser.add_argument("--to", choices=("lerobot", "robotwin"), required=True)
     parser.add_argument("--camera", help="keep this camera only (default: all)")
-    parser.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     run(parser.parse_args(argv))
     return 0
 

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dataset", help="clips for a world model: folder, .zip or .hdf5")
     parser.add_argument("--clips", type=int, default=4, help="clips to look at (default: 4)")
     parser.add_argument("--camera", help="camera of the dataset (default: the one the model was trained on)")
-    parser.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument(
         "--groups", default="", help='action groups such as "arm=0-5,gripper=6" (default: by action names)'
     )

@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("dataset", help="folder, tree of folders, .zip or .hdf5")
     parser.add_argument("--episodes", metavar="LIST", help="positions such as 0,3,5-9 (default: all)")
     parser.add_argument("--camera", help="camera to show (default: the overview camera)")
-    parser.add_argument("--mapping", metavar="YAML", help="keys of a folder of videos with annotations")
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument("--out", help="folder for the pictures (default: outputs/inspect/NAME)")
     parser.add_argument("--on-bad", choices=("stop", "skip"), default="stop", help="unreadable episodes")
     run(parser.parse_args(argv))

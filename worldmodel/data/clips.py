@@ -8,17 +8,19 @@ coarser transition is made of the recorded actions inside it, and so leads from 
     clip frame        0       1       2       3
     "last"               1       3       5             absolute commands: the one in force at the next frame
     "sum"               0+1     2+3     4+5            deltas: the whole displacement of the interval
+    "auto"          sum of the dimensions that hold changes (`action_deltas.py`), last of the others
 
 Resampling from 30 to 20 frames per second takes recorded frames 0, 2, 3, 5, ... (nearest to 1.5 k, half up).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from worldmodel.data.cameras import find_camera
@@ -27,7 +29,7 @@ from worldmodel.types import Episode, num_latent_frames
 # Frame rates are often rounded labels (16.67, 29.97): a ratio this near to a whole number is that number.
 FPS_TOLERANCE = 0.01
 Aspect = Literal["stretch", "crop"]
-Merge = Literal["last", "sum"]
+Merge = Literal["auto", "last", "sum"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class ClipConfig:
     width: int = 64  # pixels
     aspect: Aspect = "stretch"  # how another aspect ratio is met: distort, or cut the center
     camera: str | None = None  # camera name; none: the first that the reader lists, the overview camera
-    merge: Merge = "last"  # action of a coarser transition: last command, or sum of deltas
+    merge: Merge = "auto"  # action of a coarser transition: last command, sum of deltas, or as each column is
 
     def __post_init__(self) -> None:
         num_latent_frames(self.num_frames)
@@ -83,19 +85,38 @@ def clip_starts(num_recorded: int, recorded_fps: float, config: ClipConfig) -> r
 
 
 def merge_actions(
-    robot_actions: Float[np.ndarray, "n a"], positions: Int[np.ndarray, " t"], merge: Merge
+    robot_actions: Float[np.ndarray, "n a"],
+    positions: Int[np.ndarray, " t"],
+    merge: Merge,
+    is_delta: Bool[np.ndarray, " a"] | None = None,  # columns that "auto" adds up; none: no column
 ) -> Float[np.ndarray, "t-1 a"]:
     """One action per transition between the given frames (see the timeline above)."""
-    if merge == "last" or len(positions) < 2:
-        return robot_actions[positions[1:] - 1]
-    return np.add.reduceat(robot_actions[: positions[-1]], positions[:-1], axis=0)
+    last = robot_actions[positions[1:] - 1]
+    is_delta = np.zeros(robot_actions.shape[1], bool) if is_delta is None else is_delta
+    if merge == "last" or (merge == "auto" and not is_delta.any()) or len(positions) < 2:
+        return last
+    total = np.add.reduceat(robot_actions[: positions[-1]], positions[:-1], axis=0)
+    return total if merge == "sum" else np.where(is_delta, total, last)
+
+
+def merged(episode: Episode, positions: Int[np.ndarray, " t"], merge: Merge) -> Float[np.ndarray, "t-1 a"]:
+    """The actions of an episode between the given frames."""
+    is_delta = np.isin(episode.action_names, episode.delta_actions or ())
+    return merge_actions(episode.robot_actions, positions, merge, is_delta)
+
+
+def merge_rule(merge: Merge, names: Sequence[str], deltas: Sequence[str]) -> Merge:
+    """What "auto" comes to for these dimensions: one rule where all are alike."""
+    if merge != "auto" or (deltas and len(deltas) < len(names)):
+        return merge
+    return "sum" if deltas else "last"
 
 
 def episode_actions(episode: Episode, config: ClipConfig) -> Float[np.ndarray, "n a"]:
     """All actions of an episode at the rate of the clips: what normalization statistics are taken from."""
     ratio = frames_per_step(episode.fps, config)
     positions = _positions(int((episode.num_frames - 1) / ratio) + 1, ratio)
-    return merge_actions(episode.robot_actions, positions[positions < episode.num_frames], config.merge)
+    return merged(episode, positions[positions < episode.num_frames], config.merge)
 
 
 def cut_clip(
@@ -108,7 +129,7 @@ def cut_clip(
             f"{episode.source}: clip frames {start}..{positions[-1]} are not in 0..{episode.num_frames - 1}"
         )
     images = find_camera(episode, config.camera).read(positions.tolist())
-    robot_actions = merge_actions(episode.robot_actions, positions, config.merge)
+    robot_actions = merged(episode, positions, config.merge)
     return resize_frames(images, config.height, config.width, config.aspect), robot_actions
 
 

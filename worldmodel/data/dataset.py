@@ -162,13 +162,16 @@ def check_action_names(
         # The index has compared all training episodes of an embodiment with each other, and no others.
         if record.split == "train" and record.embodiment in index.stats:
             known = index.stats[record.embodiment]
-            names, space = known.names, known.action_space
+            names, space, deltas = known.names, known.action_space, known.deltas
         else:
             episode = index.open(record)
             names, space = episode.action_names, episode.action_space
+            deltas = episode.delta_actions or ()
         try:
             normalizer.check_names(record.embodiment, names)
             normalizer.check_space(record.embodiment, space)
+            if index.config.merge == "auto":
+                normalizer.check_deltas(record.embodiment, deltas)
         except ValueError as error:
             raise ValueError(_naming(record, error)) from error
 

@@ -7,11 +7,13 @@ from typing import Literal
 
 import numpy as np
 
+from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import CameraChoice, choose_camera, find_camera
 from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions
 from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
-from worldmodel.data.splits import Split, SplitConfig, split_of
+from worldmodel.data.splits import Split, SplitConfig, check_listed, split_of
+from worldmodel.data.trained_on import actions_hash
 from worldmodel.types import Episode, EpisodeSource
 
 OnBad = Literal["stop", "skip"]  # an episode that cannot be read ends the run, or is listed and left out
@@ -31,6 +33,7 @@ class EpisodeRecord:
     fps: float  # frames per second of the recording
     camera: str  # name of the camera that clips show
     size: tuple[int, int]  # height and width of its pictures in the recording, pixels
+    actions: str = ""  # hash of its actions
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def index_episodes(
     splits: SplitConfig | None = None,
     on_bad: OnBad = "stop",
     decode_all: bool = False,  # also decode every frame, so that unreadable pictures are found now
+    uids_must_exist: bool = True,  # refuse splits that list episodes which no source has
 ) -> EpisodeIndex:
     """Open every episode once and note what training needs to know about it."""
     config, splits = config or ClipConfig(), splits or SplitConfig()
@@ -97,10 +101,12 @@ def index_episodes(
     too_short: dict[str, int] = {}
     builders: dict[str, ActionStatsBuilder] = {}
     cameras: Counter[CameraChoice] = Counter()
+    uids: set[str] = set()
     for source_number, source in enumerate(sources):
         for number in range(len(source)):
             try:
                 episode = source[number]
+                uids.add(episode.uid)
                 check_episode(episode, config, decode_all)
                 record = _record(episode, source_number, number, config, splits)
                 if record.starts and record.split == "train":
@@ -115,17 +121,27 @@ def index_episodes(
                 cameras[choose_camera(episode, config.camera)] += 1
             else:
                 too_short[record.file] = episode.num_frames
+    # An episode that cannot be opened has no name: it may be one of those listed.
+    if uids_must_exist and not skipped:
+        check_listed(splits, uids)
     stats = {name: builders[name].stats() for name in sorted(builders)}
     return EpisodeIndex(tuple(sources), config, tuple(records), stats, tuple(skipped), too_short, cameras)
 
 
 def _add_actions(builders: dict[str, ActionStatsBuilder], episode: Episode, config: ClipConfig) -> None:
-    new = ActionStatsBuilder(episode.action_names, episode.action_space)
+    deltas = episode.delta_actions or ()
+    new = ActionStatsBuilder(episode.action_names, episode.action_space, deltas)
     builder = builders.setdefault(episode.embodiment, new)
     if builder.action_space != episode.action_space:
         raise ValueError(
             f"{episode.source}: actions are {describe_action_space(episode.action_space)}, other episodes of "
             f"{episode.embodiment!r} hold {describe_action_space(builder.action_space)}"
+        )
+    if builder.deltas != deltas:
+        raise ValueError(
+            f"{episode.source}: actions are {describe_deltas(deltas, episode.action_names)}, those of other "
+            f"episodes of {episode.embodiment!r} {describe_deltas(builder.deltas, builder.names)}; set "
+            "action_deltas in a mapping (data.mapping, --mapping)"
         )
     builder.add(episode_actions(episode, config), episode.action_names, episode.source)
 
@@ -168,4 +184,5 @@ def _record(
         fps=episode.fps,
         camera=choose_camera(episode, config.camera).name,
         size=reader.size,
+        actions=actions_hash(episode),
     )

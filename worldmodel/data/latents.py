@@ -33,7 +33,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from worldmodel.data.cameras import find_camera
-from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, merge_rule
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.data.pose_tracks import clip_pose_track
 from worldmodel.files import write_tensors
@@ -139,7 +139,8 @@ class LatentCache:
             "dtype": self.dtype,
             "starts": list(record.starts),
             "offsets": clip_offsets(episode.fps, config).tolist(),
-            "clip": {name: asdict(config)[name] for name in ("height", "width", "aspect", "camera", "merge")},
+            "clip": {name: asdict(config)[name] for name in ("height", "width", "aspect", "camera")}
+            | {"merge": merge_rule(config.merge, episode.action_names, episode.delta_actions or ())},
         }
         if self.with_poses:
             described["pose_track"] = POSE_VERSION

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from worldmodel.data.action_deltas import NONE, describe_deltas
 from worldmodel.data.action_spaces import (
     current_action_space,
     describe_action_space,
@@ -38,6 +39,7 @@ class ActionStats:
     maximum: tuple[float, ...]
     num_samples: int  # actions seen
     action_space: str = ""  # what the actions are, see action_spaces.py; empty: not stated
+    deltas: tuple[str, ...] = ()  # dimensions that hold changes, see action_deltas.py
 
     def __post_init__(self) -> None:
         current_action_space(self.action_space)
@@ -80,14 +82,15 @@ def _widest(entries: Sequence[ActionStats]) -> ActionStats:
     high, maximum = (np.max([getattr(entry, key) for entry in entries], 0) for key in ("q99", "maximum"))
     num_samples = sum(entry.num_samples for entry in entries)
     q01, q99, least, most = (tuple(map(float, side)) for side in (low, high, minimum, maximum))
-    return ActionStats(entries[0].names, q01, q99, least, most, num_samples, entries[0].action_space)
+    first = entries[0]
+    return ActionStats(first.names, q01, q99, least, most, num_samples, first.action_space, first.deltas)
 
 
 class ActionStatsBuilder:
     """Collects actions of one embodiment, episode by episode, in bounded memory."""
 
-    def __init__(self, names: Sequence[str], action_space: str = "") -> None:
-        self.names, self.action_space = tuple(names), action_space
+    def __init__(self, names: Sequence[str], action_space: str = "", deltas: Sequence[str] = ()) -> None:
+        self.names, self.action_space, self.deltas = tuple(names), action_space, tuple(deltas)
         self._rows: list[np.ndarray] = []
         self._num_rows = self._num_seen = 0
         self._keep_every = 1
@@ -120,7 +123,8 @@ class ActionStatsBuilder:
             raise ValueError("no actions to take statistics from")
         q01, q99 = np.quantile(np.concatenate(self._rows), [0.01, 0.99], axis=0)
         low, high, minimum, maximum = (tuple(map(float, v)) for v in (q01, q99, self._minimum, self._maximum))
-        return ActionStats(self.names, low, high, minimum, maximum, self._num_seen, self.action_space)
+        ranges = (low, high, minimum, maximum)
+        return ActionStats(self.names, *ranges, self._num_seen, self.action_space, self.deltas)
 
 
 class ActionNormalizer:
@@ -212,11 +216,22 @@ class ActionNormalizer:
                 f"{describe_action_space(action_space)}; read the data with action_space={known}"
             )
 
+    def check_deltas(self, embodiment: str, deltas: Sequence[str]) -> None:
+        """Refuse changes where absolute values are known, and the other way round."""
+        known = self._stats_of(embodiment)
+        if tuple(deltas) != known.deltas:
+            raise ValueError(
+                f"actions of {embodiment!r}: expected {describe_deltas(known.deltas, known.names)}, got "
+                f"{describe_deltas(tuple(deltas), known.names)}; set action_deltas: "
+                f"[{', '.join(known.deltas) or NONE}] in a mapping (data.mapping, --mapping)"
+            )
+
     def with_embodiments(self, stats: Mapping[str, ActionStats]) -> "ActionNormalizer":
         """The same table with new embodiments behind the old ones, whose indices and scales stay."""
         for name in stats.keys() & self.stats.keys():
             self.check_names(name, stats[name].names)
             self.check_space(name, stats[name].action_space)
+            self.check_deltas(name, stats[name].deltas)
         new = {name: entry for name, entry in stats.items() if name not in self.stats}
         return ActionNormalizer(self.stats | new, self.width)
 
@@ -266,7 +281,8 @@ def _stats_from(entry: Mapping[str, Any]) -> ActionStats:
     columns = {key: tuple(entry[key]) for key in ("names", "q01", "q99", "minimum", "maximum")}
     space = entry.get("action_space")
     space = former_action_space(columns["names"]) if space is None else current_action_space(space)
-    return ActionStats(**columns, num_samples=entry["num_samples"], action_space=space)
+    deltas = tuple(entry.get("deltas", ()))  # folders of older versions have none
+    return ActionStats(**columns, num_samples=entry["num_samples"], action_space=space, deltas=deltas)
 
 
 def _check_spaces(stats: Mapping[str, ActionStats]) -> None:

@@ -74,6 +74,7 @@ class SyntheticSource:
             task="synthetic",
             robot_states=states,
             state_names=names,
+            delta_actions=(),
         )
 
 

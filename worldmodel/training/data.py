@@ -10,13 +10,14 @@ from tqdm import tqdm
 
 from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.data.action_spaces import current_action_space
-from worldmodel.data.clips import ClipConfig, frames_per_step
+from worldmodel.data.clips import ClipConfig, Merge, frames_per_step, merge_rule
 from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
 from worldmodel.data.latents import LatentCache, LatentTable, module_identity
 from worldmodel.data.normalize import ActionNormalizer, share_scales
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.data.trained_on import TrainedEpisode, TrainedOn
 from worldmodel.models.world_model.config import FPS_TOLERANCE, FrameContract
 from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
 from worldmodel.types import EpisodeSource
@@ -29,6 +30,7 @@ class DataConfig:
     """Where episodes come from, how clips are cut, and where their latents are kept."""
 
     paths: tuple[str, ...] = ()  # datasets: folders, files or archives of any supported format
+    mapping: str = ""  # YAML of DataMapping: keys and names; empty: a dataset.yaml in the folder
     synthetic_episodes: int = 0  # episodes of moving shapes instead of paths, for tests
     synthetic_embodiments: int = 1  # embodiments that take turns in them
     latents: str = ""  # folder of the latent cache; empty: encode frames in every step
@@ -69,6 +71,18 @@ def open_index(config: DataConfig) -> EpisodeIndex:
     return replace(index, stats=share_scales(index.stats)) if config.action_scale == "shared" else index
 
 
+def trained_on(config: DataConfig, index: EpisodeIndex) -> TrainedOn:
+    """The episodes of the training split, for the model to remember."""
+    is_comparable = config.static_tolerance is None
+    return TrainedOn(
+        config.splits,
+        tuple(
+            TrainedEpisode(record.uid, record.embodiment, record.actions if is_comparable else "")
+            for record in index.of("train")
+        ),
+    )
+
+
 def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNormalizer) -> ActionNormalizer:
     """The table of a trained model with the embodiments of new data added."""
     check_action_names(index, [r for r in index.records if r.embodiment in known.stats], known)
@@ -82,6 +96,7 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
             open_dataset(
                 path,
                 camera=config.clip.camera,
+                mapping=config.mapping or None,
                 action_space=config.action_space,
                 static_tolerance=config.static_tolerance,
             )
@@ -120,10 +135,17 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
         fps=_common_rate(index),
         camera=index.records[0].camera,
         aspect=config.aspect,
-        merge=config.merge,
+        merge=_common_merge(index),
         latent_channels=vae.config["z_dim"],
         latent_scale=vae.config["scale_factor_spatial"],
     )
+
+
+def _common_merge(index: EpisodeIndex) -> Merge:
+    """The rule by which actions of coarser steps are made, as simple as the robots allow."""
+    merge = index.config.merge
+    rules = {merge_rule(merge, entry.names, entry.deltas) for entry in index.stats.values()}
+    return rules.pop() if len(rules) == 1 else merge
 
 
 def _common_rate(index: EpisodeIndex) -> float:

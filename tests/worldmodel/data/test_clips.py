@@ -13,6 +13,8 @@ from worldmodel.data.clips import (
     clip_starts,
     cut_clip,
     episode_actions,
+    merge_actions,
+    merge_rule,
     resize_frames,
 )
 from worldmodel.types import Episode
@@ -177,3 +179,17 @@ def test_config_survives_yaml(tmp_path) -> None:
     path = tmp_path / "clip.yaml"
     path.write_text(config_to_yaml(wanted))
     assert load_config(ClipConfig, str(path)) == wanted
+
+
+def test_each_column_is_merged_as_what_it_is():
+    actions = np.array([[1.0, 10.0], [2.0, 20.0], [4.0, 30.0], [8.0, 40.0]])
+    positions = np.array([0, 2, 4])
+    is_delta = np.array([True, False])
+    assert merge_actions(actions, positions, "auto", is_delta).tolist() == [[3.0, 20.0], [12.0, 40.0]]
+    assert merge_actions(actions, positions, "auto").tolist() == [[2.0, 20.0], [8.0, 40.0]]
+    assert merge_actions(actions, positions, "last", is_delta).tolist() == [[2.0, 20.0], [8.0, 40.0]]
+    assert merge_actions(actions, positions, "sum", is_delta).tolist() == [[3.0, 30.0], [12.0, 70.0]]
+    assert merge_rule("auto", ("a", "b"), ()) == "last"
+    assert merge_rule("auto", ("a", "b"), ("a", "b")) == "sum"
+    assert merge_rule("auto", ("a", "b"), ("b",)) == "auto"
+    assert merge_rule("last", ("a", "b"), ("a", "b")) == "last"

@@ -229,3 +229,11 @@ def test_spawned_workers_read_the_same_batches(capfd) -> None:
         assert ours.sources == theirs.sources
         assert torch.equal(ours.frames, theirs.frames)
         assert torch.equal(ours.robot_actions, theirs.robot_actions)
+
+
+def test_listed_episodes_must_exist():
+    source = synthetic_source(4, size=(16, 16))
+    typo = SplitConfig(test_uids=("episod2",))
+    with pytest.raises(ValueError, match=r"splits\.test_uids lists 'episod2', .* near it: episode"):
+        index_episodes([source], CLIP, typo)
+    assert len(index_episodes([source], CLIP, typo, uids_must_exist=False).records) == 4

@@ -1,0 +1,86 @@
+"""Any dataset under the names that a mapping gives, with what can be told of its actions and its clock."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Float
+
+from robotwin_adapters.mapping import DataMapping, chosen_deltas, relabeled
+from robotwin_adapters.resample import resampled
+from worldmodel.data.action_deltas import EXAMINED_EPISODES, describe_deltas, find_deltas
+from worldmodel.types import Episode, EpisodeSource, evenly_spread
+
+EVEN = 0.02  # of a frame: steps of timestamps that differ by less are even
+
+
+@dataclass(frozen=True)
+class LabeledDataset:
+    """Episodes of a reader, relabeled; deltas are recognized once for all episodes with the same columns."""
+
+    inner: EpisodeSource
+    mapping: DataMapping = field(default_factory=DataMapping)
+    _deltas: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Of the dataset."""
+        return self.inner.name
+
+    @property
+    def format(self) -> str:
+        """The file format in words."""
+        return getattr(self.inner, "format", type(self.inner).__name__.removesuffix("Dataset"))
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Episode:
+        episode = self._with_deltas(relabeled(self.inner[index], self.mapping))
+        if episode.frame_times is None:
+            return episode
+        note = _clock_note(episode.frame_times, episode.fps)
+        if self.mapping.timestamps == "resample":
+            return resampled(episode, episode.frame_times)
+        return replace(episode, notes=(*episode.notes, note)) if note else episode
+
+    def _with_deltas(self, episode: Episode) -> Episode:
+        names = episode.action_names
+        given = chosen_deltas(episode.source, self.mapping, names)
+        if given is not None:
+            deltas, reason = given, "as the mapping says"
+        elif episode.delta_actions is not None:
+            return episode
+        else:
+            if names not in self._deltas:
+                self._deltas[names] = find_deltas(names, list(self._examined(episode)))
+            deltas, reason = self._deltas[names]
+        note = f"actions are {describe_deltas(deltas, names)} ({reason})"
+        return replace(episode, delta_actions=deltas, notes=(*episode.notes, note))
+
+    def _examined(self, asked: Episode) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Actions and states of a few episodes; of the asked one where no other can be read."""
+        found = 0
+        for index in evenly_spread(len(self.inner), EXAMINED_EPISODES):
+            try:
+                episode = relabeled(self.inner[index], self.mapping)
+            except (ValueError, OSError):
+                continue
+            if episode.action_names == asked.action_names:
+                found += 1
+                yield episode.robot_actions, episode.robot_states
+        if not found:
+            yield asked.robot_actions, asked.robot_states
+
+
+def _clock_note(times: Float[np.ndarray, " t"], fps: float) -> str:
+    """What is odd about the recorded times; empty: nothing."""
+    steps = np.diff(times)
+    if np.abs(steps * fps - 1).max() <= EVEN:
+        return ""
+    remedy = "timestamps: resample in a mapping makes them even"
+    if steps.max() - steps.min() <= EVEN / fps:
+        rate = 1 / steps.mean()
+        return f"timestamps go at {rate:.4g} frames per second, {fps:.4g} declared and used; {remedy}"
+    span = f"{steps.min():.3g} to {steps.max():.3g} s"
+    return f"timestamps are uneven, steps of {span} at {fps:.4g} declared frames per second, kept; {remedy}"

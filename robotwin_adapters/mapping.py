@@ -1,0 +1,124 @@
+"""What the keys of a dataset mean: one small YAML for every format.
+
+`dataset.yaml` in the folder, `data.mapping` of a training config or `--mapping` of a command. What it leaves
+out is as the format usually has it. Readers look up the keys, `relabeled` gives the names.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from worldmodel.config import load_config
+from worldmodel.data.action_deltas import ALL, NONE
+from worldmodel.data.action_spaces import current_action_space
+from worldmodel.types import Episode
+
+MAPPING_FILE = "dataset.yaml"
+
+
+@dataclass(frozen=True)
+class DataMapping:
+    """Which keys are actions, states and cameras, and what they are called."""
+
+    # Keys are columns of LeRobot tables, keys of annotations (dots reach into nested objects) or paths of
+    # HDF5 and Zarr arrays. Several stand side by side; * takes all that fit, in the order of the file.
+    action_keys: tuple[str, ...] | None = None  # of the action; none: the format's own; []: the next state
+    state_keys: tuple[str, ...] | None = None  # of the measured state; none: the format's own; []: no states
+    camera_keys: tuple[str, ...] = ()  # of the cameras to read; empty: all that there are
+    cameras: tuple[str, ...] = ()  # new names for the cameras, in the order of camera_keys, else sorted
+    action_names: tuple[str, ...] = ()  # one per action dimension; empty: as in the files
+    state_names: tuple[str, ...] = ()  # one per state dimension; empty: as in the files
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: as the files say
+    # Of a coarser step, changes are added up and of the others the last one is taken.
+    action_deltas: tuple[str, ...] = ()  # dimensions that hold changes; [all], [none]; empty: detected
+    embodiment: str = ""  # name of the robot; empty: as in the files, else name of the dataset folder
+    task: str = ""  # name of the task; empty: the first instruction
+    fps: float = 0.0  # frames per second; 0: as in the files
+    timestamps: Literal["keep", "resample"] = "keep"  # uneven ones: count frames, or resample to an even rate
+    text_key: str = ""  # of the instruction, or a list of them; empty: the format's own
+    # Arrays of pictures only.
+    swapped_colors: bool | None = None  # encoded pictures have red and blue exchanged; none: the format's way
+    upside_down: bool | None = None  # pictures are stored bottom row first; none: the format's way
+    # Folders of videos with annotations only.
+    annotation: str = "annotation/{split}/{id}.json"  # one file per episode; a {field} holds no slash
+    video: str = ""  # fields of `annotation` must agree, {camera} is free; empty: as in known layouts
+    video_key: str = "videos"  # annotation list of video paths; where present it must agree with the files
+    action_stride: int = 1  # annotation rows per video frame, for actions
+    length_key: str = "video_length"  # declared number of frames; where present it must agree
+    max_extra_frames: int = 1  # frames a video may have beyond the annotation; cut from its end
+
+    def __post_init__(self) -> None:
+        current_action_space(self.action_space)
+        if self.action_keys == () and self.state_keys == ():
+            raise ValueError("a mapping needs state_keys or action_keys, got [] for both")
+        if self.action_stride < 1 or self.max_extra_frames < 0 or self.fps < 0:
+            raise ValueError("action_stride >= 1, max_extra_frames >= 0 and fps >= 0 are needed")
+        if self.cameras and self.camera_keys and len(self.cameras) != len(self.camera_keys):
+            raise ValueError(f"cameras renames camera_keys one by one, got {self.cameras} {self.camera_keys}")
+        if "{camera}" in self.annotation:
+            raise ValueError("{camera} belongs in the video pattern, and only there")
+        for pattern in (self.annotation, self.video):
+            if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
+                raise ValueError(f"a pattern stays inside the dataset folder, got {pattern!r}")
+
+
+def read_mapping(root: Path, mapping: str | Path | None) -> DataMapping | None:
+    """The given mapping, else the one in the folder, else none."""
+    folder = root if root.is_dir() else root.parent
+    path = folder / MAPPING_FILE if mapping is None else Path(mapping)
+    if mapping is None and not path.is_file():
+        return None
+    try:
+        return load_config(DataMapping, str(path))
+    except ValueError as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def matching_keys(where: str, patterns: Iterable[str], keys: Iterable[str]) -> tuple[str, ...]:
+    """The keys that a mapping names, patterns with * in the order of the file; a missing one is refused."""
+    known = list(keys)
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        fits = [pattern] if pattern in known else [key for key in known if fnmatchcase(key, pattern)]
+        if not fits:
+            raise ValueError(f"{where}: the mapping names {pattern!r}, the data have {', '.join(known)}")
+        found |= dict.fromkeys(fits)
+    return tuple(found)
+
+
+def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
+    """The episode under the names that the mapping gives."""
+    names = _names(episode, "action", mapping.action_names, episode.action_names)
+    state_names = _names(episode, "state", mapping.state_names, episode.state_names)
+    if mapping.action_keys == () and not mapping.action_names and state_names:
+        names = state_names
+    return replace(
+        episode,
+        action_names=names,
+        state_names=state_names,
+        embodiment=mapping.embodiment or episode.embodiment,
+        task=mapping.task or episode.task,
+        fps=mapping.fps or episode.fps,
+        action_space=current_action_space(mapping.action_space) or episode.action_space,
+    )
+
+
+def _names(episode: Episode, word: str, given: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
+    if given and len(given) != len(found):
+        raise ValueError(f"{episode.source}: {len(found)} {word} dimensions, the mapping names {len(given)}")
+    return given or found
+
+
+def chosen_deltas(where: str, mapping: DataMapping, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The dimensions that the mapping says hold changes; none: it does not say."""
+    if not mapping.action_deltas:
+        return None
+    if mapping.action_deltas in ((ALL,), (NONE,)):
+        return names if mapping.action_deltas == (ALL,) else ()
+    if unknown := sorted(set(mapping.action_deltas) - set(names)):
+        raise ValueError(
+            f"{where}: action_deltas names {', '.join(unknown)}, the action dimensions are {', '.join(names)}"
+        )
+    return tuple(name for name in names if name in mapping.action_deltas)
