@@ -10,8 +10,8 @@ T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -31,6 +31,12 @@ def num_latent_frames(num_frames: int) -> int:
 def num_video_frames(num_latents: int) -> int:
     """T = 4 (F - 1) + 1 frames for F latent frames; of `history` latent frames, the frames that are given."""
     return FRAMES_PER_LATENT * (num_latents - 1) + 1
+
+
+def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
+    """The actions of each latent frame side by side; zeros for latent frame 0, which has none."""
+    groups = actions.unflatten(1, (-1, FRAMES_PER_LATENT)).flatten(2)
+    return torch.nn.functional.pad(groups, (0, 0, 1, 0))
 
 
 def evenly_spread(num_items: int, count: int, *, round_down: bool = False) -> list[int]:
@@ -156,6 +162,7 @@ class Clip:
     frames: UInt8[Tensor, "t 3 H W"] | None = None
     latents: Float[Tensor, "c f h w"] | None = None
     pose_track: PoseTrack | None = None  # raw poses and the camera, for models that draw them
+    task: str = ""  # name of the task, where the data say it
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,11 @@ class ClipBatch:
     frames: UInt8[Tensor, "b t 3 H W"] | None = None
     latents: Float[Tensor, "b c f h w"] | None = None
     pose_track: PoseTrack | None = None
+    tasks: tuple[str, ...] = ()
+
+    def __getitem__(self, which: slice) -> "ClipBatch":
+        """Some of the clips."""
+        return replace(self, **{f.name: _clips_of(getattr(self, f.name), which) for f in fields(self)})
 
     def to(self, device: torch.device | str) -> "ClipBatch":
         """The same batch on another device."""
@@ -183,6 +195,13 @@ class ClipBatch:
     def batch_size(self) -> int:
         """Number of clips."""
         return self.robot_actions.shape[0]
+
+
+def _clips_of(value: Any, which: slice) -> Any:
+    """Part of what has one entry per clip: a tensor, a tuple, or a dataclass of them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _clips_of(getattr(value, f.name), which) for f in fields(value)})
+    return None if value is None else value[which]
 
 
 @dataclass(frozen=True)

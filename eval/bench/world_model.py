@@ -25,7 +25,7 @@ from worldmodel.diffusion.flow import (
     sigma_per_frame,
     velocity_loss,
 )
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.idm import IdmConfig
@@ -109,7 +109,7 @@ def cases(shape: WanConfig, contract: FrameContract, batch: ClipBatch) -> dict[s
     }
     for mode in ("detached", "finite_difference", "exact"):
         config = WorldModelConfig(
-            backbone=shape, objective=ObjectiveConfig(idm_weight=0.0), mcl=MclConfig(mode=mode)
+            backbone=shape, objective=ObjectiveConfig(idm_weight=0.0), mcl=ActionMclConfig(mode=mode)
         )
         steps[f"mcl {mode}"] = model_step(config, contract, batch)
     return steps

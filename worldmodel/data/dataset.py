@@ -94,6 +94,7 @@ class ClipDataset(Dataset[Clip]):
             frames=frames,
             latents=latents,
             pose_track=track,
+            task=record.task,
         )
 
     def _episode(self, record: EpisodeRecord) -> Episode:
@@ -127,6 +128,7 @@ def collate_clips(clips: Sequence[Clip]) -> ClipBatch:
         frames=_stacked([clip.frames for clip in clips]),
         latents=_stacked([clip.latents for clip in clips]),
         pose_track=_stacked_tracks([clip.pose_track for clip in clips]),
+        tasks=tuple(clip.task for clip in clips),
     )
 
 

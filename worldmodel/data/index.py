@@ -34,6 +34,7 @@ class EpisodeRecord:
     camera: str  # name of the camera that clips show
     size: tuple[int, int]  # height and width of its pictures in the recording, pixels
     actions: str = ""  # hash of its actions
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,4 +186,5 @@ def _record(
         camera=choose_camera(episode, config.camera).name,
         size=reader.size,
         actions=actions_hash(episode),
+        task=episode.task,
     )

@@ -6,6 +6,7 @@ with a critic c and two projection heads P_g, P_u. Any differentiable conditiona
 """
 
 import dataclasses
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,22 +19,20 @@ from worldmodel.mcl.config import DIRECTIONAL, MclConfig
 from worldmodel.mcl.critics import Critic
 from worldmodel.mcl.features import (
     Generator,
+    derivative_along,
     directional_derivative,
     finite_difference,
     hessian_diagonal,
     math_attention,
     random_normal,
     random_signs,
+    run_direction,
     score_gradient,
     shared_direction,
 )
-from worldmodel.mcl.info_nce import (
-    Contrast,
-    equal_conditions,
-    info_nce,
-    logistic_nce,
-    masked_mean,
-)
+from worldmodel.mcl.gathering import scale_gradient
+from worldmodel.mcl.info_nce import Contrast, logistic_nce, masked_mean
+from worldmodel.mcl.key_contrast import contrast_keys
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,15 @@ class MclOutput:
     floor: Float[Tensor, "*s"]  # what the loss tends to at best, given repeated conditions
     gradient_norm: Float[Tensor, "*s"]  # mean norm of a row's mechanism feature before clipping; nan for nce
     clipped: Float[Tensor, "*s"]  # share of rows that were clipped
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the mechanism features of a batch are contrasted with, row by row."""
+
+    keys: Float[Tensor, "*s n a"]
+    valid: Bool[Tensor, "*s n"]  # rows that take part
+    also: dict[str, Float[Tensor, "*s n b"]]  # further keys, for the auxiliary heads
 
 
 class MechanisticContrast(nn.Module):
@@ -69,13 +77,20 @@ class MechanisticContrast(nn.Module):
     """
 
     def __init__(
-        self, config: MclConfig, critic: Critic, gradient_head: nn.Module, condition_head: nn.Module
+        self,
+        config: MclConfig,
+        critic: Critic,
+        gradient_head: nn.Module,
+        condition_head: nn.Module,
+        auxiliary_heads: Mapping[str, tuple[nn.Module, nn.Module]] | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.critic = critic
         self.gradient_head = gradient_head
         self.condition_head = condition_head
+        pairs = {name: nn.ModuleList(pair) for name, pair in (auxiliary_heads or {}).items()}
+        self.auxiliary_heads = nn.ModuleDict(pairs)
 
     def forward(
         self,
@@ -86,6 +101,7 @@ class MechanisticContrast(nn.Module):
         u_for_g: Float[Tensor, "..."] | None = None,
         x_hat: Float[Tensor, "..."] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
+        also: Mapping[str, Float[Tensor, "..."]] | None = None,
         rng: torch.Generator | None = None,
     ) -> MclOutput:
         """The loss of one batch.
@@ -99,6 +115,7 @@ class MechanisticContrast(nn.Module):
                 from this z, which must require grad, under `math_attention()` where `needs_math_attention`.
                 A z with a graph of its own then needs `through_latent`: x_hat leads back into it.
             mask: rows that take part, shaped like u without its last axis; all by default.
+            also: keys of the auxiliary heads, shaped like u with a last axis of their own.
             rng: source of directions, probes, noise and shuffles.
         """
         config, u_for_g = self.config, u if u_for_g is None else u_for_g
@@ -114,16 +131,67 @@ class MechanisticContrast(nn.Module):
             return self._nce(generator, z, u, u_for_g, x_hat, valid, rng)
         if config.variant in ("fisher", "denoising"):
             return self._score_matching(generator, z, u_for_g, x_hat, valid, rng)
-        feature, norm = self._feature(generator, z, u_for_g, x_hat, rng)
-        contrast = info_nce(
-            self.gradient_head(feature),
-            self.condition_head(keys),
-            equal_conditions(keys, config.tolerance),
-            valid,
-            temperature=config.temperature,
-            negatives=config.negatives,
+        rows = Rows(
+            keys, valid, {name: self.critic.condition_rows(key) for name, key in (also or {}).items()}
         )
-        return self._output(contrast, norm, valid)
+        if config.mode == "first_order":
+            return self._first_order(generator, z, u_for_g, x_hat, rows, rng)
+        feature, norm = self._feature(generator, z, u_for_g, x_hat, rng)
+        return self._output(self._contrast(feature, rows), norm, valid)
+
+    def _contrast(self, feature: Tensor, rows: Rows) -> Contrast:
+        """InfoNCE over the rows of all processes; while evaluating, over those of this one."""
+        pairs = ((gradient, condition) for gradient, condition in self.auxiliary_heads.values())
+        heads = [(self.gradient_head, self.condition_head), *pairs]
+        keys = [rows.keys, *(rows.also[name] for name in self.auxiliary_heads)]
+        contrast = contrast_keys(self.config, feature, heads, keys, rows.valid, gathers=self.training)
+        return (
+            dataclasses.replace(contrast, loss=scale_gradient(contrast.loss)) if self.training else contrast
+        )
+
+    def _first_order(
+        self,
+        generator: Generator,
+        z: Tensor,
+        u: Tensor,
+        x_hat: Tensor | None,
+        rows: Rows,
+        rng: torch.Generator | None,
+    ) -> MclOutput:
+        """The loss of mode exact, L(g), with its gradients and without a second derivative.
+
+        With v = dL/dg held constant, dL/dtheta = d/dtheta sum(v * g). And v * g is the derivative of the
+        score along v: a difference of scores at two points, differentiated once.
+        """
+        trains = torch.is_grad_enabled()
+        with torch.enable_grad():
+            z, x_hat = self._differentiable(generator, z, u, x_hat)
+            sample_dims, outer = self._sample_dims(z), self._output_direction(x_hat, rng)
+
+            def score(latent: Tensor, output: Tensor) -> Tensor:
+                scores = self._scores(output, latent, u, outer)
+                return scores.reshape(*z.shape[: z.ndim - sample_dims], -1).sum(-1)
+
+            base = score(z, x_hat)
+            gradient = score_gradient(base, z, create_graph=False).requires_grad_()
+            feature, norm = clip_rows(self.critic.rows(gradient), self.config.clip_norm)
+            contrast = self._contrast(self._shown(feature, outer), rows)
+            if not trains:
+                return self._output(contrast, norm, rows.valid)
+            (direction,) = torch.autograd.grad(contrast.loss.sum(), gradient, retain_graph=True)
+            latent, is_half = z if self.config.through_latent else z.detach(), _is_half(z)
+            along = derivative_along(
+                lambda moved: score(moved, generator(moved, u)),
+                latent,
+                direction,
+                sample_dims,
+                step=self.config.step_size(is_half),
+                base=None if self.config.is_central(is_half) else base,
+                rng=rng,
+            )
+            lead = along.sum(tuple(range(contrast.loss.ndim, along.ndim)))
+        loss = contrast.loss + (lead - lead.detach())
+        return self._output(dataclasses.replace(contrast, loss=loss), norm, rows.valid)
 
     def optimizer_group(self, host_lr: float) -> dict[str, Any]:
         """Critic and heads as one parameter group with their own learning rate."""
@@ -136,28 +204,45 @@ class MechanisticContrast(nn.Module):
         config = self.config
         if config.mode in DIRECTIONAL:
             z = z if config.through_latent else z.detach()
-            direction = shared_direction(z, self.critic, rng)
+            direction = self._direction(z, rng)
             if config.mode == "jvp":
                 response = directional_derivative(generator, z, u, direction)
             else:
-                response = finite_difference(generator, z, u, direction, config.step, x_hat)
-            return clip_rows(self.critic.rows(response), config.clip_norm)
+                response = finite_difference(generator, z, u, direction, config.step_size(_is_half(z)), x_hat)
+            feature, norm = clip_rows(self.critic.rows(response), config.clip_norm)
+            return self._shown(feature, direction), norm
         with torch.enable_grad():
             z, x_hat = self._differentiable(generator, z, u, x_hat)
-            gradient = self._gradient(x_hat, z, u, rng)
+            outer = self._output_direction(x_hat, rng)
+            gradient = score_gradient(
+                self._scores(x_hat, z, u, outer), z, create_graph=config.mode != "detached"
+            )
             feature, norm = clip_rows(self.critic.rows(gradient), config.clip_norm)
             if config.mode == "hessian_diag":
                 curvature = hessian_diagonal(gradient, z, config.num_probes, self._sample_dims(z), rng)
                 curvature, _ = clip_rows(self.critic.rows(curvature), config.clip_norm)
                 feature = torch.cat([feature, curvature], dim=-1)
-        return feature, norm
+        return self._shown(feature, outer), norm
 
-    def _gradient(self, x_hat: Tensor, z: Tensor, u: Tensor, rng: torch.Generator | None) -> Tensor:
-        if self.config.variant == "jacobian_vjp":
-            score = x_hat * shared_direction(x_hat.detach(), self.critic, rng)
-        else:
-            score = self.critic(x_hat, z, u)
-        return score_gradient(score, z, create_graph=self.config.mode != "detached")
+    def _scores(self, x_hat: Tensor, z: Tensor, u: Tensor, outer: Tensor | None) -> Tensor:
+        """What is differentiated by z: the critic's scores, or x_hat along a direction (jacobian_vjp)."""
+        # In full precision, which costs little: what is trained are differences of its gradients.
+        x_hat, z, u = (_precise(tensor) for tensor in (x_hat, z, u))
+        with torch.autocast(x_hat.device.type, enabled=False):
+            return self.critic(x_hat, z, u) if outer is None else x_hat * outer
+
+    def _output_direction(self, x_hat: Tensor, rng: torch.Generator | None) -> Tensor | None:
+        return self._direction(x_hat.detach(), rng) if self.config.variant == "jacobian_vjp" else None
+
+    def _direction(self, like: Tensor, rng: torch.Generator | None) -> Tensor:
+        source = run_direction(like.device) if self.config.direction == "fixed" else rng
+        return shared_direction(like, self.critic, source)
+
+    def _shown(self, feature: Tensor, direction: Tensor | None) -> Tensor:
+        """The feature, with the direction it was taken along where the head is to see it."""
+        if direction is None or self.config.direction != "given":
+            return feature
+        return torch.cat([feature, self.critic.rows(direction)], dim=-1)
 
     def _differentiable(
         self, generator: Generator, z: Tensor, u: Tensor, x_hat: Tensor | None
@@ -241,6 +326,15 @@ class MechanisticContrast(nn.Module):
             gradient_norm=masked_mean(norm.detach(), valid),
             clipped=masked_mean(((norm > clip) & bool(clip)).float(), valid),
         )
+
+
+def _is_half(z: Tensor) -> bool:
+    """Whether the generator computes in half precision, by its input or by autocast."""
+    return z.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(z.device.type)
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def clip_rows(

@@ -15,6 +15,8 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from worldmodel.types import action_groups
+
 Linear = Callable[[int, int], nn.Module]  # (in, out) -> layer; stacked layers train several seeds at once
 
 
@@ -75,16 +77,8 @@ class ImageCritic(nn.Module):
         self, image_channels: int, latent_dim: int, condition_dim: int, hidden_dim: int = 256
     ) -> None:
         super().__init__()
-        self.image = nn.Sequential(
-            nn.Conv2d(image_channels, 64, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.Conv2d(64, 128, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            # The paper pads the 128 features with zeros to the hidden width; a linear map contains that.
-            nn.Linear(128, hidden_dim),
-        )
+        # The paper pads the 128 features with zeros to the hidden width; a linear map contains that.
+        self.image = _frame_encoder(image_channels, hidden_dim)
         self.latent = nn.Linear(latent_dim, hidden_dim)
         self.condition = nn.Linear(condition_dim, hidden_dim)
         self.score = nn.Sequential(nn.GELU(), nn.Linear(hidden_dim, 1))
@@ -108,15 +102,7 @@ class LatentVideoCritic(nn.Module):
 
     def __init__(self, latent_channels: int, condition_dim: int, hidden_dim: int = 256) -> None:
         super().__init__()
-        self.frame = nn.Sequential(
-            nn.Conv2d(2 * latent_channels, 64, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.Conv2d(64, 128, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(128, hidden_dim),
-        )
+        self.frame = _frame_encoder(2 * latent_channels, hidden_dim)
         self.condition = nn.Linear(condition_dim, hidden_dim)
         self.score = nn.Sequential(nn.GELU(), nn.Linear(hidden_dim, 1))
 
@@ -129,10 +115,72 @@ class LatentVideoCritic(nn.Module):
         return scores
 
     def rows(self, tensor: Float[Tensor, "b c f h w"]) -> Float[Tensor, "n d"]:
-        return rearrange(tensor, "b c f h w -> (b f) (c h w)")
+        return _frame_rows(tensor)
 
     def condition_rows(self, u: Shaped[Tensor, "b f a"]) -> Shaped[Tensor, "n a"]:
         return u.flatten(0, 1)
+
+
+class HistoryCritic(nn.Module):
+    """Scores a clip by its generated latent frames, each beside the last given one; rows are clips."""
+
+    def __init__(self, latent_channels: int, condition_dim: int, hidden_dim: int = 256) -> None:
+        super().__init__()
+        self.frames = LatentVideoCritic(latent_channels, condition_dim, hidden_dim)
+
+    def forward(
+        self, x_hat: Float[Tensor, "b c f h w"], z: Float[Tensor, "b c g h w"], u: Float[Tensor, "b f a"]
+    ) -> Float[Tensor, " b"]:
+        num_given = z.shape[2]
+        made = x_hat[:, :, num_given:]
+        scores: Tensor = self.frames(made, z[:, :, -1:].expand_as(made), u[:, num_given:])
+        return scores.sum(1)
+
+    def rows(self, tensor: Float[Tensor, "b ..."]) -> Float[Tensor, "b d"]:
+        return tensor.flatten(1)
+
+    def condition_rows(self, u: Shaped[Tensor, "b a"]) -> Shaped[Tensor, "b a"]:
+        return u
+
+
+class ActionCritic(nn.Module):
+    """Scores each latent frame from its clean estimate and the actions that lead to it; rows are b x f."""
+
+    def __init__(self, latent_channels: int, condition_dim: int, hidden_dim: int = 256) -> None:
+        super().__init__()
+        self.frame = _frame_encoder(latent_channels, hidden_dim)
+        self.action = nn.Linear(condition_dim, hidden_dim)
+        self.condition = nn.Linear(condition_dim, hidden_dim)
+        self.score = nn.Sequential(nn.GELU(), nn.Linear(hidden_dim, 1))
+
+    def forward(
+        self, x_hat: Float[Tensor, "b c f h w"], z: Float[Tensor, "b n a"], u: Float[Tensor, "b f g"]
+    ) -> Float[Tensor, "b f"]:
+        frames = self.frame(rearrange(x_hat, "b c f h w -> (b f) c h w")).unflatten(0, u.shape[:2])
+        scores: Tensor = self.score(frames + self.action(action_groups(z)) + self.condition(u)).squeeze(-1)
+        return scores
+
+    def rows(self, tensor: Float[Tensor, "b ..."]) -> Float[Tensor, "n d"]:
+        return action_groups(tensor).flatten(0, 1) if tensor.ndim == 3 else _frame_rows(tensor)
+
+    def condition_rows(self, u: Shaped[Tensor, "b f a"]) -> Shaped[Tensor, "n a"]:
+        return u.flatten(0, 1)
+
+
+def _frame_encoder(channels: int, hidden_dim: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 4, stride=2, padding=1),
+        nn.GELU(),
+        nn.Conv2d(64, 128, 4, stride=2, padding=1),
+        nn.GELU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, hidden_dim),
+    )
+
+
+def _frame_rows(video: Float[Tensor, "b c f h w"]) -> Float[Tensor, "n d"]:
+    return rearrange(video, "b c f h w -> (b f) (c h w)")
 
 
 class ProjectionHead(nn.Module):

@@ -6,7 +6,8 @@ generator itself along one direction of z shared by all rows.
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from worldmodel.mcl.critics import Critic
 
 Generator = Callable[[Tensor, Tensor], Tensor]  # (z, u) -> x_hat
+DIRECTION_SEED = 0  # of directions that are the same throughout a run
+# What sharded training puts around a backward pass that runs inside the forward pass.
+inner_backward: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar(
+    "inner_backward", default=nullcontext
+)
 
 
 @contextmanager
@@ -29,7 +35,42 @@ def score_gradient(
     scores: Float[Tensor, "..."], z: Float[Tensor, "*shape"], *, create_graph: bool
 ) -> Float[Tensor, "*shape"]:
     """Derivative of sum(scores) by z; the graph of the scores is kept for the host's own loss."""
-    return torch.autograd.grad(scores.sum(), z, create_graph=create_graph, retain_graph=True)[0]
+    with inner_backward.get()():
+        return torch.autograd.grad(scores.sum(), z, create_graph=create_graph, retain_graph=True)[0]
+
+
+def derivative_along(
+    score: Callable[[Tensor], Tensor],
+    z: Float[Tensor, "*shape"],
+    direction: Float[Tensor, "*shape"],
+    sample_dims: int,
+    *,
+    step: float,
+    base: Float[Tensor, "..."] | None = None,
+    rng: torch.Generator | None = None,
+) -> Float[Tensor, "..."]:
+    """sum(direction * d score / dz) of each sample by differences: its parameter gradient is of first order.
+
+    Every sample is moved by `step` in root mean square, which keeps rounding alike for all. One-sided, the
+    sign of the move is drawn for each sample: on average the result is that of central differences.
+
+    Args:
+        score: z -> one score per sample, the last `sample_dims` axes of z being one sample.
+        z: where the derivative is taken.
+        direction: along which it is taken.
+        sample_dims: axes of one sample.
+        step: root mean square displacement of an element of z.
+        base: score(z) for one-sided differences; none: central ones.
+        rng: source of the signs.
+    """
+    axes = tuple(range(z.ndim - sample_dims, z.ndim))
+    size = direction.square().mean(axes, keepdim=True).sqrt()
+    move = step * direction / size.clamp(min=torch.finfo(size.dtype).tiny)
+    rate = size.reshape(size.shape[: z.ndim - sample_dims]) / step
+    if base is None:
+        return rate * (score(z + move) - score(z - move)) / 2
+    signs = random_signs(size, sample_dims, rng)
+    return rate * signs.reshape(rate.shape) * (score(z + signs * move) - base)
 
 
 def hessian_diagonal(
@@ -81,13 +122,15 @@ def batch_shape(like: Float[Tensor, "..."], sample_dims: int) -> torch.Size:
     return like.shape[like.ndim - sample_dims - 1 :]
 
 
+def run_direction(device: torch.device) -> torch.Generator:
+    """The source of directions that are fixed for a run: seeded alike at each call and in each process."""
+    return torch.Generator(device).manual_seed(DIRECTION_SEED)
+
+
 def shared_direction(
     like: Float[Tensor, "*shape"], critic: Critic, rng: torch.Generator | None
 ) -> Float[Tensor, "*shape"]:
-    """One random unit vector of a row, the same for every row, in the shape of `like`.
-
-    Drawn anew from `rng` at each call; a generator seeded alike each time keeps one direction for a run.
-    """
+    """One random unit vector of a row, the same for every row, in the shape of `like`; drawn from `rng`."""
     row = critic.rows(like)[..., :1, :]
     row = row[(0,) * (row.ndim - 2)]
     unit = torch.nn.functional.normalize(

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+NEAR = 0.1  # of the median difference of two conditions: nearer ones count as equal
 Negatives = Literal["masked", "multi_positive", "all"]
 
 
@@ -29,6 +30,20 @@ def equal_conditions(u: Float[Tensor, "*s n a"], tolerance: float) -> Bool[Tenso
     """True where two rows carry the same condition: no entry differs by more than `tolerance`."""
     # p = inf takes plain differences: equal rows are at distance exactly 0 (p = 2 goes through a matmul).
     return torch.cdist(u.detach().float(), u.detach().float(), p=math.inf) <= tolerance
+
+
+def near_conditions(u: Float[Tensor, "n a"], share: float | None) -> Bool[Tensor, "n n"]:
+    """True where no entry of two rows differs by more than `share` of its range over all rows.
+
+    Without a share: a tenth of the median difference of two rows, in those units.
+    """
+    u = u.detach().float()
+    spread = u.amax(0) - u.amin(0)
+    scaled = u / torch.where(spread > 0, spread, 1)
+    distance = torch.cdist(scaled, scaled, p=math.inf)
+    if share is None:
+        return distance <= NEAR * distance.flatten().median()
+    return distance <= share
 
 
 def masked_mean(values: Float[Tensor, "*s n"], valid: Bool[Tensor, "*s n"]) -> Float[Tensor, "*s"]:

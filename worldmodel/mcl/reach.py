@@ -17,7 +17,9 @@ def freeze_unreached(contrast: MechanisticContrast) -> MechanisticContrast:
     if config.variant in ("nce", "fisher", "denoising"):
         contrast.gradient_head.requires_grad_(False)
         contrast.condition_head.requires_grad_(False)
-    elif config.variant == "jacobian_vjp" or config.mode not in ("exact", "hessian_diag"):
+    elif config.variant == "jacobian_vjp" or config.mode not in ("exact", "first_order", "hessian_diag"):
+        critic.requires_grad_(False)
+    if config.critic == "fixed":
         critic.requires_grad_(False)
     if config.variant != "nce":
         # A constant in the score has no derivative by z.

@@ -1,26 +1,26 @@
 """One training step: L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL, and the judge's losses."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
-from worldmodel.mcl.config import DIRECTIONAL
-from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.models.world_model.action_interface import ActionEmbedding
 from worldmodel.models.world_model.fdm import FdmOutput
 from worldmodel.models.world_model.frame_view import FrameView
 from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, PoseTrack, num_video_frames
+from worldmodel.objectives.world_model_contrast import DrivenClips, contrast_actions, read_mechanism
+from worldmodel.types import ClipBatch, PoseTrack, num_video_frames
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,13 @@ def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -
         "inverse dynamics": _parameters(model.idm),
         "critic, heads": list(model.mcl.parameters()),
     }
+    return reach_statement(model.mcl.config, gradient_reach(mcl_term(model, batch, generator), groups))
+
+
+def mcl_term(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Float[Tensor, ""]:
+    """The MCL loss alone, without its weight."""
     _, loss = _terms(model, batch, generator).weighted["mcl"]
-    return reach_statement(model.mcl.config, gradient_reach(loss, groups))
+    return loss
 
 
 def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
@@ -71,40 +76,52 @@ def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
 
 
 def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:
-    clip = _noisy_clip(model, batch, generator)
+    parts = _parts(model, batch)
+    clips = [_noisy_clip(model, batch[part], generator) for part in parts]
     actions, terms = _action_condition(model, batch, generator)
-    embedding = model.interface(actions, clip.missing, _pose_track(model, batch))
-    text = model.text_context()
+    driven = [
+        _driven(model, batch[part], actions[part], clip) for part, clip in zip(parts, clips, strict=True)
+    ]
+    if model.mcl is None:
+        return _with_reconstruction(model, [driven[0].output()], clips, terms)
+    with math_attention() if model.mcl.config.needs_math_attention else nullcontext():
+        reading = read_mechanism(model, driven[0])
+    outputs = [reading.output, *(other.output() for other in driven[1:])]
+    terms = _with_reconstruction(model, outputs, clips, terms)
+    contrast = contrast_actions(model, driven[0], reading, generator)
+    mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
+    watched = {"mcl_accuracy": contrast.accuracy, "mcl_gradient_norm": contrast.gradient_norm}
+    return Terms(terms.weighted | mcl, terms.metrics | watched)
 
-    def generate(noisy: Tensor) -> FdmOutput:
+
+def _parts(model: WorldModel, batch: ClipBatch) -> list[slice]:
+    """The clips that are contrasted, and those that are not; all in one part without MCL."""
+    config = model.config.mcl
+    count = batch.batch_size if config is None else config.num_clips(batch.batch_size)
+    return [slice(count), slice(count, None)] if count < batch.batch_size else [slice(None)]
+
+
+def _driven(
+    model: WorldModel, batch: ClipBatch, actions: Float[Tensor, "b n u"], clip: NoisyClip
+) -> DrivenClips:
+    text, track = model.text_context(), _pose_track(model, batch)
+
+    def embed(actions: Tensor) -> ActionEmbedding:
+        embedding: ActionEmbedding = model.interface(actions, clip.missing, track)
+        return embedding
+
+    def run(noisy: Tensor, embedding: ActionEmbedding) -> FdmOutput:
         output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text, view=clip.view)
         return output
 
-    needs_math = model.mcl is not None and model.mcl.config.needs_math_attention
-    with math_attention() if needs_math else nullcontext():
-        output = generate(clip.noisy)
-    reconstruction = {"reconstruction": (1.0, _reconstruction(model, output, clip))}
-    if model.mcl is None:
-        return Terms(reconstruction | terms.weighted, terms.metrics)
-    contrast: MclOutput = model.mcl(
-        lambda noisy, _: generate(noisy).clean,
-        clip.noisy,
-        # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
-        action_groups(actions).detach(),
-        # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
-        x_hat=output.clean if output.clean.requires_grad else None,
-        mask=_contrasted(clip),
-        rng=generator,
-    )
-    mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
-    watched = {"mcl_accuracy": contrast.accuracy, "mcl_gradient_norm": contrast.gradient_norm}
-    return Terms(reconstruction | terms.weighted | mcl, terms.metrics | watched)
+    return DrivenClips(batch, clip.noisy, actions, _contrasted(clip), embed, run)
 
 
-def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
-    """The actions of each latent frame side by side; zeros for frame 0, which has none."""
-    groups = rearrange(actions, "b (f r) u -> b f (r u)", r=FRAMES_PER_LATENT)
-    return F.pad(groups, (0, 0, 1, 0))
+def _with_reconstruction(
+    model: WorldModel, outputs: Sequence[FdmOutput], clips: Sequence[NoisyClip], terms: Terms
+) -> Terms:
+    losses = [_reconstruction(model, output, clip) for output, clip in zip(outputs, clips, strict=True)]
+    return Terms({"reconstruction": (1.0, torch.cat(losses).mean()), **terms.weighted}, terms.metrics)
 
 
 def _noisy_clip(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> NoisyClip:
@@ -120,16 +137,14 @@ def _noisy_clip(model: WorldModel, batch: ClipBatch, generator: torch.Generator)
     hidden = torch.rand(num_samples, generator=generator, device=generator.device)
     missing = (hidden < config.objective.action_dropout).to(data.device)[:, None].expand(-1, num_frames)
     noisy = add_noise(data, noise, forcing.sigma)
-    # Gradient features of MCL are derivatives by the noisy latents.
-    noisy.requires_grad_(model.mcl is not None and model.mcl.config.mode not in DIRECTIONAL)
     return NoisyClip(data, noise, forcing.sigma, noisy, missing, forcing.num_given, forcing.view)
 
 
-def _reconstruction(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Float[Tensor, ""]:
+def _reconstruction(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Float[Tensor, " b"]:
     given = clip.num_given
     if model.config.prediction == "clean":
-        return clean_loss(output.clean, clip.data, clip.sigma, num_history=given).mean()
-    return velocity_loss(output.velocity, clip.data, clip.noise, num_history=given).mean()
+        return clean_loss(output.clean, clip.data, clip.sigma, num_history=given)
+    return velocity_loss(output.velocity, clip.data, clip.noise, num_history=given)
 
 
 def _contrasted(clip: NoisyClip) -> Bool[Tensor, "b f"]:

@@ -27,7 +27,7 @@ from worldmodel.estimate.cost import (
 )
 from worldmodel.estimate.known_shapes import with_known_shapes
 from worldmodel.estimate.step_trace import StepTrace
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.idm import IdmConfig
 from worldmodel.models.world_model.lora import LoraConfig
@@ -96,7 +96,9 @@ def test_shards_and_processes_divide_memory_and_time(small: Estimate) -> None:
 def test_mcl_costs_what_its_mode_costs() -> None:
     acg = replace(RUN.model, regime="acg", objective=ObjectiveConfig(idm_weight=0.0))
     factors = {
-        mode: estimate(replace(RUN, model=replace(acg, mcl=MclConfig(mode=mode))), 1, H100).mcl_work_factor  # type: ignore[arg-type]
+        mode: estimate(
+            replace(RUN, model=replace(acg, mcl=ActionMclConfig(mode=mode))), 1, H100
+        ).mcl_work_factor  # type: ignore[arg-type]
         for mode in ("detached", "finite_difference", "exact")
     }
     assert 1 < factors["detached"] < factors["exact"] < 4
@@ -137,7 +139,7 @@ def test_a_deep_model_with_mcl_is_counted_as_if_all_its_blocks_were_traced(
     model = WorldModelConfig(
         backbone=replace(SMALL, num_layers=7),
         objective=ObjectiveConfig(idm_weight=0.0),
-        mcl=MclConfig(mode=mode),
+        mcl=ActionMclConfig(mode=mode),
         lora=lora,
     )
     deep = replace(RUN, model=model, gradient_checkpointing=is_checkpointed)
@@ -148,7 +150,7 @@ def test_a_deep_model_with_mcl_is_counted_as_if_all_its_blocks_were_traced(
 @pytest.mark.slow
 def test_forward_mode_derivatives_are_traced() -> None:
     model = WorldModelConfig(
-        backbone=SMALL, objective=ObjectiveConfig(idm_weight=0.0), mcl=MclConfig(mode="jvp")
+        backbone=SMALL, objective=ObjectiveConfig(idm_weight=0.0), mcl=ActionMclConfig(mode="jvp")
     )
     # Beside the plain step (3 forward passes worth): the tangent, the primal again, and both ways back.
     assert 2 < estimate(replace(RUN, model=model), 1, H100).mcl_work_factor < 5
@@ -239,7 +241,7 @@ MEASURED = {
         model=WorldModelConfig(
             backbone=replace(SMALL, num_layers=8, num_heads=6, head_dim=64, ffn_dim=1536),
             objective=ObjectiveConfig(idm_weight=0.0),
-            mcl=MclConfig(mode="exact"),
+            mcl=ActionMclConfig(mode="exact"),
         ),
         contract=FrameContract(17, 96, 96, 10.0),
         global_batch=4,

@@ -3,10 +3,11 @@ import dataclasses
 import pytest
 import torch
 
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.config import ObjectiveConfig
 from worldmodel.models.world_model.lora import LoraConfig
-from worldmodel.objectives.world_model import action_groups, mcl_reach, world_model_step
+from worldmodel.objectives.world_model import mcl_reach, world_model_step
+from worldmodel.types import action_groups
 
 REGIMES = ("no_action", "acg", "lacg")
 MODES = ("exact", "detached", "jvp", "finite_difference")
@@ -22,7 +23,7 @@ def step(model, batch, seed=0):
 def test_gradient_reaches_all_that_trains_and_nothing_frozen(make_world_model, batch, regime, mode, rank):
     if regime == "no_action" and mode:
         pytest.skip("nothing to contrast")
-    mcl = MclConfig(mode=mode) if mode else None
+    mcl = ActionMclConfig(mode=mode) if mode else None
     model = make_world_model(regime=regime, lora=LoraConfig(rank=rank), mcl=mcl)
     losses = step(model, batch)
     losses.total.backward()
@@ -126,7 +127,7 @@ def test_action_groups_follow_the_timeline():
 
 @pytest.mark.parametrize("mode", ["exact", "detached", "finite_difference"])
 def test_validation_without_gradients_gives_the_losses_of_training(make_world_model, batch, mode):
-    model = make_world_model(regime="acg", mcl=MclConfig(mode=mode))
+    model = make_world_model(regime="acg", mcl=ActionMclConfig(mode=mode))
     training = step(model, batch)
     with torch.no_grad():
         validation = step(model, batch)
@@ -135,7 +136,7 @@ def test_validation_without_gradients_gives_the_losses_of_training(make_world_mo
 
 def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomize):
     def statement(mode: str) -> dict[str, str]:
-        model = make_world_model(regime="acg", mcl=MclConfig(mode=mode))
+        model = make_world_model(regime="acg", mcl=ActionMclConfig(mode=mode))
         randomize(model.interface)
         lines = mcl_reach(model, batch, torch.Generator().manual_seed(0)).splitlines()[1:]
         return {

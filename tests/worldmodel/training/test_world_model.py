@@ -16,7 +16,7 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from tests.support.debug_run import CONFIG, ROOT, SHARED, losses
+from tests.support.debug_run import CONFIG, MCL, ROOT, SHARED, losses
 from worldmodel.config import load_config
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.training.command_line import run_script
@@ -60,6 +60,14 @@ def test_two_processes_have_the_losses_of_one(
     assert losses(tmp_path) == pytest.approx(losses(one_process), rel=TOLERANCE)
     one, two = (load_file(path / "model/action_interface.safetensors") for path in (one_process, tmp_path))
     assert all(torch.allclose(one[key], two[key], atol=1e-6) for key in one)
+
+
+def test_replicas_and_shards_contrast_alike(overrides: list[str], tmp_path: Path) -> None:
+    for parallel in ("ddp", "fsdp2"):
+        settings = [*overrides, *SHARED, *MCL, "fit.global_batch=8", f"output={tmp_path / parallel}"]
+        run_two([*settings, f"fit.machine.parallel={parallel}"])
+    replicas, shards = losses(tmp_path / "ddp"), losses(tmp_path / "fsdp2")
+    assert shards == pytest.approx(replicas, rel=1e-4)  # training and validation
 
 
 @pytest.mark.slow
@@ -174,7 +182,7 @@ def test_show_prints_the_resolved_config_and_help_every_field(capsys: pytest.Cap
         ("fit.micro_batch=3", "global_batch must be a multiple of micro_batch"),
         ("model.mcl.mode=exact fit.compile=true", "torch.compile has no second derivatives"),
         ("model.mcl.mode=jvp fit.gradient_checkpointing=true", "no forward-mode derivatives"),
-        ("model.mcl.mode=exact fit.machine.parallel=fsdp2", "sharded weights do not"),
+        ("model.mcl.mode=exact fit.machine.parallel=fsdp2", "set mcl.mode=first_order"),
         ("fit.machine.num_processes=2", "machine.num_processes=2, but 1"),
     ],
 )
@@ -196,7 +204,7 @@ def fresh_accelerator() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fresh_accelerator")
-@pytest.mark.parametrize("mode", ["", "exact"])
+@pytest.mark.parametrize("mode", ["", "exact", "first_order"])
 def test_bfloat16_trains_near_float32(mode: str, overrides: list[str], tmp_path: Path) -> None:
     settings = [*overrides, "fit.steps=2", "validation.num_clips=0"]
     settings += [f"model.mcl.mode={mode}"] if mode else []
@@ -221,12 +229,12 @@ def test_latents_encoded_by_two_processes_are_complete(overrides: list[str], tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [[], CAUSAL])
+@pytest.mark.parametrize("extra", [[], CAUSAL, MCL])
 def test_a_compiled_run_has_the_losses_of_a_plain_one(
-    causal: list[str], overrides: list[str], tmp_path: Path
+    extra: list[str], overrides: list[str], tmp_path: Path
 ) -> None:
     for name, is_on in (("plain", "false"), ("compiled", "true")):
-        arguments = [*overrides, *causal, "fit.steps=2", f"fit.compile={is_on}", f"output={tmp_path / name}"]
+        arguments = [*overrides, *extra, "fit.steps=2", f"fit.compile={is_on}", f"output={tmp_path / name}"]
         # In a process of its own: torch.compile cannot trace functions whose shapes are checked by the tests.
         command = [sys.executable, ROOT / "training/train_world_model.py", CONFIG, *arguments]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.fdm import Prediction
 from worldmodel.models.world_model.idm import IdmConfig
 from worldmodel.models.world_model.lora import LoraConfig
@@ -80,7 +80,7 @@ class WorldModelConfig:
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
     lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
     seed: int = 0  # of the random weights beside the backbone
-    mcl: MclConfig | None = None  # mechanistic contrast on the action channel; none: off
+    mcl: ActionMclConfig | None = None  # mechanistic contrast on the action channel; none: off
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)  # the training loss
 
     def __post_init__(self) -> None:

@@ -110,7 +110,7 @@ class WorldModel(nn.Module):
         self.idm = build_idm(config, normalizer, image_encoder)
         self.controller = build_controller(config, normalizer)
         self.embodiment_classifier = build_embodiment_classifier(config, normalizer)
-        self.mcl = build_mcl(config, contract, normalizer)
+        self.mcl = build_mcl(config, contract, normalizer, self.fdm.width)
         self.vae = None if vae is None else freeze(vae)
         if text is None:
             text = torch.zeros(1, 1, backbone.config["text_dim"])

@@ -1,11 +1,14 @@
 """Which parts a world model of a given config has, and at which sizes."""
 
+import math
+from dataclasses import replace
+
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.mcl.contrast import MechanisticContrast
-from worldmodel.mcl.critics import LatentVideoCritic, ProjectionHead
+from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
 from worldmodel.mcl.reach import freeze_unreached
 from worldmodel.models.world_model.action_interface import ActionInterface
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
@@ -18,6 +21,8 @@ from worldmodel.models.world_model.pose_maps import PoseMapEmbedding, PoseMaps, 
 from worldmodel.models.world_model.refiner import LatentRefiner
 from worldmodel.models.world_model.wan import VideoAutoencoder
 from worldmodel.types import FRAMES_PER_LATENT
+
+TASK_DIM = 16  # of the vector that stands for a task's name
 
 
 def check_fit(contract: FrameContract, backbone: WanTransformer3DModel, vae: VideoAutoencoder | None) -> None:
@@ -148,18 +153,32 @@ def build_embodiment_classifier(
 
 
 def build_mcl(
-    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer
+    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer, width: int
 ) -> MechanisticContrast | None:
-    """The mechanistic contrast over latent frames and their action groups."""
-    if config.mcl is None:
+    """The mechanistic contrast of actions for a backbone of this width."""
+    mcl = config.mcl
+    if mcl is None:
         return None
-    _, height, width = contract.latent_grid
-    frame_dim = contract.latent_channels * height * width
     group_dim = FRAMES_PER_LATENT * condition_dim(config, normalizer)
+    frames, *grid = contract.latent_grid
+    frame_dim = contract.latent_channels * math.prod(grid)
+    key_dim = group_dim if mcl.key == "group" else width
+    # The rows of each reading: width of z, of x_hat, and of the key.
+    sizes = {
+        "noisy": (frame_dim, frame_dim, key_dim),
+        "history": (config.history * frame_dim, frames * frame_dim, (frames - config.history) * key_dim),
+        "latent_action": (group_dim, frame_dim, key_dim),
+    }
+    latent_dim, output_dim, key_dim = sizes[mcl.latent]
+    critics = {"noisy": LatentVideoCritic, "history": HistoryCritic, "latent_action": ActionCritic}
+    feature_dim = mcl.feature_dim(latent_dim, output_dim)
+    auxiliaries = {"embodiment": len(normalizer.embodiments), "task": TASK_DIM}
     contrast = MechanisticContrast(
-        config.mcl,
-        LatentVideoCritic(contract.latent_channels, group_dim),
-        ProjectionHead(config.mcl.feature_dim(frame_dim, frame_dim)),
-        ProjectionHead(group_dim),
+        # D.5 trains what infers the latent action too.
+        replace(mcl, through_latent=mcl.through_latent or mcl.latent == "latent_action"),
+        critics[mcl.latent](contract.latent_channels, group_dim),
+        ProjectionHead(feature_dim),
+        ProjectionHead(key_dim),
+        {name: (ProjectionHead(feature_dim), ProjectionHead(auxiliaries[name])) for name in mcl.auxiliaries},
     )
     return freeze_unreached(contrast)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,9 +22,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from worldmodel.mcl.features import inner_backward
+
 # Rank 0 writes checkpoints while the others wait; the default of 10 minutes is short for a full disk array.
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 Parallel = Literal["single", "ddp", "fsdp2"]
+IS_SYNCHRONIZED = "is_synchronized"  # attribute of a sharded model: whether gradients are exchanged now
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 def gradient_sync(model: nn.Module, is_last: bool) -> Iterator[None]:
     """Exchange gradients between processes in the last micro-batch of a step only."""
     if isinstance(model, FSDPModule):
+        setattr(model, IS_SYNCHRONIZED, is_last)
         model.set_requires_gradient_sync(is_last)
     if isinstance(model, DistributedDataParallel) and not is_last:
         with model.no_sync():
@@ -168,17 +173,51 @@ def gradient_sync(model: nn.Module, is_last: bool) -> Iterator[None]:
 
 
 @contextmanager
+def differentiable_inside(model: nn.Module) -> Iterator[None]:
+    """Inside this block, the forward pass of a sharded model may read derivatives by its inputs (MCL)."""
+    if not isinstance(model, FSDPModule):
+        yield
+        return
+    before = inner_backward.set(partial(_leave_no_trace, model))
+    try:
+        yield
+    finally:
+        inner_backward.reset(before)
+
+
+@contextmanager
+def _leave_no_trace(model: FSDPModule) -> Iterator[None]:
+    """Around a backward pass for an input alone, inside a forward pass.
+
+    Its end must neither reduce gradients that belong to the step nor shard again the weights outside the
+    blocks, which the forward pass goes on using.
+    """
+    model.set_is_last_backward(False)
+    model.set_requires_gradient_sync(False)
+    model.set_reshard_after_backward(False, recurse=False)
+    try:
+        yield
+    finally:
+        model.set_is_last_backward(True)
+        model.set_requires_gradient_sync(getattr(model, IS_SYNCHRONIZED, True))
+        model.set_reshard_after_backward(True, recurse=False)
+
+
+@contextmanager
 def whole_weights(model: nn.Module) -> Iterator[None]:
     """Inside this block, parts of a sharded model can be called outside its `forward`, as validation does."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for module in sharded:
         module.set_reshard_after_forward(False, recurse=False)
+        module.set_reshard_after_backward(False, recurse=False)
         module.unshard()
     try:
-        yield
+        with differentiable_inside(model):
+            yield
     finally:
         for module in sharded:
             module.set_reshard_after_forward(module is not model, recurse=False)
+            module.set_reshard_after_backward(True, recurse=False)
             module.reshard()
 
 

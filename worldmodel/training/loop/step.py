@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.objectives.losses import Losses
+from worldmodel.training.loop.distributed import differentiable_inside
 
 StepFn = Callable[[Any, Any, torch.Generator], Losses]
 
@@ -22,7 +24,8 @@ class Stepper(nn.Module):
 
     def forward(self, batch: Any, generator: torch.Generator) -> Losses:
         """Losses of one micro-batch."""
-        return self._step_fn(self.model, batch, generator)
+        with differentiable_inside(self):
+            return self._step_fn(self.model, batch, generator)
 
 
 def switch_on(model: nn.Module, gradient_checkpointing: bool, compile_blocks: bool) -> None:
@@ -30,6 +33,9 @@ def switch_on(model: nn.Module, gradient_checkpointing: bool, compile_blocks: bo
     if gradient_checkpointing and not checkpoint_blocks(model):
         raise ValueError(f"gradient_checkpointing is set, but no part of {type(model).__name__} has it")
     if compile_blocks:
+        if any(isinstance(part, MechanisticContrast) for part in model.modules()):
+            # Contrasts go backward through a block twice, so its memory cannot be given away the first time.
+            torch._functorch.config.donated_buffer = False
         parts: list[Any] = [part for part in model.modules() if getattr(part, "_repeated_blocks", None)]
         able = [part for part in parts if any(p.requires_grad for p in part.parameters())]
         for part in able:

@@ -83,8 +83,9 @@ def continued_model(
     if is_outgrown or classifier is None or model.embodiment_classifier is None:
         model.embodiment_classifier = classifier
     # The contrast last: with and without it, everything else is drawn from the seed alike.
-    if asked.mcl != known.mcl:
-        model.mcl = build_mcl(asked, model.contract, model.normalizer)
+    names_robots = asked.mcl is not None and "embodiment" in asked.mcl.auxiliaries
+    if asked.mcl != known.mcl or (names_robots and is_outgrown):
+        model.mcl = build_mcl(asked, model.contract, model.normalizer, model.fdm.width)
     return model
 
 

@@ -64,8 +64,7 @@ class Validation:
     ) -> dict[str, Tensor]:
         batch = move(collate_clips([self.clips[number] for number in numbers]), accelerator.device)
         generator = seed_micro_batch(self.seed, 0, slot, accelerator.device)
-        # The features of MCL are derivatives, which need a graph even where nothing is trained.
-        with torch.set_grad_enabled(model.mcl is not None), accelerator.autocast():
+        with torch.no_grad(), accelerator.autocast():
             losses = world_model_step(model, batch, generator)
         return {"loss": losses.total.detach(), **losses.parts}
 

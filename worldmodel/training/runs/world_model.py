@@ -73,10 +73,10 @@ class TrainConfig:
     def check_sharding(self, parallel: str) -> None:
         """Refuse a contrast that cannot be trained in shards, which the launch may ask for too."""
         mode = None if self.model.mcl is None else self.model.mcl.mode
-        if parallel == "fsdp2" and mode not in (None, "finite_difference"):
+        if parallel == "fsdp2" and mode in ("exact", "hessian_diag", "jvp"):
             raise ValueError(
-                f"mcl.mode={mode} differentiates inside the forward pass, which sharded weights do not "
-                "allow: launch with a ddp file (machine.parallel=ddp), or set mcl.mode=finite_difference"
+                f"mcl.mode={mode} differentiates twice, which sharded weights do not allow: set "
+                "mcl.mode=first_order, or launch with a ddp file (machine.parallel=ddp)"
             )
 
     @property

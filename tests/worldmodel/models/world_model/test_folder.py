@@ -8,7 +8,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.folder import LORA_FILE
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel
@@ -54,7 +54,7 @@ def roll(model, batch) -> torch.Tensor:
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("regime", ["no_action", "acg", "lacg"])
 def test_folder_gives_the_same_model_back(trained, batch, tmp_path, regime, rank):
-    mcl = None if regime == "no_action" else MclConfig()
+    mcl = None if regime == "no_action" else ActionMclConfig()
     options = {"scene": True, "action_path": "adaln+tokens", "mcl": mcl, "prediction": "clean"}
     model = trained(regime=regime, lora=LoraConfig(rank=rank), **options)
     model.save_pretrained(tmp_path / "model")
@@ -226,7 +226,7 @@ def test_a_hub_id_is_downloaded_and_loads_like_a_folder(trained, batch, tmp_path
 
 
 def test_card_says_what_the_model_takes(trained, tmp_path):
-    trained(regime="acg", mcl=MclConfig(mode="detached")).save_pretrained(tmp_path / "model")
+    trained(regime="acg", mcl=ActionMclConfig(mode="detached")).save_pretrained(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     for fact in (
         "library_name: worldmodel",

@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKLWan
 
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel
@@ -26,7 +26,7 @@ PARTS = {
 def test_each_regime_has_its_parts_and_no_others(make_world_model, regime):
     assert set(make_world_model(regime=regime).parts()) == PARTS[regime]
     if regime == "acg":
-        options = {"mcl": MclConfig(), "scene": True, "objective": ObjectiveConfig(idm_weight=0.0)}
+        options = {"mcl": ActionMclConfig(), "scene": True, "objective": ObjectiveConfig(idm_weight=0.0)}
         assert set(make_world_model(**options).parts()) == {"action_interface", "scene", "mcl"}
 
 
@@ -107,7 +107,7 @@ def test_parts_that_cannot_work_together_are_refused(clips):
     with pytest.raises(ValueError, match=r"idm_weight is 0 \(no judge\) or more, got -1"):
         ObjectiveConfig(idm_weight=-1.0)
     with pytest.raises(ValueError, match="a no_action model has none"):
-        WorldModelConfig(regime="no_action", mcl=MclConfig())
+        WorldModelConfig(regime="no_action", mcl=ActionMclConfig())
 
 
 def test_without_an_autoencoder_frames_cannot_be_read(clips, batch):
