@@ -141,8 +141,10 @@ class MechanisticContrast(nn.Module):
 
     def _contrast(self, feature: Tensor, rows: Rows) -> Contrast:
         """InfoNCE over the rows of all processes; while evaluating, over those of this one."""
-        pairs = ((gradient, condition) for gradient, condition in self.auxiliary_heads.values())
-        heads = [(self.gradient_head, self.condition_head), *pairs]
+        heads = [(self.gradient_head, self.condition_head)]
+        for pair in self.auxiliary_heads.values():
+            assert isinstance(pair, nn.ModuleList), type(pair)
+            heads.append((pair[0], pair[1]))
         keys = [rows.keys, *(rows.also[name] for name in self.auxiliary_heads)]
         contrast = contrast_keys(self.config, feature, heads, keys, rows.valid, gathers=self.training)
         return (

@@ -170,6 +170,7 @@ def build_mcl(
         "latent_action": (group_dim, frame_dim, key_dim),
     }
     latent_dim, output_dim, key_dim = sizes[mcl.latent]
+    critics: dict[str, type[LatentVideoCritic | HistoryCritic | ActionCritic]]
     critics = {"noisy": LatentVideoCritic, "history": HistoryCritic, "latent_action": ActionCritic}
     feature_dim = mcl.feature_dim(latent_dim, output_dim)
     auxiliaries = {"embodiment": len(normalizer.embodiments), "task": TASK_DIM}
