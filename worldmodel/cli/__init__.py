@@ -138,6 +138,13 @@ COMMANDS = (
         "outputs/mddiff/model data.path=rooms out=scores.json",
     ),
     Command(
+        "play",
+        "worldmodel.cli.play",
+        "Use",
+        "take the controls, in a page of your browser",
+        "desk",
+    ),
+    Command(
         "serve",
         "worldmodel.cli.serve",
         "Use",

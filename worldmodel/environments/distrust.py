@@ -4,6 +4,7 @@ spread       mean difference between the frames and those of the same actions un
 round_trip   mean difference between the last frame and itself after the autoencoder
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.session import Session
+
+HALF_LEVEL = 1.5  # gray levels of both signals together at which the bar stands at one half
 
 
 class DistrustMeter:
@@ -36,3 +39,9 @@ class DistrustMeter:
             "spread": 255 * (other - frames).abs().flatten(1).mean(1).numpy(),
             "round_trip": 255 * (again - last).abs().flatten(1).mean(1).numpy(),
         }
+
+    @staticmethod
+    def level(signals: Mapping[str, float]) -> float:
+        """Both signals as one number from 0 (looks right) towards 1 (should not be believed)."""
+        total = sum(signals[name] for name in DistrustMeter.NAMES)
+        return total / (total + HALF_LEVEL)

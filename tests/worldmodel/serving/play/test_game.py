@@ -1,0 +1,130 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mujoco")
+
+from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.environments.spaces import WorldSpec
+from worldmodel.environments.tabletop import TabletopScenes
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.serving.play.game import Game
+from worldmodel.serving.play.save import game_episode, save_game
+from worldmodel.serving.play.teleop import Inputs, Teleop
+
+DOWN = Inputs({"left": [0, -1, 0, 0]})
+CLOSE = Inputs({"left": [0, 0, 0, -1]})
+IDLE = Inputs()
+
+
+@pytest.fixture(scope="module")
+def desk() -> WorldModel:
+    return WorldModel.from_pretrained("desk")
+
+
+@pytest.fixture
+def game(desk: WorldModel) -> Game:
+    game = Game(desk)
+    game.reset(0)
+    return game
+
+
+@pytest.mark.parametrize(
+    ("keys", "axis", "sign"),
+    [([0, -1, 0, 0], 1, 1), ([1, -0.5, 0, 0], 0, 1), ([-1, -0.5, 0, 0], 0, -1)],
+)
+def test_a_hand_goes_where_the_key_points_in_the_picture(
+    game: Game, keys: list[float], axis: int, sign: int
+) -> None:
+    before = game.step(IDLE).reading["hands"]["left"]
+    for _ in range(3):
+        after = game.step(Inputs({"left": keys})).reading["hands"]["left"]
+    assert sign * (after[axis] - before[axis]) > 0.03  # picture rows count downwards
+
+
+def test_other_arms_and_openings_stay_what_they_were(game: Game) -> None:
+    before = game.teleop.command.copy()
+    game.step(DOWN)
+    changed = np.flatnonzero(game.teleop.command != before)
+    assert {game.spec.action_names[column] for column in changed} <= {"left_x", "left_y"}
+    game.step(CLOSE)
+    assert game.teleop.command[game.spec.action_names.index("left_gripper")] < 0.5
+
+
+def test_a_step_back_takes_the_simulator_and_the_dream_back(game: Game) -> None:
+    game.step(DOWN)
+    first = game.step(DOWN)
+    shown = game.back()
+    np.testing.assert_array_equal(shown.dream[0], game.moments[-1].dream)
+    again = game.step(DOWN)
+    np.testing.assert_array_equal(first.dream, again.dream)
+    assert first.beside is not None
+    np.testing.assert_array_equal(first.beside, again.beside)
+    game.back()
+    game.back()
+    with pytest.raises(ValueError, match="nothing to take back"):
+        game.back()
+
+
+def test_a_drive_is_saved_in_every_format_and_can_be_taken_over(
+    game: Game, desk: WorldModel, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="nothing was driven"):
+        save_game(game, tmp_path, "mp4")
+    for inputs in (DOWN, DOWN, CLOSE):
+        game.step(inputs)
+    for kind in ("lerobot", "robotwin", "mp4"):
+        assert save_game(game, tmp_path, kind).exists()
+    assert save_game(game, tmp_path, "mp4").name == "drive-001.mp4"
+    lerobot = open_dataset(tmp_path / "drive-000-lerobot")[0]
+    assert lerobot.num_frames == 13
+    assert lerobot.action_names == game.spec.action_names
+    np.testing.assert_allclose(lerobot.robot_actions[-1], game.teleop.command, atol=1e-5)
+    robotwin = open_dataset(tmp_path / "drive-000-robotwin", action_space="pose_commands")[0]
+    expected = np.stack([moment.command for moment in game.moments])[1:]
+    assert np.abs(robotwin.robot_actions[:, :3] - expected[:, :3]).max() < 5e-3  # where the arm could go
+    with pytest.raises(ValueError, match="format"):
+        save_game(game, tmp_path, "avi")
+
+
+def test_a_recorded_episode_is_followed_until_a_key_is_pressed(game: Game, desk: WorldModel) -> None:
+    for inputs in (DOWN, DOWN, CLOSE, DOWN):
+        game.step(inputs)
+
+    class Source:
+        name = "one"
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int):
+            return game_episode(game, list(game.moments))
+
+    source = Source()
+    other = Game(desk, dataset=source)
+    recorded = source[0]
+    if desk.config.draws_poses:
+        pytest.skip("episodes of a drive hold no camera matrices")
+    other.load(0, 4)
+    np.testing.assert_allclose(other.teleop.command, recorded.robot_actions[3], atol=1e-6)
+    turn = other.step(IDLE, follow=True)
+    np.testing.assert_allclose(other.teleop.command, recorded.robot_actions[7], atol=1e-6)
+    assert turn.beside is not None
+    np.testing.assert_array_equal(turn.beside, recorded.frames[game.spec.camera].read(range(5, 9)))
+    taken = other.step(DOWN, follow=True)
+    assert taken.beside is None
+    assert np.abs(other.teleop.command - recorded.robot_actions[11]).max() > 1e-3
+    with pytest.raises(ValueError, match="episode 3"):
+        other.load(3, 0)
+
+
+def test_sliders_move_a_dimension_at_a_bounded_pace(desk: WorldModel) -> None:
+    spec = WorldSpec.of(desk.contract, desk.normalizer)
+    teleop = Teleop(spec, TabletopScenes(spec)(0).camera)
+    before = teleop.command.copy()
+    rows = teleop.block(Inputs(sliders={0: float(spec.high[0])}), 4)
+    steps = np.diff(np.concatenate([before[None], rows])[:, 0])
+    assert (steps > 0).all()
+    assert steps.max() < 0.1 * (spec.high[0] - spec.low[0])
+    np.testing.assert_array_equal(rows[:, 1:], np.broadcast_to(before[1:], (4, len(before) - 1)))

@@ -1,0 +1,147 @@
+"""The page in a real browser."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mujoco")
+
+from tests.support.chromium import chromium
+from tests.support.service import running
+from worldmodel.serving.play.run import play_app
+
+PAGE = Path(__file__).parents[4] / "worldmodel" / "serving" / "play" / "page.html"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(play_app("desk", out=str(tmp_path_factory.mktemp("drives")))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Any]:
+    with chromium() as opened:
+        opened.get(address)
+        wait(lambda: opened.execute_script("return play.made >= 8"))
+        yield opened
+
+
+def wait(is_there: Callable[[], Any], seconds: float = 60) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := is_there()):
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+def hold(browser: Any, key: str, frames: int) -> None:
+    from selenium.webdriver import ActionChains
+
+    before = browser.execute_script("return play.made")
+    ActionChains(browser).key_down(key).perform()
+    wait(lambda: browser.execute_script("return play.made") >= before + frames)
+    ActionChains(browser).key_up(key).perform()
+
+
+def hand(browser: Any, number: int = 0) -> list[float]:
+    return browser.execute_script(f"return play.hands[play.order[{number}]]")
+
+
+def test_the_page_asks_nobody_but_its_own_server() -> None:
+    text = PAGE.read_text()
+    assert text.isascii()
+    for scheme in ("http:", "https:", "//cdn", "@import"):
+        assert scheme not in text.replace('"https:"', "")
+
+
+def test_keys_move_the_hands_the_right_way(browser: Any) -> None:
+    browser.execute_script("reset(1)")
+    wait(lambda: browser.execute_script("return play.reading && play.reading.frames > 0 && play.made > 4"))
+    start = hand(browser, 0)
+    hold(browser, "s", 12)
+    assert hand(browser, 0)[1] > start[1] + 0.03  # down
+    start = hand(browser, 0)
+    hold(browser, "d", 12)
+    assert hand(browser, 0)[0] > start[0] + 0.03  # right
+    start = hand(browser, 1)
+    hold(browser, "k", 12)
+    assert hand(browser, 1)[1] > start[1] + 0.03
+    assert browser.find_element("id", "pads").text.startswith("ROBOT'S")
+
+
+def test_a_drag_pulls_the_nearest_hand(browser: Any) -> None:
+    from selenium.webdriver import ActionChains
+
+    start = hand(browser, 0)
+    canvas = browser.find_element("id", "dream")
+    width, height = canvas.size["width"], canvas.size["height"]
+    inside = [min(max(share, 0.1), 0.7) - 0.5 for share in start]
+    place = (inside[0] * width, inside[1] * height)
+    before = browser.execute_script("return play.made")
+    actions = ActionChains(browser).move_to_element_with_offset(canvas, *map(int, place)).click_and_hold()
+    actions.move_by_offset(int(0.25 * width), 0).perform()
+    wait(lambda: browser.execute_script("return play.made") >= before + 12)
+    ActionChains(browser).release().perform()
+    assert hand(browser, 0)[0] > start[0] + 0.03
+
+
+def test_pause_back_and_reset(browser: Any) -> None:
+    browser.find_element("id", "pause").click()
+    time.sleep(1.0)
+    wait(lambda: not browser.execute_script("return play.waiting"))
+    held = browser.execute_script("return play.reading.frames")
+    time.sleep(1.0)
+    assert browser.execute_script("return play.reading.frames") == held
+    browser.find_element("id", "back").click()
+    wait(lambda: browser.execute_script("return play.reading.frames") == held - 4)
+    browser.find_element("id", "pause").click()
+    browser.find_element("id", "next").click()
+    wait(lambda: browser.execute_script("return play.seed") == 2)
+    wait(lambda: browser.execute_script("return play.reading.frames") < held)
+
+
+def test_a_drive_can_be_saved_and_the_video_downloaded(browser: Any, address: str) -> None:
+    import urllib.request
+
+    from selenium.webdriver.support.ui import Select
+
+    wait(lambda: browser.execute_script("return play.reading.frames > 4"))
+    Select(browser.find_element("id", "format")).select_by_value("mp4")
+    browser.find_element("id", "save").click()
+    link = wait(lambda: browser.find_elements("css selector", "#note a"))[0].get_attribute("href")
+    with urllib.request.urlopen(link, timeout=10) as video:
+        assert video.read()[4:8] == b"ftyp"
+    with pytest.raises(OSError, match="404"):
+        urllib.request.urlopen(f"{address}/saved/..%2Fpyproject.toml", timeout=10)
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
+def test_nothing_hangs_over_the_edge_and_everything_has_a_name(browser: Any, width: int, height: int) -> None:
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    unnamed = browser.execute_script(
+        """return [...document.querySelectorAll("button, input, select, canvas")].filter(item =>
+        !(item.textContent.trim() || item.getAttribute("aria-label") ||
+          (item.labels && item.labels.length))).map(item => item.id)"""
+    )
+    assert unnamed == []
+    for theme in ("dark", "light"):
+        browser.execute_script(f"theme('{theme}')")
+        assert browser.execute_script("return document.documentElement.dataset.theme") == theme
+
+
+def test_the_browser_complains_of_nothing_and_asks_no_other_server(browser: Any, address: str) -> None:
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    asked = [
+        json.loads(entry["message"])["message"]["params"]["request"]["url"]
+        for entry in browser.get_log("performance")
+        if '"Network.requestWillBeSent"' in entry["message"]
+    ]
+    assert asked
+    assert all(url.startswith((address, "data:", "blob:")) for url in asked), asked

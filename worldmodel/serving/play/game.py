@@ -1,0 +1,262 @@
+"""One person's drive: the dream, the simulator beside it under the same commands, and what was recorded."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+
+from worldmodel.data.cameras import find_camera
+from worldmodel.data.clips import resize_frames
+from worldmodel.environments.distrust import DistrustMeter
+from worldmodel.environments.spaces import WorldSpec
+from worldmodel.environments.starts import Start, episode_start, open_session
+from worldmodel.environments.tabletop import TASK, TabletopScenes
+from worldmodel.evaluation.locator.model import Locator
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.pipelines.session import Session
+from worldmodel.serving.play.teleop import Inputs, Teleop
+from worldmodel.types import (
+    FRAMES_PER_LATENT,
+    Episode,
+    EpisodeSource,
+    num_video_frames,
+    to_uint8,
+    to_unit_range,
+)
+
+if TYPE_CHECKING:
+    from robotwin_adapters.tabletop.drive import DrivenTabletop, TabletopState
+    from robotwin_adapters.tabletop.simulate import Frame
+
+BACK = 40  # blocks that can be taken back
+KEPT_FRAMES = 1500  # of the recording: three minutes of the desk model
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A frame of the recording."""
+
+    dream: UInt8[np.ndarray, "H W 3"]
+    beside: UInt8[np.ndarray, "H W 3"] | None  # simulator or recording
+    command: Float[np.ndarray, " a"]  # that led here; of the first frame, the last known one
+    robot: "Frame | None" = None  # joints and poses of the simulator
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one block of commands led to."""
+
+    dream: UInt8[np.ndarray, "n H W 3"]
+    beside: UInt8[np.ndarray, "n H W 3"] | None
+    reading: dict[str, Any]  # numbers for the page
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A place to go back to."""
+
+    session: Session
+    simulator: "TabletopState | None"
+    command: Float[np.ndarray, " a"]
+    followed: int
+
+
+class Game:
+    """Steps the dream and the simulator, a block at a time."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        *,
+        embodiment: str | None = None,
+        task: str = TASK,
+        dataset: EpisodeSource | None = None,
+        num_inference_steps: int = 1,
+        locator: Locator | None = None,
+    ) -> None:
+        """The first scene is set by `reset` or `load`."""
+        self.model, self.dataset, self.locator = model, dataset, locator
+        self.spec = WorldSpec.of(model.contract, model.normalizer, embodiment)
+        self.num_frames = num_video_frames(model.config.history)
+        self.pipeline, self.num_inference_steps = RolloutPipeline(model), num_inference_steps
+        self.scenes = _scenes(self.spec, task, self.num_frames)
+        self.meter = DistrustMeter(model)
+        self.simulator: DrivenTabletop | None = None
+        self.episode: Episode | None = None
+        self.num_made = self._followed = 0
+        self._follow: tuple[np.ndarray, np.ndarray] | None = None
+        self._followed_frames: np.ndarray | None = None
+        self._marks: deque[_Mark] = deque(maxlen=BACK)
+        self.moments: deque[Moment] = deque(maxlen=KEPT_FRAMES)
+
+    @property
+    def has_simulator(self) -> bool:
+        """Whether new scenes can be simulated."""
+        return self.scenes is not None
+
+    def reset(self, seed: int) -> Turn:
+        """A new scene: simulated where that is possible, else the start of a recorded episode."""
+        if self.scenes is None:
+            if self.dataset is None or not len(self.dataset):
+                raise ValueError(
+                    f"no simulator shows {self.spec.camera} at {self.spec.fps:.3g} frames per second: name a "
+                    "dataset with --dataset to take first frames from"
+                )
+            return self.load(seed % len(self.dataset), 0)
+        self.simulator, self.episode = self.scenes.build(seed), None
+        return self._begin(self.scenes.start_of(self.simulator), seed)
+
+    def load(self, number: int, frame: int) -> Turn:
+        """A recorded episode from one of its frames on; it is followed until a key is pressed."""
+        if self.dataset is None or not 0 <= number < len(self.dataset):
+            have = 0 if self.dataset is None else len(self.dataset)
+            raise ValueError(f"episode {number}: the dataset has {have}")
+        episode = self.dataset[number]
+        if episode.embodiment != self.spec.embodiment:
+            self.spec = WorldSpec.of(self.model.contract, self.model.normalizer, episode.embodiment)
+        last = episode.num_frames - 1 - round((self.num_frames - 1) * episode.fps / self.spec.fps)
+        start = episode_start(episode, min(max(frame, 0), max(last, 0)), self.model.contract, self.num_frames)
+        self.simulator, self.episode = None, episode
+        turn = self._begin(start, number)
+        self._follow = self._recorded(episode, int(start.facts["frame"]))
+        return turn
+
+    def step(self, inputs: Inputs, *, follow: bool = False) -> Turn:
+        """One block of commands, from the keys or from the recording."""
+        began = time.perf_counter()
+        self._marks.append(self._mark())
+        commands, beside, robot = self._commands(inputs, follow), None, None
+        before = self.session.fork()
+        given = torch.from_numpy(commands)[None]
+        made = self.session.step(given)
+        dream = to_uint8(made[0]).permute(0, 2, 3, 1).contiguous().numpy()
+        made_in = time.perf_counter() - began
+        if self.simulator is not None:
+            beside, robot = self._simulate(commands)
+        elif self._followed_frames is not None:
+            beside = self._followed_frames
+        for number, command in enumerate(commands):
+            shown = None if beside is None else beside[number]
+            self.moments.append(
+                Moment(dream[number], shown, command, None if robot is None else robot[number])
+            )
+        self.num_made += len(commands)
+        signals = {name: float(values[0]) for name, values in self.meter(before, given, made).items()}
+        reading = {
+            "seconds": made_in,
+            "frames": self.num_made,
+            **signals,
+            "distrust": self.meter.level(signals),
+            **self._errors(dream, beside),
+        }
+        return Turn(dream, beside, {**reading, **self._places()})
+
+    def back(self) -> Turn:
+        """Undo the last block."""
+        if not self._marks:
+            raise ValueError("nothing to take back")
+        mark = self._marks.pop()
+        self.session, self.teleop.command, self._followed = mark.session, mark.command, mark.followed
+        if self.simulator is not None and mark.simulator is not None:
+            self.simulator.restore(mark.simulator)
+        for _ in range(min(FRAMES_PER_LATENT, len(self.moments) - 1)):
+            self.moments.pop()
+        self.num_made = max(0, self.num_made - FRAMES_PER_LATENT)
+        return self._shown({"frames": self.num_made, **self._places()})
+
+    def _begin(self, start: Start, seed: int) -> Turn:
+        self.start = start
+        self.session = open_session(self.pipeline, [start], [seed], self.num_inference_steps)
+        self.teleop = Teleop(self.spec, start.camera)
+        self.teleop.command = np.asarray(start.state, np.float64).copy()
+        self.num_made = self._followed = 0
+        self._follow = self._followed_frames = None
+        self._marks.clear()
+        self.moments.clear()
+        robot = None if self.simulator is None else self.simulator.frame
+        picture = start.frames[-1]
+        beside = None if self.simulator is None else picture
+        first = Moment(picture, beside, self.teleop.command.copy(), robot)
+        self.moments.append(first)
+        return self._shown({"frames": 0, "start": start.source, **self._places()})
+
+    def _shown(self, reading: dict[str, Any]) -> Turn:
+        last = self.moments[-1]
+        beside = None if last.beside is None else last.beside[None]
+        return Turn(last.dream[None], beside, reading)
+
+    def _mark(self) -> _Mark:
+        simulator = None if self.simulator is None else self.simulator.save()
+        return _Mark(self.session.fork(), simulator, self.teleop.command.copy(), self._followed)
+
+    def _commands(self, inputs: Inputs, follow: bool) -> Float[np.ndarray, "n a"]:
+        self._followed_frames = None
+        if follow and inputs.is_idle and self._follow is not None:
+            actions, frames = self._follow
+            part = slice(self._followed, self._followed + FRAMES_PER_LATENT)
+            if len(actions[part]) == FRAMES_PER_LATENT:
+                self._followed += FRAMES_PER_LATENT
+                self._followed_frames = frames[part]
+                self.teleop.command = actions[part][-1].copy()
+                return actions[part]
+        return self.teleop.block(inputs, FRAMES_PER_LATENT)
+
+    def _recorded(self, episode: Episode, frame: int) -> tuple[np.ndarray, np.ndarray]:
+        """Commands and pictures behind a frame, at the model's rate."""
+        step = episode.fps / self.spec.fps
+        first = frame + round((self.num_frames - 1) * step)
+        positions = np.floor(np.arange(1 + int((episode.num_frames - 1 - first) / step)) * step + 0.5)
+        rows = (first + positions).astype(int)
+        actions = episode.robot_actions[rows[1:] - 1].astype(np.float64)
+        if not len(actions):
+            return actions, np.zeros((0, self.spec.height, self.spec.width, 3), np.uint8)
+        contract = self.model.contract
+        images = find_camera(episode, contract.camera or None).read(rows[1:].tolist())
+        sized = resize_frames(images, contract.height, contract.width, contract.aspect)
+        return actions, sized.permute(0, 2, 3, 1).numpy()
+
+    def _simulate(self, commands: np.ndarray) -> tuple[np.ndarray, "list[Frame]"]:
+        assert self.simulator is not None
+        pictures, robot = [], []
+        for command in commands:
+            self.simulator.step(command)
+            pictures.append(self.simulator.pictures()[self.spec.camera])
+            robot.append(self.simulator.frame)
+        return np.stack(pictures), robot
+
+    def _errors(self, dream: np.ndarray, beside: np.ndarray | None) -> dict[str, Any]:
+        """How far the dream is from the truth beside it: in gray levels, and of the hands in pixels."""
+        if beside is None:
+            return {}
+        gray = float(np.abs(dream.astype(np.int16) - beside).mean())
+        if self.locator is None:
+            return {"error": gray}
+        pair = torch.from_numpy(np.stack([dream[-1], beside[-1]])).permute(0, 3, 1, 2)
+        found = self.locator.locate(to_unit_range(pair))
+        gaps = (found.points[0, :2] - found.points[1, :2]).norm(dim=-1).tolist()
+        return {"error": gray, "gap": [round(gap, 2) for gap in gaps]}
+
+    def _places(self) -> dict[str, Any]:
+        """Where the hands are in the picture, as shares of its width and height, for dragging."""
+        if self.simulator is None:
+            return {}
+        intrinsics, extrinsics = self.simulator.camera_matrices(self.spec.camera)
+        places = {}
+        for side, point in self.simulator.tool_places().items():
+            u, v, depth = intrinsics @ (extrinsics @ np.append(point, 1.0))
+            places[side] = [float(u / depth / self.spec.width), float(v / depth / self.spec.height)]
+        return {"hands": places}
+
+
+def _scenes(spec: WorldSpec, task: str, num_frames: int) -> TabletopScenes | None:
+    scenes = TabletopScenes(spec, task, num_frames)
+    try:
+        scenes.build(0)
+    except ValueError:  # another camera, another robot, or no simulator installed
+        return None
+    return scenes

@@ -1,0 +1,44 @@
+"""From a checkpoint to a page."""
+
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from worldmodel.environments.tabletop import TASK
+from worldmodel.evaluation.locator.model import Locator
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.serving.play.app import PlayServer, create_play_app
+from worldmodel.serving.play.game import Game
+
+
+def play_app(
+    checkpoint: str = "desk",
+    *,
+    dataset: str | None = None,
+    camera: str | None = None,
+    embodiment: str | None = None,
+    task: str = TASK,
+    num_inference_steps: int = 1,
+    out: str = "outputs/play",
+) -> FastAPI:
+    """The application; the model is loaded once, and the first scene is tried."""
+    model = WorldModel.from_pretrained(checkpoint)
+    episodes = None
+    if dataset:
+        episodes = open_dataset(dataset, camera=camera, action_space=action_space_for(model.normalizer))
+        embodiment = embodiment or episodes[0].embodiment
+    locator = Locator.from_pretrained("locator")
+
+    def new_game() -> Game:
+        return Game(
+            model,
+            embodiment=embodiment,
+            task=task,
+            dataset=episodes,
+            num_inference_steps=num_inference_steps,
+            locator=locator,
+        )
+
+    new_game().reset(0)
+    return create_play_app(PlayServer(new_game, Path(checkpoint).name, Path(out)))
