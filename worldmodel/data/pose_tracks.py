@@ -40,10 +40,10 @@ def clip_pose_track(
             f"{episode.source}: pose maps need intrinsics and extrinsics of camera {camera!r}, the data "
             f"describe {known}: {INSTEAD}"
         )
-    if config.merge != "last":
+    if config.merge == "sum" or episode.delta_actions:
+        changes = ", ".join(episode.delta_actions or ()) or f"data.clip.merge={config.merge}"
         raise ValueError(
-            f"{episode.source}: pose maps draw absolute poses, got data.clip.merge={config.merge}: set "
-            f"data.clip.merge=last, or {INSTEAD}"
+            f"{episode.source}: pose maps draw absolute poses, got changes ({changes}): {INSTEAD}"
         )
     frames = start + clip_offsets(episode.fps, config)[1:]
     try:

@@ -171,8 +171,11 @@ def test_data_without_camera_or_poses_is_refused():
     ):
         check_pose_tracks(blind, blind.records)
     sums = index_episodes([HandPoses(2, **options)], dataclasses.replace(CLIP, merge="sum"))
-    with pytest.raises(ValueError, match=r"data\.clip\.merge=last"):
+    with pytest.raises(ValueError, match=r"draw absolute poses, got changes \(data\.clip\.merge=sum\)"):
         check_pose_tracks(sums, sums.records)
+    episode = dataclasses.replace(HandPoses(1, **options)[0], delta_actions=("left_x",))
+    with pytest.raises(ValueError, match=r"got changes \(left_x\)"):
+        clip_pose_track(episode, 0, episode.robot_actions[:8], CLIP)
 
 
 def test_an_intrinsic_matrix_scales_with_its_picture():

@@ -9,7 +9,7 @@ from tests.support.pose_sets import HEAD, NAMES, HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.world_model.model import WorldModel
@@ -113,7 +113,7 @@ def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, pre
 
 def test_training_reaches_the_maps(make, batch):
     options = {"prediction": "clean", "refiner_width": 8, "refiner_depth": 2}
-    model = make(trained=True, mcl=MclConfig(mode="finite_difference"), **options)
+    model = make(trained=True, mcl=ActionMclConfig(mode="finite_difference"), **options)
     losses = world_model_step(model, batch, torch.Generator().manual_seed(0))
     losses.total.backward()
     for part in (model.fdm.pose_maps, model.fdm.refiner):
