@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
 # The installed packages from the ground up, then the scripts. A module imports its own layer or lower ones.
 LAYERS = (
-    ("worldmodel.types", "worldmodel.config", "worldmodel.files", "worldmodel.shipped"),
+    (
+        *("worldmodel.types", "worldmodel.config", "worldmodel.files", "worldmodel.shipped"),
+        *("worldmodel.checked", "worldmodel.tensors", "worldmodel.plain_text", "worldmodel.exits"),
+    ),
     ("worldmodel.diffusion", "worldmodel.mcl", "worldmodel.report", "worldmodel.evaluation.metrics"),
     ("worldmodel.data",),
     ("robotwin_adapters",),

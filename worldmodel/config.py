@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from worldmodel.checked import MAX_YAML_BYTES, check_all_finite, check_yaml, read_text
 from worldmodel.shipped import find_config
 
 C = TypeVar("C")
@@ -41,7 +43,7 @@ def load_config(
     try:
         layers = [OmegaConf.structured(schema)]
         if path is not None:
-            layers.append(_without_interpolation(OmegaConf.load(find_config(path)), path))
+            layers.append(_without_interpolation(_read_yaml(find_config(path)), path))
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
@@ -50,10 +52,20 @@ def load_config(
         sections = beneath(OmegaConf.merge(*layers))
         layers.insert(1, OmegaConf.create({name: OmegaConf.structured(s) for name, s in sections.items()}))
         config = OmegaConf.to_object(OmegaConf.merge(*layers))
-    except (OmegaConfBaseException, YAMLError) as error:
+    except (OmegaConfBaseException, YAMLError, RecursionError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from error
-    assert isinstance(config, schema), type(config)
+    except ValueError as error:
+        raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from error
+    if not isinstance(config, schema):
+        raise ValueError(f"{where}: expected named settings, got {type(config).__name__}")
+    check_all_finite(config, where)
     return config
+
+
+def _read_yaml(path: Path) -> Any:
+    text = read_text(path, MAX_YAML_BYTES)
+    check_yaml(text, str(path))
+    return OmegaConf.load(io.StringIO(text))
 
 
 def _without_interpolation(layer: Any, source: str) -> Any:

@@ -9,14 +9,18 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from worldmodel.tensors import check_finite, check_headers, read_headers, skeleton
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @contextmanager
@@ -128,13 +132,15 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file; a missing or damaged one is named."""
+    """The tensors of one file; a missing or damaged one is named, and one with NaN or infinity too."""
     if not path.is_file():
         raise ValueError(f"{path} is missing")
     try:
-        return load_file(path)
-    except SafetensorError as error:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    check_finite(tensors, str(path))
+    return tensors
 
 
 def read_into(module: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:
@@ -143,21 +149,23 @@ def read_into(module: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) 
     Weights whose names begin with one of `optional` may be in the file alone, and are left there, or in the
     module alone, and stay as they are.
     """
-    expected = module.state_dict()
-    tensors = {
+    found = read_headers([path])
+    expected = {
         name: tensor
-        for name, tensor in read_tensors(path).items()
-        if name in expected or not name.startswith(optional)
+        for name, tensor in module.state_dict().items()
+        if name in found or not name.startswith(optional)
     }
-    differing = sorted(name for name in expected.keys() ^ tensors.keys() if not name.startswith(optional))
-    if differing:
-        raise ValueError(f"{path} does not fit its config: {differing[:3]} are on one side only")
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            raise ValueError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}"
-            )
+    check_headers([path], expected, ignored=optional)
+    tensors = {name: tensor for name, tensor in read_tensors(path).items() if name in expected}
     module.load_state_dict(tensors, strict=not optional)
+
+
+def read_module(make: Callable[[], M], path: Path, where: str) -> M:
+    """A module with its weights; what `make` would build is compared with the file before it is built."""
+    check_headers([path], skeleton(make, where).state_dict())
+    module = make()
+    module.load_state_dict(read_tensors(path))
+    return module
 
 
 def fingerprint(folder: Path, suffixes: tuple[str, ...] = (".safetensors", ".json", ".yaml")) -> str:

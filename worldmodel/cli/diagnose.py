@@ -24,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of latents or noise (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("outputs/diagnose.html"), help="*.html or *.md")
+    parser.add_argument(
+        "--allow-external", action="store_true", help="load also from other places that the model names"
+    )
     run(parser.parse_args(argv))
     return 0
 
@@ -46,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")
-        model = WorldModel.from_pretrained(arguments.source)
+        model = WorldModel.from_pretrained(arguments.source, allow_external=arguments.allow_external)
         source = open_dataset(
             arguments.dataset,
             camera=arguments.camera,

@@ -7,7 +7,7 @@ The statistics travel inside checkpoints as JSON, so nothing is ever fed in the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from worldmodel.checked import LARGEST, build, check_object, check_range, check_type, shorten
 from worldmodel.data.action_deltas import NONE, describe_deltas
 from worldmodel.data.action_spaces import (
     current_action_space,
@@ -24,6 +25,7 @@ from worldmodel.data.action_spaces import (
 
 # Relative to max(1, |value|): ranges below this are rounding, not motion.
 CONSTANT_RANGE = 1e-6
+MAX_WIDTH = 4096  # action dimensions
 # Above this many rows every second one is dropped; quantiles stay within about 0.1 % of rank.
 MAX_ROWS = 200_000
 
@@ -46,8 +48,12 @@ class ActionStats:
         widths = {len(values) for values in (self.names, self.q01, self.q99, self.minimum, self.maximum)}
         if len(widths) != 1:
             raise ValueError(f"action statistics of unequal widths: {sorted(widths)}")
-        if not np.isfinite([self.q01, self.q99, self.minimum, self.maximum]).all():
-            raise ValueError(f"action statistics hold values that are not finite: {self}")
+        if not 1 <= len(self.names) <= MAX_WIDTH or self.num_samples < 0:
+            raise ValueError(f"action statistics need 1 to {MAX_WIDTH} names and num_samples >= 0")
+        if not (np.abs([self.q01, self.q99, self.minimum, self.maximum]) <= LARGEST).all():
+            raise ValueError(f"action statistics hold values that are not finite, or above 1e12: {self}")
+        if not np.less_equal(self.minimum, self.maximum).all() or not np.less_equal(self.q01, self.q99).all():
+            raise ValueError(f"action statistics have a lower end above the upper end: {self}")
 
     def bounds(self) -> tuple[Float[np.ndarray, " a"], Float[np.ndarray, " a"]]:
         """(low, high) that go to -1 and +1; equal where the dimension is constant."""
@@ -243,11 +249,15 @@ class ActionNormalizer:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ActionNormalizer":
         """The normalizer that `to_dict` described."""
-        try:
-            stats = {entry["embodiment"]: _stats_from(entry) for entry in values["embodiments"]}
-            return cls(stats, values["width"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a normalizer description: {error!r} in {dict(values)!r:.200}") from error
+        table = values.get("embodiments")
+        if not isinstance(table, list) or not table:
+            raise ValueError(f"actions: embodiments is {shorten(table)}, expected a list of objects")
+        width = check_type(values.get("width"), int, "actions: width")
+        check_range(width, 1, MAX_WIDTH, "actions: width")
+        stats = dict(_stats_from(entry, f"embodiments[{number}]") for number, entry in enumerate(table))
+        if len(stats) != len(table):
+            raise ValueError("actions: two embodiments have one name")
+        return cls(stats, width)
 
     def _stats_of(self, embodiment: str) -> ActionStats:
         if embodiment not in self.stats:
@@ -277,12 +287,14 @@ class ActionNormalizer:
         return np.where(moving, (robot_actions - low) / span * 2 - 1, 0.0)
 
 
-def _stats_from(entry: Mapping[str, Any]) -> ActionStats:
-    columns = {key: tuple(entry[key]) for key in ("names", "q01", "q99", "minimum", "maximum")}
-    space = entry.get("action_space")
-    space = former_action_space(columns["names"]) if space is None else current_action_space(space)
-    deltas = tuple(entry.get("deltas", ()))  # folders of older versions have none
-    return ActionStats(**columns, num_samples=entry["num_samples"], action_space=space, deltas=deltas)
+def _stats_from(entry: Any, where: str) -> tuple[str, ActionStats]:
+    """The name of an embodiment and its statistics."""
+    values = dict(check_object(entry, where))
+    name = check_type(values.pop("embodiment", None), str, f"{where}: embodiment")
+    space = check_type(values.pop("action_space", None), str | None, f"{where}: action_space")
+    stats = build(ActionStats, values, f"{where} ({name})")
+    space = former_action_space(stats.names) if space is None else current_action_space(space)
+    return name, replace(stats, action_space=space)
 
 
 def _check_spaces(stats: Mapping[str, ActionStats]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from worldmodel.checked import build, check_type
 from worldmodel.data.splits import SplitConfig
 from worldmodel.types import Episode
 
@@ -59,14 +60,9 @@ class TrainedOn:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainedOn":
         """What `to_dict` described."""
-        try:
-            splits: dict[str, Any] = {
-                key: tuple(v) if isinstance(v, list) else v for key, v in values["splits"].items()
-            }
-            episodes = tuple(TrainedEpisode(*map(str, row)) for row in values["episodes"])
-            return cls(SplitConfig(**splits), episodes)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a list of training episodes: {error!r}") from error
+        splits = build(SplitConfig, values.get("splits"), "splits")
+        rows = check_type(values.get("episodes"), tuple[tuple[str, str, str], ...], "episodes")
+        return cls(splits, tuple(TrainedEpisode(*row) for row in rows))
 
 
 def actions_hash(episode: Episode) -> str:

@@ -9,6 +9,8 @@ from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
+
 NoiseFn = Callable[[Tensor, Tensor], Tensor]  # (noisy, time steps) -> predicted noise
 
 
@@ -23,6 +25,9 @@ class NoiseConfig:
     schedule: Literal["scaled_linear", "linear"] = "scaled_linear"  # what grows linearly: sqrt(beta) or beta
     # Leading steps start below the last time step, which shows when there are few of them.
     spacing: Literal["trailing", "leading"] = "trailing"  # of sampling steps; the published code: leading
+
+    def __post_init__(self) -> None:
+        check_ranges(self, num_steps=(1, 100_000), beta_start=(0, 1), beta_end=(0, 1))
 
 
 def build_scheduler(config: NoiseConfig) -> DDIMScheduler:

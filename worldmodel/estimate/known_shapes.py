@@ -1,6 +1,5 @@
 """Shapes of weights that a config only names: from the config.json of a local folder, or known by hub id."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Any
 
 from safetensors import safe_open
 
+from worldmodel.checked import read_json
 from worldmodel.models.world_model.config import WorldModelConfig
 from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.model import PROMPT_KEY
-from worldmodel.models.world_model.wan import TEXT_TOKENS, WAN_1_3B, WanConfig
+from worldmodel.models.world_model.wan import PROMPT_KEY, TEXT_TOKENS, WAN_1_3B, WanConfig
 
 WAN_VAE_LAYOUT = (16, 8)  # latent channels, pixels per latent and side
 # Image encoders by hub id: width, layers, heads, pixels per token.
@@ -88,9 +87,7 @@ def local_config(source: str, part: str) -> dict[str, Any] | None:
     """The config.json of a part of a local model folder; None when there is no such folder."""
     for path in (Path(source) / part / "config.json", Path(source) / "config.json"):
         if path.is_file():
-            content = json.loads(path.read_text())
-            assert isinstance(content, dict), path
-            return content
+            return read_json(path)
     return None
 
 

@@ -12,7 +12,9 @@ from worldmodel.models.world_model.model import WorldModel
 Recover = Callable[[Float[Tensor, "t 3 H W"], str], Float[Tensor, "n a"]]
 
 
-def action_judge(model: WorldModel, source: str, embodiments: Sequence[str]) -> Recover | None:
+def action_judge(
+    model: WorldModel, source: str, embodiments: Sequence[str], *, allow_external: bool = False
+) -> Recover | None:
     """The judge of a model's videos; None where no IDM was trained to tell robot actions.
 
     Args:
@@ -20,7 +22,7 @@ def action_judge(model: WorldModel, source: str, embodiments: Sequence[str]) -> 
         source: folder or hub id of a world model that lends its IDM; empty: the model's own.
         embodiments: the robots that are judged; both models must know them and name their actions alike.
     """
-    lender = _idm_owner(model, source, embodiments) if source else model
+    lender = _idm_owner(model, source, embodiments, allow_external) if source else model
     if lender.judge is None:
         return None
     device = model.text.device
@@ -37,8 +39,10 @@ def action_judge(model: WorldModel, source: str, embodiments: Sequence[str]) -> 
     return recover
 
 
-def _idm_owner(model: WorldModel, source: str, embodiments: Sequence[str]) -> WorldModel:
-    other = WorldModel.from_pretrained(source)
+def _idm_owner(
+    model: WorldModel, source: str, embodiments: Sequence[str], allow_external: bool
+) -> WorldModel:
+    other = WorldModel.from_pretrained(source, allow_external=allow_external)
     if other.judge is None:
         raise ValueError(f"judge {source}: no inverse dynamics model that was trained to tell robot actions")
     try:

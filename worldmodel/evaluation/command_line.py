@@ -1,22 +1,41 @@
 """CHECKPOINT DATA key=value ...: what the scripts that evaluate a world model on a dataset share."""
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
 from worldmodel.config import describe_config, load_config
-from worldmodel.models.world_model.folder import locate, read_description
+from worldmodel.models.world_model.folder import describe_sources, locate, read_description
 from worldmodel.types import EpisodeSource
 
 C = TypeVar("C")
 
 
 def open_for_model(model: str, path: str, mapping: str | None = None) -> EpisodeSource:
-    """The dataset with actions of the kind that the model was trained on."""
-    known = read_description(locate(model))
+    """The dataset with actions of the kind that the model was trained on; says what the model will load."""
+    folder = locate(model)
+    known = read_description(folder)
+    print(f"model {describe_sources(folder, known.config)}", file=sys.stderr)
     return open_dataset(path, mapping=mapping, action_space=action_space_for(known.normalizer))
+
+
+def add_allow_external(parser: argparse.ArgumentParser) -> None:
+    """The flag of every command that loads a world model."""
+    parser.add_argument(
+        "--allow-external",
+        action="store_true",
+        help="load also from other folders or hub ids that the model's config.yaml names",
+    )
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """What decides the numbers of an evaluation: not where they go, and not what was allowed to be loaded."""
+    settings = {**dataclasses.asdict(config), "output": ""}
+    settings.pop("allow_external")
+    return settings
 
 
 def run_on_data(
@@ -35,9 +54,11 @@ def run_on_data(
     parser.add_argument("data", metavar="DATA", help="dataset of any supported format")
     parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    add_allow_external(parser)
     arguments = parser.parse_intermixed_args(argv)
     try:
-        config = load_config(schema, None, arguments.overrides)
+        given = ["allow_external=true"] if arguments.allow_external else []
+        config = load_config(schema, None, [*arguments.overrides, *given])
         source = open_for_model(arguments.checkpoint, arguments.data, arguments.mapping)
         return run(arguments.checkpoint, source, config)
     except ValueError as error:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worldmodel.files import write_tensors
-from worldmodel.models.world_model.model import PROMPT_KEY
-from worldmodel.models.world_model.wan import load_empty_prompt_embedding
+from worldmodel.models.world_model.wan import PROMPT_KEY, load_empty_prompt_embedding
 
 
 def main(argv: Sequence[str] | None = None) -> int:

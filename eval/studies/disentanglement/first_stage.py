@@ -14,6 +14,7 @@ from worldmodel.evaluation.concepts.scores import EvaluationConfig, picture_indi
 from worldmodel.evaluation.metrics.video import psnr
 from worldmodel.files import write_text
 from worldmodel.models.concepts.first_stage import DecoderConditionConfig, FirstStage
+from worldmodel.models.hub_parts import load_part
 from worldmodel.models.world_model.folder import CONTRACT_FILE
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Section, Table
@@ -32,7 +33,7 @@ def is_first_stage(model: Path) -> bool:
 @torch.no_grad()
 def score_first_stage(model: Path, config: EvaluationConfig, out: Path) -> dict[str, Any]:
     """PSNR of its own reconstruction, and how many of its codes are in use, on the pictures of the scores."""
-    vq = VQModel.from_pretrained(model).eval()
+    vq = load_part(VQModel, model).eval()
     stage = FirstStage(vq, DecoderConditionConfig(where="none"), 0)
     dataset = open_factor_data(config.data)
     images = dataset.images(picture_indices(dataset, config))

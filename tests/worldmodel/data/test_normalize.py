@@ -123,7 +123,7 @@ def test_input_that_does_not_match_is_refused(actions: np.ndarray) -> None:
         normalizer.normalize(np.full((1, 3), np.nan), "arm")
     with pytest.raises(ValueError, match="expected width 3, got 2"):
         normalizer.denormalize(torch.zeros(1, 2), "arm")
-    with pytest.raises(ValueError, match="not a normalizer description"):
+    with pytest.raises(ValueError, match="embodiments is None, expected a list of objects"):
         ActionNormalizer.from_dict({"width": 3})
 
 

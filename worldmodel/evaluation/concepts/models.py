@@ -1,6 +1,5 @@
 """Any trained concept model by its folder, behind `encode(images) -> codes` and `decode(codes) -> images`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from worldmodel.checked import read_json
 from worldmodel.diagnostics import IcaAligner
 from worldmodel.models.concepts.image_vae import ImageVae
 from worldmodel.models.concepts.mddiff import MDDiff
@@ -63,7 +63,7 @@ def open_concept_model(folder: str | Path, *, ddim_steps: int = 50) -> ConceptMo
     path = Path(folder) / CONTRACT_FILE
     if not path.is_file():
         raise ValueError(f"no model at {folder}: expected {CONTRACT_FILE} in it")
-    kind = json.loads(path.read_text()).get("model")
+    kind = read_json(path).get("model")
     if kind == "ImageVae":
         return ImageVae.from_pretrained(folder)
     if kind == "MDDiff":

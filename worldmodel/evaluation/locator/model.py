@@ -4,7 +4,6 @@ It is the judge of where things are in generated videos, so it is trained on tru
 (`train_locator.py`), blurred and noisy ones among them, and carries its own error on held-out truth with it.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,8 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from worldmodel.checked import build, check_ranges, is_regular, read_json
 from worldmodel.evaluation.locator.truth import POINTS
-from worldmodel.files import read_into, write_json, write_tensors
+from worldmodel.files import read_module, write_json, write_tensors
 from worldmodel.shipped import find_weights
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "locator.safetensors", "locator.json"
@@ -33,6 +33,7 @@ class LocatorConfig:
     channels: int = 32  # of the heat map's level; twice and three times as many below
 
     def __post_init__(self) -> None:
+        check_ranges(self, height=(8, 4096), width=(8, 4096), channels=(8, 1024))
         if self.height % 8 or self.width % 8:
             raise ValueError(f"locator height and width are multiples of 8, got {self.height}x{self.width}")
 
@@ -112,11 +113,10 @@ class Locator(nn.Module):
         """A saved locator, ready to use."""
         found = find_weights(str(folder))
         path = found / DESCRIPTION_FILE
-        if not path.is_file():
+        if not is_regular(path):
             raise ValueError(f"{folder} is not a locator folder: expected a {DESCRIPTION_FILE} in it")
-        locator = cls(LocatorConfig(**json.loads(path.read_text())["config"]))
-        read_into(locator, found / WEIGHTS_FILE)
-        return locator.eval()
+        config = build(LocatorConfig, read_json(path).get("config"), f"{path}: config")
+        return read_module(lambda: cls(config), found / WEIGHTS_FILE, str(path)).eval()
 
 
 def peak_places(heat: Float[Tensor, "n p h w"]) -> Float[Tensor, "n p 2"]:

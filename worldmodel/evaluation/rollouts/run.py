@@ -7,7 +7,6 @@ the autoencoder's ceiling, true actions and every control of `controls.py`. Writ
 inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from which a killed run goes on.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from tqdm import tqdm
 
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.action_judge import action_judge
-from worldmodel.evaluation.command_line import run_on_data
+from worldmodel.evaluation.command_line import run_on_data, settings_of
 from worldmodel.evaluation.controls import CONTROLS, controlled_actions, static_video
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.locator.model import Locator
@@ -46,6 +45,7 @@ class RolloutsConfig:
     """What is rolled out, and what is written."""
 
     output: str = "outputs/rollouts"  # folder of the report
+    allow_external: bool = False  # load also from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     controls: tuple[str, ...] = CONTROLS  # which wrong actions are tried beside the true ones
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
@@ -67,7 +67,9 @@ class RolloutEvaluation:
     def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
         self.model, self.clips, self.config = model.eval(), clips, config
         self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
-        self.recover = action_judge(model, config.judge, clips.embodiments)
+        self.recover = action_judge(
+            model, config.judge, clips.embodiments, allow_external=config.allow_external
+        )
         self.locator = Locator.from_pretrained(config.locator) if config.locator else None
 
     def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
@@ -189,14 +191,13 @@ def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
 def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
     """Evaluate what is not done yet, then summarize and write the report."""
     folder = locate(checkpoint_source)
-    model = WorldModel.from_pretrained(folder)
+    model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     output = Path(config.output)
     evaluation = RolloutEvaluation(model, clips, config)
     settings = {
-        **dataclasses.asdict(config),
-        "output": "",
+        **settings_of(config),
         "data": source.name,
         "model": fingerprint(folder),
     }

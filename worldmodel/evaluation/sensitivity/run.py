@@ -7,7 +7,6 @@ control; on some clips each action dimension is nudged by itself and the actions
 OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from which a killed run goes on.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from worldmodel.evaluation.action_judge import Recover, action_judge
-from worldmodel.evaluation.command_line import run_on_data
+from worldmodel.evaluation.command_line import run_on_data, settings_of
 from worldmodel.evaluation.controls import controlled_actions, static_video
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.actions import action_error
@@ -43,6 +42,7 @@ class SensitivityConfig:
     """What is tried, and on how much."""
 
     output: str = "outputs/sensitivity"  # folder of the report
+    allow_external: bool = False  # load also from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 8  # Euler steps per chunk
@@ -166,19 +166,20 @@ def probe_model(
         reaching = None if actions is None else config.action_gain * actions
         return predictor(given, reaching, num_frames, seed, clip)
 
-    recover = action_judge(model, config.judge, embodiments) if config.drive == "robot" else None
+    recover = None
+    if config.drive == "robot":
+        recover = action_judge(model, config.judge, embodiments, allow_external=config.allow_external)
     return SensitivityProbe(predict, predictor.num_given, config, recover), predictor
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig) -> int:
     """Measure what is not done yet, judge, write the report; 0 when the actions are followed, 3 when not."""
     folder = locate(checkpoint_source)
-    model = WorldModel.from_pretrained(folder)
+    model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     settings = {
-        **dataclasses.asdict(config),
-        "output": "",
+        **settings_of(config),
         "data": source.name,
         "model": fingerprint(folder),
     }

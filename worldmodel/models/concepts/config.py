@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from worldmodel.checked import check_ranges
 from worldmodel.diffusion.ddim import NoiseConfig
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.concepts.first_stage import DecoderConditionConfig, VqConfig
@@ -34,6 +35,13 @@ class MDDiffConfig:
     contrast: ContrastConfig | None = None  # MCL (stage 2); none: off
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            image_size=(1, 4096),
+            num_concepts=(1, 4096),
+            encoder_width=(1, 8192),
+            token_dim=(1, 8192),
+        )
         smallest = self.vq.factor * 2 ** (len(self.unet.multipliers) - 1)
         if self.image_size % smallest:
             raise ValueError(

@@ -17,6 +17,8 @@ from diffusers.models.unets.unet_2d_blocks import UNetMidBlock2D
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from worldmodel.checked import check_ranges
+
 
 @dataclass(frozen=True)
 class VqConfig:
@@ -30,6 +32,19 @@ class VqConfig:
     # The released configuration asks for no attention, but its encoder and decoder always have this one.
     mid_attention: bool = True  # one self-attention at the lowest resolution of encoder and decoder
     norm_groups: int = 32  # of every group norm
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            channels=(1, 4096),
+            multipliers=(1, 64),
+            num_res_blocks=(1, 64),
+            latent_channels=(1, 4096),
+            num_codes=(1, 1 << 20),
+            norm_groups=(1, 4096),
+        )
+        if not 1 <= len(self.multipliers) <= 10:
+            raise ValueError(f"multipliers has 1 to 10 entries, got {len(self.multipliers)}")
 
     @property
     def factor(self) -> int:

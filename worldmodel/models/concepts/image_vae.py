@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from worldmodel.checked import check_ranges, read_json, shorten
 from worldmodel.config import load_config, save_config
-from worldmodel.files import read_into, replaced_folder, write_tensors
+from worldmodel.files import read_module, replaced_folder, write_tensors
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.types import to_unit_range
@@ -47,6 +48,7 @@ class ImageVaeConfig:
     discriminator_width: int = 1000  # hidden units of its six layers (factor_vae)
 
     def __post_init__(self) -> None:
+        check_ranges(self, num_codes=(1, 4096), hidden=(1, 1 << 16), discriminator_width=(1, 1 << 14))
         if self.image_size not in (16, 32, 64):
             raise ValueError(f"image_size is 16, 32 or 64, got {self.image_size}")
         if self.num_codes < 1 or self.beta < 0 or self.gamma < 0 or self.pixel_weight <= 0:
@@ -124,10 +126,10 @@ class ImageVae(nn.Module):
         path = Path(folder) / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
-        if (found := json.loads(path.read_text())) != FORMAT:
-            raise ValueError(f"{path}: expected {FORMAT}, got {found}")
-        model = cls(load_config(ImageVaeConfig, os.fspath(path.with_name(CONFIG_FILE))))
-        read_into(model, path.with_name("model.safetensors"))
+        if (found := read_json(path)) != FORMAT:
+            raise ValueError(f"{path}: expected {FORMAT}, got {shorten(found)}")
+        config = load_config(ImageVaeConfig, os.fspath(path.with_name(CONFIG_FILE)))
+        model = read_module(lambda: cls(config), path.with_name("model.safetensors"), str(folder))
         return model.eval()
 
 

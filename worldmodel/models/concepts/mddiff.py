@@ -17,6 +17,7 @@ from diffusers.models.autoencoders.vq_model import VQModel
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
+from worldmodel.checked import check_type, read_json, shorten
 from worldmodel.config import load_config, save_config
 from worldmodel.diffusion.ddim import build_scheduler, ddim_sample
 from worldmodel.files import read_into, replaced_folder, write_tensors
@@ -26,7 +27,9 @@ from worldmodel.models.concepts.contrast import build_image_contrast
 from worldmodel.models.concepts.encoder import ConceptEncoder, ConceptTokens
 from worldmodel.models.concepts.first_stage import FirstStage, build_vq
 from worldmodel.models.concepts.unet import ConceptUNet
+from worldmodel.models.hub_parts import load_part
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
+from worldmodel.tensors import check_headers, skeleton
 
 FORMAT = {"format": 1, "model": "MDDiff"}
 CHUNK = 256  # pictures or codes that are processed at once
@@ -178,12 +181,17 @@ class MDDiff(nn.Module):
         path = folder / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
-        values = json.loads(path.read_text())
+        values = read_json(path)
         if {key: values.get(key) for key in FORMAT} != FORMAT:
-            raise ValueError(f"{path}: expected {FORMAT}, got {values}")
+            raise ValueError(f"{path}: expected {FORMAT}, got {shorten(values)}")
+        scale = check_type(values.get("latent_scale"), float, f"{path}: latent_scale")
         config = load_config(MDDiffConfig, str(folder / CONFIG_FILE))
-        model = cls(config, VQModel.from_pretrained(folder / "vq"))
+        vq = load_part(VQModel, folder / "vq")
+        planned = skeleton(lambda: cls(config, VQModel.from_config(vq.config)), str(folder))
+        for name, part in planned.parts():
+            check_headers([folder / f"{name}.safetensors"], part.state_dict())
+        model = cls(config, vq)
         for name, part in model.parts():
             read_into(part, folder / f"{name}.safetensors")
-        model.latent_scale.fill_(values["latent_scale"])
+        model.latent_scale.fill_(scale)
         return model.eval()

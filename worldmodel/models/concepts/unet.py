@@ -19,6 +19,8 @@ from diffusers.models.transformers.transformer_2d import Transformer2DModel
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from worldmodel.checked import check_ranges
+
 
 @dataclass(frozen=True)
 class UNetConfig:
@@ -32,6 +34,16 @@ class UNetConfig:
     norm_groups: int = 32  # of every group norm
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            channels=(1, 4096),
+            multipliers=(1, 64),
+            num_res_blocks=(1, 64),
+            num_heads=(1, 512),
+            norm_groups=(1, 4096),
+        )
+        if not 1 <= len(self.multipliers) <= 10:
+            raise ValueError(f"multipliers has 1 to 10 entries, got {len(self.multipliers)}")
         if self.channels % self.norm_groups or self.channels % self.num_heads:
             raise ValueError(
                 f"unet channels {self.channels} must be a multiple of norm_groups {self.norm_groups} "

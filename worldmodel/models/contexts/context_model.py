@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from worldmodel.checked import read_json, shorten
 from worldmodel.config import load_config, save_config
 from worldmodel.data.contexts.types import check_do
-from worldmodel.files import read_into, replaced_folder, write_tensors
+from worldmodel.files import read_module, replaced_folder, write_tensors
 from worldmodel.models.contexts.context_module import ContextModule, ContextModuleConfig
 from worldmodel.models.contexts.hosts import HostConfig, as_host, build_host
 from worldmodel.models.gaussian import Gaussian
@@ -188,10 +189,10 @@ class ContextModel(nn.Module):
         path = Path(folder) / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
-        if (found := json.loads(path.read_text())) != FORMAT:
-            raise ValueError(f"{path}: expected {FORMAT}, got {found}")
-        model = cls(load_config(ContextModelConfig, os.fspath(path.with_name(CONFIG_FILE))))
-        read_into(model, path.with_name("model.safetensors"))
+        if (found := read_json(path)) != FORMAT:
+            raise ValueError(f"{path}: expected {FORMAT}, got {shorten(found)}")
+        config = load_config(ContextModelConfig, os.fspath(path.with_name(CONFIG_FILE)))
+        model = read_module(lambda: cls(config), path.with_name("model.safetensors"), str(folder))
         return model.eval()
 
 

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.contexts.types import check_do
 from worldmodel.models.contexts.block_layers import CausalLayer, ExpressiveLayer, NoiseLayer
 
@@ -45,11 +46,7 @@ class ContextModuleConfig:
     start: Literal["random", "identity"] = "random"  # identity: z passes unchanged until training
 
     def __post_init__(self) -> None:
-        if min(self.num_concepts, self.in_width, self.out_width, self.depth) < 1:
-            raise ValueError(
-                "num_concepts, in_width, out_width and depth must be at least 1, got "
-                f"{self.num_concepts}, {self.in_width}, {self.out_width} and {self.depth}"
-            )
+        check_ranges(self, num_concepts=(1, 1024), in_width=(1, 4096), out_width=(1, 4096), depth=(1, 64))
         if self.depth == 1 and self.in_width != self.out_width:
             raise ValueError(f"depth 1 has one width: {self.in_width} and {self.out_width} must be equal")
         if self.start == "identity" and (self.in_width != self.out_width or self.norm != "none"):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from worldmodel.checked import check_ranges
 from worldmodel.models.gaussian import Gaussian
 from worldmodel.types import to_unit_range
 
@@ -25,6 +26,9 @@ class LightVaeConfig:
     norm: Literal["batch", "group", "none"] = "batch"  # published: batch, whose statistics tell the context
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self, image_size=(1, 4096), channels=(1, 8192), hidden=(1, 1 << 16), latent_dim=(1, 1 << 16)
+        )
         if not self.channels or self.image_size % 2 ** len(self.channels):
             raise ValueError(
                 f"image_size {self.image_size} must be a multiple of {2 ** len(self.channels)} "

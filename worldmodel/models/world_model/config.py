@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.fdm import Prediction
@@ -46,6 +47,7 @@ class ObjectiveConfig:
             raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
         if self.idm_weight < 0:
             raise ValueError(f"idm_weight is 0 (no judge) or more, got {self.idm_weight}")
+        check_ranges(self, shift=(1e-3, 1e3))
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,15 @@ class WorldModelConfig:
             raise ValueError(f"history is 1 to 6 latent frames, got {self.history}")
         if not 0 <= self.history_noise <= 0.1:
             raise ValueError(f"history_noise is a sigma in [0, 0.1], got {self.history_noise}")
+        check_ranges(
+            self,
+            refiner_width=(0, 4096),
+            refiner_depth=(1, 10),
+            interface_hidden=(1, 1 << 16),
+            latent_action_dim=(1, 4096),
+            pose_map_samples=(1, 64),
+            pose_map_sigma=(1e-3, 1e3),
+        )
         if self.refiner_width and self.prediction != "clean":
             raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
         if self.causal and self.history_noise:
@@ -96,17 +107,10 @@ class WorldModelConfig:
             raise ValueError("action_sum adds up the actions of a clip, and a causal stream has no end")
         if self.objective.sink_jump and not self.causal:
             raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
-        if self.refiner_depth < 1:
-            raise ValueError(f"refiner_depth is 1 or more, got {self.refiner_depth}")
         if self.action_path == "adaln+pose_maps" and self.regime == "lacg":
             raise ValueError(
                 "action_path adaln+pose_maps draws the poses of robot actions, and regime lacg is driven by "
                 "latent actions: set action_path to adaln, adaln+map or adaln+tokens"
-            )
-        if self.pose_map_samples < 1 or self.pose_map_sigma <= 0:
-            raise ValueError(
-                f"pose maps have 1 or more samples and blobs of some size, got pose_map_samples="
-                f"{self.pose_map_samples} and pose_map_sigma={self.pose_map_sigma}"
             )
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
@@ -133,6 +137,15 @@ class FrameContract:
     latent_scale: int = 8  # pixels per latent and side
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            num_frames=(1, 100_001),
+            height=(1, 16384),
+            width=(1, 16384),
+            fps=(1e-3, 1e4),
+            latent_channels=(1, 4096),
+            latent_scale=(1, 64),
+        )
         num_latent_frames(self.num_frames)
         if self.height % self.latent_scale or self.width % self.latent_scale:
             raise ValueError(

@@ -12,23 +12,26 @@ action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... w
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from huggingface_hub import snapshot_download
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import Dinov2Model
 
+from worldmodel.checked import build, check_object, is_regular, read_json, shorten
 from worldmodel.config import load_config, save_config
-from worldmodel.data.clips import Aspect, Merge
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.trained_on import FILE as TRAINED_ON_FILE
 from worldmodel.data.trained_on import TrainedOn
 from worldmodel.files import read_tensors, write_json, write_tensors
+from worldmodel.models.hub_parts import is_hub_id
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.idm import read_encoder_config
 from worldmodel.models.world_model.lora import (
     LoraConfig,
     add_lora,
@@ -36,11 +39,16 @@ from worldmodel.models.world_model.lora import (
     merge_lora,
     without_lora,
 )
-from worldmodel.models.world_model.wan import load_wan
+from worldmodel.models.world_model.parts import build_parts, check_fit
+from worldmodel.models.world_model.wan import WAN_1_3B, load_wan, read_prompt
 from worldmodel.shipped import find_weights
+from worldmodel.tensors import check_headers, skeleton
 
 FORMAT = 1
 CONTRACT_FILE, CONFIG_FILE, LORA_FILE = "contract.json", "config.yaml", "transformer_lora.safetensors"
+IMAGE_ENCODER_FILE = "image_encoder.json"
+BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with a backbone; their settings
+PATTERNS = ("*.json", "*.yaml", "*.safetensors", "*.md", "*.png")  # all that is downloaded of a hub id
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,10 @@ def locate(source: str) -> Path:
     """The local folder of a saved model; a shipped one has a name, a hub id is downloaded."""
     folder = find_weights(source)
     if not folder.exists():
-        # A hub id is "owner/name"; anything else that does not exist is a wrong path.
-        if source.count("/") != 1 or source.startswith((".", "/")):
+        if not is_hub_id(source):
             raise ValueError(f"no world model folder at {source}")
-        folder = Path(snapshot_download(source))
-    if not (folder / CONTRACT_FILE).is_file():
+        folder = Path(snapshot_download(source, allow_patterns=list(PATTERNS)))
+    if not is_regular(folder / CONTRACT_FILE):
         raise ValueError(
             f"{folder} is not a world model folder: expected a {CONTRACT_FILE} in it, found none"
         )
@@ -85,17 +92,13 @@ def write_description(folder: Path, description: Description) -> None:
 def read_description(folder: Path) -> Description:
     """What `write_description` wrote; a file of another version or with other fields is refused."""
     path = folder / CONTRACT_FILE
-    try:
-        values = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
+    values = read_json(path)
     if values.get("format") != FORMAT:
-        raise ValueError(f"{path}: expected format {FORMAT}, got {values.get('format')!r}")
+        raise ValueError(f"{path}: expected format {FORMAT}, got {shorten(values.get('format'))}")
+    contract = build(FrameContract, values.get("frames"), f"{path}: frames")
     try:
-        _check_words(values["frames"])
-        contract = FrameContract(**values["frames"])
-        normalizer = ActionNormalizer.from_dict(values["actions"])
-    except (KeyError, TypeError, ValueError) as error:
+        normalizer = ActionNormalizer.from_dict(check_object(values.get("actions"), "actions"))
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     config = load_config(WorldModelConfig, str(folder / CONFIG_FILE))
     return Description(config, contract, normalizer, _read_trained_on(folder / TRAINED_ON_FILE))
@@ -104,17 +107,94 @@ def read_description(folder: Path) -> Description:
 def _read_trained_on(path: Path) -> TrainedOn | None:
     if not path.is_file():
         return None
+    content = read_json(path)
     try:
-        return TrainedOn.from_dict(json.loads(path.read_text()))
-    except ValueError as error:  # of JSON too
+        return TrainedOn.from_dict(content)
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _check_words(frames: Mapping[str, Any]) -> None:
-    """Refuse words that cutting a clip would not understand; folders of older versions lack them."""
-    for name, allowed in (("aspect", get_args(Aspect)), ("merge", get_args(Merge))):
-        if name in frames and frames[name] not in allowed:
-            raise ValueError(f"{name} is {' or '.join(allowed)}, got {frames[name]!r}")
+def external_sources(folder: Path, config: WorldModelConfig) -> dict[str, str]:
+    """Settings of config.yaml that would make us load from elsewhere, since the folder lacks the part."""
+    has_idm = config.regime == "lacg" or (config.regime == "acg" and config.objective.idm_weight)
+    named = {
+        "pretrained": "" if has_backbone(folder) else config.pretrained,
+        "vae": "" if (folder / "vae").is_dir() else config.vae,
+        "idm.pretrained": config.idm.pretrained
+        if has_idm and not is_regular(folder / IMAGE_ENCODER_FILE)
+        else "",
+    }
+    return {setting: place for setting, place in named.items() if place}
+
+
+def describe_sources(folder: Path, config: WorldModelConfig) -> str:
+    """One line: the files of the folder that loading reads, and the places outside it."""
+    files = [path for path in sorted(folder.rglob("*.safetensors")) if is_regular(path)]
+    size = sum(path.stat().st_size for path in files)
+    elsewhere = [f"{setting}={place}" for setting, place in external_sources(folder, config).items()]
+    return f"{folder}: {len(files)} safetensors files, {size / 1e6:.1f} MB" + (
+        f"; from elsewhere: {', '.join(elsewhere)}" if elsewhere else "; nothing from elsewhere"
+    )
+
+
+def check_external(folder: Path, config: WorldModelConfig, given: Mapping[str, str | None]) -> None:
+    """Refuse places outside the folder that only its own config.yaml names; `given` ones are the caller's."""
+    named = {
+        setting: place
+        for setting, place in external_sources(folder, config).items()
+        if not given.get(setting)
+    }
+    if named:
+        places = ", ".join(f"{setting}={place}" for setting, place in named.items())
+        raise ValueError(
+            f"{folder}: its config.yaml makes us load from elsewhere ({places}), and nothing was loaded. If "
+            f"you trust these places, allow them: --allow-external for commands, allow_external=true for "
+            f"training, allow_external=True in Python"
+        )
+
+
+def check_parts(folder: Path, backbone: WanTransformer3DModel, known: Description) -> None:
+    """Compare the files beside the backbone with what the description asks for, before any of it is built."""
+    check_fit(known.contract, backbone, None)
+
+    def planned() -> nn.ModuleDict:
+        encoder = image_encoder(folder)
+        return build_parts(known.config, known.contract, known.normalizer, backbone, encoder)
+
+    for name, part in skeleton(planned, str(folder)).items():
+        check_headers([folder / f"{name}.safetensors"], part.state_dict())
+
+
+def image_encoder(folder: Path) -> Dinov2Model | None:
+    """The IDM's image encoder as the folder describes it, if it does, with random weights."""
+    path = folder / IMAGE_ENCODER_FILE
+    return Dinov2Model(read_encoder_config(path)) if path.exists() else None
+
+
+def backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
+    """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
+    names = [*BACKBONE_PARTS, "pose_maps"] if config.draws_poses else [*BACKBONE_PARTS]
+    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in names}
+    found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
+    for name, file in found.items():
+        setting = BACKBONE_PARTS.get(name, "action_path")
+        if not getattr(config, setting):
+            raise ValueError(
+                f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "
+                f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
+            )
+    return found
+
+
+def named_prompt(config: WorldModelConfig) -> Float[Tensor, "1 s e"]:
+    """The prompt of a new model, from the file that the config names."""
+    if not Path(config.prompt).is_file():
+        pipeline = config.pretrained or WAN_1_3B
+        raise ValueError(
+            f"model.prompt={config.prompt}: no such file. Encode the empty prompt once, with "
+            f"`python training/encode_prompt.py {pipeline} {config.prompt}`"
+        )
+    return read_prompt(Path(config.prompt))
 
 
 def has_backbone(folder: Path) -> bool:

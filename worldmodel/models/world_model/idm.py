@@ -5,6 +5,8 @@ layers without biases, so two identical frames give exactly z = 0: no motion, no
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
+from worldmodel.checked import check_range, check_ranges, check_type, read_json
 from worldmodel.types import to_unit_range
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the encoder's pretraining
@@ -36,6 +39,17 @@ class IdmConfig:
     num_queries: int = 4  # places that are looked at per pair
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            image_height=(1, 4096),
+            image_width=(1, 4096),
+            patch_size=(1, 256),
+            encoder_width=(1, 8192),
+            encoder_layers=(1, 128),
+            encoder_heads=(1, 256),
+            hidden=(1, 16384),
+            num_queries=(1, 1024),
+        )
         if not self.pretrained and (
             self.image_height % self.patch_size or self.image_width % self.patch_size
         ):
@@ -152,7 +166,7 @@ class InverseDynamicsModel(nn.Module):
 
 def _image_encoder(config: IdmConfig) -> Dinov2Model:
     if config.pretrained:
-        return Dinov2Model.from_pretrained(config.pretrained)
+        return Dinov2Model.from_pretrained(config.pretrained, use_safetensors=True)
     return Dinov2Model(
         Dinov2Config(
             image_size=(config.image_height, config.image_width),
@@ -162,6 +176,42 @@ def _image_encoder(config: IdmConfig) -> Dinov2Model:
             num_attention_heads=config.encoder_heads,
         )
     )
+
+
+# Of an image encoder's JSON: the settings we use, and the largest number of each. All else stays unread: a
+# config may also name other code.
+ENCODER_LIMITS = {
+    "hidden_size": 8192,
+    "num_hidden_layers": 128,
+    "num_attention_heads": 256,
+    "mlp_ratio": 64,
+    "image_size": 4096,
+    "patch_size": 256,
+    "num_channels": 16,
+}
+ENCODER_FLAGS = ("qkv_bias", "use_swiglu_ffn", "use_mask_token", "apply_layernorm", "reshape_hidden_states")
+ENCODER_SHARES = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"),
+    *("layer_norm_eps", "layerscale_value", "initializer_range"),
+)
+
+
+def read_encoder_config(path: Path) -> Dinov2Config:
+    """The image encoder that a model folder describes; only its sizes are taken."""
+    values = read_json(path)
+    known: dict[str, Any] = {"hidden_act": Literal["gelu", "gelu_new", "relu", "silu"]}
+    known |= dict.fromkeys(ENCODER_FLAGS, bool) | dict.fromkeys(ENCODER_SHARES, float)
+    known |= dict.fromkeys(ENCODER_LIMITS, int | tuple[int, int]) | {"mlp_ratio": int | float}
+    settings = {
+        name: check_type(values[name], kind, f"{path}: {name}")
+        for name, kind in known.items()
+        if name in values
+    }
+    for name, limit in ENCODER_LIMITS.items():
+        check_range(settings.get(name, 1), 1, limit, f"{path}: {name}")
+    for name in ENCODER_SHARES:
+        check_range(settings.get(name, 0.0), 0, 10, f"{path}: {name}")
+    return Dinov2Config(**settings)
 
 
 def _prepared(encoder: Dinov2Model, config: IdmConfig) -> Dinov2Model:

@@ -8,6 +8,8 @@ from peft import LoraConfig as PeftConfig
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
+
 TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
 ADAPTER = "default"
 
@@ -22,8 +24,7 @@ class LoraConfig:
     seed: int = 0  # of the adapters' random half
 
     def __post_init__(self) -> None:
-        if self.rank < 0:
-            raise ValueError(f"lora rank is 0 (off) or positive, got {self.rank}")
+        check_ranges(self, rank=(0, 4096), alpha=(0, 1 << 16), dropout=(0, 0.99))
 
     def continues(self, saved: "LoraConfig") -> bool:
         """Whether saved adapters can be these: the same rank and scale."""
@@ -60,6 +61,8 @@ def load_lora_state(backbone: WanTransformer3DModel, state: dict[str, Tensor]) -
     if expected != got:
         differing = sorted(dict(expected.items() ^ got.items()))
         raise ValueError(f"adapters do not fit the backbone: {differing[:3]} differ in shape or are missing")
+    if wrong := [name for name, tensor in state.items() if not tensor.is_floating_point()]:
+        raise ValueError(f"adapters do not fit the backbone: {wrong[0]} holds {state[wrong[0]].dtype}")
     set_peft_model_state_dict(backbone, state, adapter_name=ADAPTER)
 
 

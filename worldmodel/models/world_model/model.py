@@ -1,6 +1,7 @@
 """The world model as one object: backbone, autoencoder, action interface, IDM, controller and scales."""
 
 import dataclasses
+import logging
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from huggingface_hub import HfApi
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from transformers import Dinov2Config, Dinov2Model
+from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.trained_on import TrainedOn
@@ -21,10 +22,17 @@ from worldmodel.models.world_model.controller import Controller
 from worldmodel.models.world_model.fdm import ForwardDynamics
 from worldmodel.models.world_model.folder import (
     CONTRACT_FILE,
+    IMAGE_ENCODER_FILE,
     LORA_FILE,
     Description,
+    backbone_parts,
+    check_external,
+    check_parts,
+    describe_sources,
     has_backbone,
+    image_encoder,
     locate,
+    named_prompt,
     read_backbone,
     read_description,
     write_backbone,
@@ -52,19 +60,21 @@ from worldmodel.models.world_model.parts import (
     condition_dim,
 )
 from worldmodel.models.world_model.wan import (
-    WAN_1_3B,
+    PROMPT_KEY,
     VideoAutoencoder,
     decode_latents,
     encode_frames,
     freeze,
     load_vae,
     load_wan,
+    read_prompt,
 )
 from worldmodel.types import ClipBatch
 
+log = logging.getLogger(__name__)
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-PROMPT_FILE, PROMPT_KEY, IMAGE_ENCODER_FILE = "prompt.safetensors", "text", "image_encoder.json"
-BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with a backbone; their settings
+PROMPT_FILE = "prompt.safetensors"
 
 
 class WorldModel(nn.Module):
@@ -125,13 +135,17 @@ class WorldModel(nn.Module):
         normalizer: ActionNormalizer,
         *,
         vae: VideoAutoencoder | None = None,
+        allow_external: bool = False,
     ) -> "WorldModel":
-        """A new model on the backbone, autoencoder and prompt that the config names."""
-        trained = _backbone_parts(config)
+        """A new model on the backbone, autoencoder and prompt that the config names.
+
+        `allow_external` lets a world model named in config.pretrained name another backbone in turn.
+        """
+        trained = backbone_parts(config)
         if vae is None and config.vae:
             vae = load_vae(config.vae)
-        text = _read_prompt(config) if config.prompt else None
-        backbone, is_published = _new_backbone(config)
+        text = named_prompt(config) if config.prompt else None
+        backbone, is_published = _new_backbone(config, allow_external)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, contract, normalizer, backbone, vae, text)
@@ -150,8 +164,11 @@ class WorldModel(nn.Module):
         vae: str | None = None,
         dtype: Dtype | None = None,
         lora: LoraConfig | None = None,
+        allow_external: bool = False,
     ) -> "WorldModel":
         """A saved model, from a folder or hub id.
+
+        What it says about itself is checked against its files before anything is loaded.
 
         Args:
             source: what `save_pretrained` or `push_to_hub` wrote.
@@ -160,9 +177,13 @@ class WorldModel(nn.Module):
             dtype: storage of the backbone's weights, if not as saved.
             lora: adapters to train on, if not the saved ones; those of another rank or alpha are merged into
                 the backbone, and rank 0 leaves it without any.
+            allow_external: load also from other folders or hub ids that the model's config.yaml names.
         """
         folder = locate(str(source))
         known = read_description(folder)
+        log.info("%s", describe_sources(folder, known.config))
+        if not allow_external:
+            check_external(folder, known.config, {"pretrained": pretrained, "vae": vae})
         saved = dataclasses.replace(
             known.config,
             pretrained=pretrained or known.config.pretrained,
@@ -173,14 +194,16 @@ class WorldModel(nn.Module):
         backbone = read_backbone(folder, saved, DTYPES[config.dtype], config.lora)
         autoencoder = str(folder / "vae") if (folder / "vae").is_dir() else config.vae
         prompt = folder / PROMPT_FILE
+        text = read_prompt(prompt, backbone.config["text_dim"]) if prompt.exists() else None
+        check_parts(folder, backbone, dataclasses.replace(known, config=config))
         model = cls(
             config,
             known.contract,
             known.normalizer,
             backbone,
             load_vae(autoencoder) if autoencoder else None,
-            read_tensors(prompt)[PROMPT_KEY] if prompt.exists() else None,
-            _image_encoder(folder / IMAGE_ENCODER_FILE),
+            text,
+            image_encoder(folder),
         )
         model.trained_on = known.trained_on
         for name, module in model.parts().items():
@@ -313,39 +336,13 @@ class WorldModel(nn.Module):
         return self.idm, self.controller
 
 
-def _backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
-    """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
-    names = [*BACKBONE_PARTS, "pose_maps"] if config.draws_poses else [*BACKBONE_PARTS]
-    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in names}
-    found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
-    for name, file in found.items():
-        setting = BACKBONE_PARTS.get(name, "action_path")
-        if not getattr(config, setting):
-            raise ValueError(
-                f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "
-                f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
-            )
-    return found
-
-
-def _new_backbone(config: WorldModelConfig) -> tuple[WanTransformer3DModel, bool]:
+def _new_backbone(config: WorldModelConfig, allow_external: bool) -> tuple[WanTransformer3DModel, bool]:
     """The backbone of a new model, and whether it is exactly what `pretrained` names."""
     dtype, folder = DTYPES[config.dtype], Path(config.pretrained)
     if config.pretrained and (folder / LORA_FILE).is_file():
         # A world model with adapters: its backbone is the one with the adapters in it.
-        return read_backbone(folder, read_description(folder).config, dtype, LoraConfig()), False
+        known = read_description(folder).config
+        if not allow_external:
+            check_external(folder, known, {"vae": config.vae, "idm.pretrained": "not loaded"})
+        return read_backbone(folder, known, dtype, LoraConfig()), False
     return load_wan(config.pretrained or config.backbone, dtype), bool(config.pretrained)
-
-
-def _read_prompt(config: WorldModelConfig) -> Float[Tensor, "1 s e"]:
-    if not Path(config.prompt).is_file():
-        pipeline = config.pretrained or WAN_1_3B
-        raise ValueError(
-            f"model.prompt={config.prompt}: no such file. Encode the empty prompt once, with "
-            f"`python training/encode_prompt.py {pipeline} {config.prompt}`"
-        )
-    return read_tensors(Path(config.prompt))[PROMPT_KEY]
-
-
-def _image_encoder(path: Path) -> Dinov2Model | None:
-    return Dinov2Model(Dinov2Config.from_json_file(path)) if path.exists() else None

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from torch import nn
 from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
@@ -150,6 +151,28 @@ def build_embodiment_classifier(
     if config.regime != "lacg" or num_embodiments < 2 or not config.objective.adversarial_weight:
         return None
     return EmbodimentClassifier(config.latent_action_dim, num_embodiments)
+
+
+def build_parts(
+    config: WorldModelConfig,
+    contract: FrameContract,
+    normalizer: ActionNormalizer,
+    backbone: WanTransformer3DModel,
+    encoder: Dinov2Model | None,
+) -> nn.ModuleDict:
+    """Everything beside the backbone that a model of this config has, by the name of its file."""
+    has_own_encoder = encoder is not None or not config.idm.pretrained
+    parts = {
+        "action_interface": build_interface(config, contract, normalizer, backbone),
+        "scene": build_scene(config, contract, backbone),
+        "refiner": build_refiner(config, contract),
+        "pose_maps": build_pose_map_embedding(config, backbone),
+        "idm": build_idm(config, normalizer, encoder) if has_own_encoder else None,
+        "controller": build_controller(config, normalizer),
+        "embodiment_classifier": build_embodiment_classifier(config, normalizer),
+        "mcl": build_mcl(config, contract, normalizer),
+    }
+    return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
 
 def build_mcl(

@@ -3,7 +3,6 @@
 `ForwardDynamics` lists what it replaces of the backbone at run time.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,15 +12,19 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from einops import rearrange
-from huggingface_hub import hf_hub_download
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from transformers import UMT5EncoderModel
 
+from worldmodel.checked import check_ranges, read_json, shorten
+from worldmodel.files import read_tensors
+from worldmodel.models.hub_parts import CONFIG, find_part, load_part
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.types import to_unit_range
 
 WAN_1_3B = "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
+PROMPT_KEY = "text"  # of a cached prompt embedding in its file
+MAX_PROMPT = 4096  # tokens
 TEXT_TOKENS = 512  # Wan pads its prompts with zeros to this length
 END_OF_TEXT = 1  # the only token of an empty prompt in Wan's tokenizer
 
@@ -44,6 +47,17 @@ class WanConfig:
     seed: int = 0  # of the random weights
 
     def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            num_layers=(1, 256),
+            num_heads=(1, 512),
+            head_dim=(2, 1024),
+            ffn_dim=(1, 1 << 18),
+            patch_size=(1, 64),
+            latent_channels=(1, 4096),
+            text_dim=(1, 1 << 16),
+            freq_dim=(2, 1 << 14),
+        )
         if self.patch_size[0] != 1:
             raise ValueError(
                 f"patch_size[0] must be 1 (actions address latent frames), got {self.patch_size[0]}"
@@ -95,8 +109,7 @@ def load_wan(source: str | WanConfig, dtype: torch.dtype = torch.float32) -> Wan
     """A backbone from a shape, a hub id, or a folder that holds a pipeline or the transformer alone."""
     if isinstance(source, WanConfig):
         return build_wan(source, dtype)
-    location = _component(source, "transformer")
-    backbone = WanTransformer3DModel.from_pretrained(**location, torch_dtype=dtype)
+    backbone = load_part(WanTransformer3DModel, find_part(source, "transformer"), dtype)
     if backbone.config.image_dim is not None or backbone.config.patch_size[0] != 1:
         raise ValueError(
             f"{source}: expected a text-to-video Wan with one latent frame per token, "
@@ -107,12 +120,19 @@ def load_wan(source: str | WanConfig, dtype: torch.dtype = torch.float32) -> Wan
 
 def load_vae(source: str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
     """A frozen autoencoder from a folder or hub id, of the class its config.json names."""
-    location = _component(source, "vae")
+    folder = find_part(source, "vae")
     classes = {"AutoencoderKLWan": AutoencoderKLWan, "CausalAutoencoder": CausalAutoencoder}
-    name = _read_config(location).get("_class_name")
-    if name not in classes:
-        raise ValueError(f"{source}: expected an autoencoder of class {' or '.join(classes)}, got {name!r}")
-    return freeze(classes[name].from_pretrained(**location, torch_dtype=dtype))
+    name = read_json(folder / CONFIG).get("_class_name")
+    if not isinstance(name, str) or name not in classes:
+        raise ValueError(
+            f"{source}: expected an autoencoder of class {' or '.join(classes)}, got {shorten(name)}"
+        )
+    vae = load_part(classes[name], folder, dtype)
+    if min(vae.config["latents_std"]) <= 0 or {
+        len(vae.config[key]) for key in ("latents_mean", "latents_std")
+    } != {vae.config["z_dim"]}:
+        raise ValueError(f"{folder / CONFIG}: latents_mean and latents_std (> 0) need z_dim values each")
+    return freeze(vae)
 
 
 def freeze(vae: VideoAutoencoder) -> VideoAutoencoder:
@@ -156,7 +176,20 @@ def empty_prompt_embedding(text_encoder: UMT5EncoderModel) -> Float[Tensor, "1 s
 
 def load_empty_prompt_embedding(source: str) -> Float[Tensor, "1 s d"]:
     """Loads the text encoder of a Wan pipeline, once, for the empty prompt."""
-    return empty_prompt_embedding(UMT5EncoderModel.from_pretrained(source, subfolder="text_encoder"))
+    encoder = UMT5EncoderModel.from_pretrained(source, subfolder="text_encoder", use_safetensors=True)
+    return empty_prompt_embedding(encoder)
+
+
+def read_prompt(path: Path, width: int | None = None) -> Float[Tensor, "1 s e"]:
+    """A cached embedding; `width` is what the backbone takes, where that is known."""
+    text = read_tensors(path).get(PROMPT_KEY)
+    if text is None or text.ndim != 3 or len(text) != 1 or not text.is_floating_point():
+        raise ValueError(f"{path}: expected {PROMPT_KEY!r} of shape (1, tokens, width) in a floating type")
+    if text.shape[2] != (width or text.shape[2]) or not 1 <= text.shape[1] <= MAX_PROMPT:
+        raise ValueError(
+            f"{path}: expected 1 to {MAX_PROMPT} tokens of width {width}, got shape {tuple(text.shape)}"
+        )
+    return text
 
 
 def _latent_statistics(
@@ -166,28 +199,3 @@ def _latent_statistics(
         like.new_tensor(vae.config[name]).view(-1, 1, 1, 1) for name in ("latents_mean", "latents_std")
     )
     return mean, std
-
-
-def _component(source: str, name: str) -> dict[str, str]:
-    """Arguments of from_pretrained for one part of a pipeline; a folder may hold the part alone."""
-    folder = Path(source)
-    if (folder / name / "config.json").is_file():
-        return {"pretrained_model_name_or_path": str(folder), "subfolder": name}
-    if (folder / "config.json").is_file():
-        return {"pretrained_model_name_or_path": str(folder)}
-    if folder.is_dir():
-        raise ValueError(
-            f"{source}: expected {name}/config.json or config.json in this folder, found neither"
-        )
-    return {"pretrained_model_name_or_path": source, "subfolder": name}
-
-
-def _read_config(location: dict[str, str]) -> dict[str, object]:
-    folder = Path(location["pretrained_model_name_or_path"])
-    subfolder = location.get("subfolder", "")
-    path = folder / subfolder / "config.json"
-    if not folder.is_dir():
-        path = Path(hf_hub_download(str(folder), "config.json", subfolder=subfolder))
-    config = json.loads(path.read_text())
-    assert isinstance(config, dict), path
-    return config

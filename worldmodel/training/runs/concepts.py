@@ -18,6 +18,7 @@ from worldmodel.files import fingerprint, replaced_folder
 from worldmodel.models.concepts.config import MDDiffConfig
 from worldmodel.models.concepts.first_stage import build_vq, codes_from_latents
 from worldmodel.models.concepts.mddiff import MDDiff
+from worldmodel.models.hub_parts import load_part
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.objectives.first_stage import VqGan, VqObjective, vq_step
 from worldmodel.objectives.mddiff import (
@@ -153,7 +154,7 @@ def _load_vq(config: ConceptTrainConfig) -> VQModel:
     folder = Path(config.start_from)
     if not (folder / "config.json").is_file():
         raise ValueError(f"no VQ-VAE at {folder}: train one with stage vqvae, its result is OUTPUT/model")
-    vq = VQModel.from_pretrained(folder)
+    vq = load_part(VQModel, folder)
     expected = build_vq(config.model.vq).config
     for name, asked in expected.items():
         # Lists went through JSON; names with an underscore belong to the library.

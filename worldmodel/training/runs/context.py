@@ -1,6 +1,5 @@
 """Everything of a context-model run that a config decides: data, model, what is trained, validation."""
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,11 +12,13 @@ import torch
 from accelerate import Accelerator
 from diffusers.models.autoencoders.vq_model import VQModel
 
+from worldmodel.checked import read_json
 from worldmodel.data.contexts.types import ContextDataset, Do, training_contexts
 from worldmodel.files import fingerprint
 from worldmodel.models.concepts.image_vae import ImageVae
 from worldmodel.models.contexts.context_model import ContextModel, ContextModelConfig
 from worldmodel.models.contexts.hosts import FirstStageHost, as_host
+from worldmodel.models.hub_parts import load_part
 from worldmodel.models.world_model.folder import CONTRACT_FILE
 from worldmodel.objectives.context import ContextObjective, context_step, elbo
 from worldmodel.training.context_data import (
@@ -162,7 +163,7 @@ def load_start(model: ContextModel, folder: str, dataset: ContextDataset) -> Non
 
 def _started(model: ContextModel, folder: str, dataset: ContextDataset) -> Iterator[tuple[str, torch.Tensor]]:
     contract = Path(folder) / CONTRACT_FILE
-    kind = json.loads(contract.read_text()).get("model") if contract.is_file() else "VQ-VAE"
+    kind = read_json(contract).get("model") if contract.is_file() else "VQ-VAE"
     if kind == "ContextModel":
         trained = ContextModel.from_pretrained(folder)
         is_same = trained.config == model.config
@@ -176,7 +177,7 @@ def _started(model: ContextModel, folder: str, dataset: ContextDataset) -> Itera
         raise ValueError(f"{contract}: expected a ContextModel, an ImageVae or a VQ-VAE, found {kind!r}")
     if kind == "VQ-VAE" and not (Path(folder) / "config.json").is_file():
         raise ValueError(f"no model at {folder}: expected {CONTRACT_FILE} or a VQ-VAE's config.json in it")
-    loaded = ImageVae.from_pretrained(folder) if kind == "ImageVae" else VQModel.from_pretrained(folder)
+    loaded = ImageVae.from_pretrained(folder) if kind == "ImageVae" else load_part(VQModel, Path(folder))
     host, _ = as_host(loaded, model.config.host.image_size)
     if isinstance(host, FirstStageHost):
         host.set_latent_scale(dataset.images((), np.arange(min(SCALE_PICTURES, len(dataset)))))

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 
 from worldmodel.data.index import EpisodeIndex
-from worldmodel.files import fingerprint, read_tensors
+from worldmodel.files import fingerprint
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.folder import has_backbone, locate, read_description
-from worldmodel.models.world_model.model import PROMPT_FILE, PROMPT_KEY, WorldModel
+from worldmodel.models.world_model.model import PROMPT_FILE, WorldModel
 from worldmodel.models.world_model.parts import (
     build_embodiment_classifier,
     build_idm,
     build_mcl,
     build_refiner,
 )
+from worldmodel.models.world_model.wan import read_prompt
 from worldmodel.training.data import DataConfig, extended_normalizer, frame_contract
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,12 @@ def settings_beneath(values: Any) -> Mapping[str, WorldModelConfig]:
 
 
 def continued_model(
-    start_from: str, asked: WorldModelConfig, data: DataConfig, index: EpisodeIndex
+    start_from: str,
+    asked: WorldModelConfig,
+    data: DataConfig,
+    index: EpisodeIndex,
+    *,
+    allow_external: bool = False,
 ) -> WorldModel:
     """A trained model with the asked settings, its new parts, and the new data's embodiments added."""
     folder = locate(start_from)
@@ -68,7 +74,13 @@ def continued_model(
     _check_settings(start_from, folder, known, asked)
     _log_lora_change(start_from, known, asked)
     model = WorldModel.from_pretrained(
-        folder, pretrained=asked.pretrained, vae=asked.vae, dtype=asked.dtype, lora=asked.lora
+        folder,
+        # What equals the model's own setting was not named by the user.
+        pretrained=asked.pretrained if asked.pretrained != known.pretrained else None,
+        vae=asked.vae if asked.vae != known.vae else None,
+        dtype=asked.dtype,
+        lora=asked.lora,
+        allow_external=allow_external,
     )
     assert model.vae is not None, "from_pretrained loads the autoencoder"
     _check_clips(start_from, model.contract, frame_contract(index, model.vae))
@@ -139,7 +151,7 @@ def _is_same_autoencoder(own: Path, asked: str) -> bool:
 def _is_same_prompt(own: Path, asked: Path) -> bool:
     if not own.is_file() or not asked.is_file():
         return False
-    return torch.equal(read_tensors(own)[PROMPT_KEY], read_tensors(asked)[PROMPT_KEY])
+    return torch.equal(read_prompt(own), read_prompt(asked))
 
 
 def _log_lora_change(start_from: str, known: WorldModelConfig, asked: WorldModelConfig) -> None:

@@ -45,6 +45,7 @@ class TrainConfig:
     # start_from continues a whole world model: what `model` leaves out is as there, and what cannot change is
     # refused. For a new model on its backbone alone, name it in model.pretrained instead.
     start_from: str = ""  # world model folder or hub id to fine-tune; empty: a new model
+    allow_external: bool = False  # also load from other places that the model of start_from names
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -129,10 +130,18 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
     """The same weights for the same config: random parts are drawn from the seed."""
     torch.manual_seed(config.fit.seed)
     if config.start_from:
-        model = continued_model(config.start_from, config.model, config.data, index)
+        model = continued_model(
+            config.start_from, config.model, config.data, index, allow_external=config.allow_external
+        )
     else:
         vae = load_vae(config.model.vae)
-        model = WorldModel.build(config.model, frame_contract(index, vae), index.normalizer(), vae=vae)
+        model = WorldModel.build(
+            config.model,
+            frame_contract(index, vae),
+            index.normalizer(),
+            vae=vae,
+            allow_external=config.allow_external,
+        )
     model.trained_on = trained_on(config.data, index).after(model.trained_on)
     if model.mcl is not None and model.mcl.config.needs_math_attention:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.

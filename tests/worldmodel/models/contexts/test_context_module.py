@@ -221,7 +221,7 @@ def test_widths_go_evenly_from_latent_to_code() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_concepts": 0}, "at least 1"),
+        ({"num_concepts": 0}, "num_concepts must lie in 1 .. 1024"),
         ({"depth": 1}, "depth 1 has one width"),
         ({"start": "identity"}, "in_width = out_width and norm=none"),
         ({"start": "identity", "out_width": 32}, "norm=batch"),

@@ -101,7 +101,10 @@ def test_adapters_on_a_named_backbone_are_saved_without_it_and_with_the_action_w
     assert torch.equal(saved["frame_embedder.4.weight"], model.interface.frame_embedder[4].weight)
     assert saved["frame_embedder.4.weight"].abs().max() > 0
     expected = roll(model, batch)
-    assert torch.equal(roll(WorldModel.from_pretrained(tmp_path / "model"), batch), expected)
+    with pytest.raises(ValueError, match=r"load from elsewhere \(pretrained=.*base\).*--allow-external"):
+        WorldModel.from_pretrained(tmp_path / "model")
+    allowed = WorldModel.from_pretrained(tmp_path / "model", allow_external=True)
+    assert torch.equal(roll(allowed, batch), expected)
     (tmp_path / "base").rename(tmp_path / "moved")
     moved = WorldModel.from_pretrained(tmp_path / "model", pretrained=str(tmp_path / "moved"))
     assert torch.equal(roll(moved, batch), expected)
@@ -148,7 +151,7 @@ def test_damaged_or_foreign_folders_are_refused_by_name(trained, tmp_path):
     contract.write_text(json.dumps({**values, "format": 99}))
     refused("contract.json: expected format 1, got 99")
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "merge": "mean"}}))
-    refused("contract.json: merge is auto or last or sum, got 'mean'")
+    refused("contract.json: frames: merge is 'mean', expected auto or last or sum")
     contract.write_text("{")
     refused("contract.json: not JSON")
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "width": 64}}))
@@ -206,8 +209,9 @@ def test_a_hub_id_is_downloaded_and_loads_like_a_folder(trained, batch, tmp_path
     model.save_pretrained(tmp_path / "snapshot")
     asked = []
 
-    def download(name: str) -> str:
+    def download(name: str, allow_patterns: list[str]) -> str:
         asked.append(name)
+        assert not {"*.bin", "*.py", "*"} & set(allow_patterns)
         return str(tmp_path / "snapshot")
 
     monkeypatch.setattr("worldmodel.models.world_model.folder.snapshot_download", download)

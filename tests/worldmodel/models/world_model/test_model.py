@@ -144,7 +144,9 @@ def test_hub_layout_trains_and_rolls_out_with_the_wan_autoencoder(clips, batch, 
         *("README.md", "config.yaml", "contract.json"),
         *("transformer_lora.safetensors", "action_interface.safetensors"),
     }
-    assert isinstance(WorldModel.from_pretrained(tmp_path / "model").vae, AutoencoderKLWan)
+    assert isinstance(
+        WorldModel.from_pretrained(tmp_path / "model", allow_external=True).vae, AutoencoderKLWan
+    )
 
 
 TRUE_SHAPE = """

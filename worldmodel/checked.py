@@ -1,0 +1,229 @@
+"""Descriptions from outside: read within limits, and checked field by field before anything is made of them.
+
+A model folder, a data set or a mapping may come from anybody. What they say about themselves (JSON, YAML)
+goes through this module: only regular files are opened, sizes are limited, and each value must have its type,
+be finite and lie in a plausible range. Whatever is wrong becomes a ValueError that names file and field.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+D = TypeVar("D")
+MAX_JSON_BYTES = 16 << 20  # small objects take up to 40 times their text in memory
+MAX_YAML_BYTES = 1 << 20
+MAX_YAML_NODES = 20_000
+MAX_DEPTH = 32  # of nested YAML
+MAX_TEXT = 10_000  # characters of one text
+LISTS = (tuple, list, Sequence)  # what a JSON list may become
+LARGEST = 1e12  # of a measured number, in any unit a robot is described in
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a file, itself or behind a link: reading a FIFO or a device could wait for ever."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """A whole regular file; links are followed, FIFOs and devices refused, large files too."""
+    try:
+        # Opening a FIFO without this flag would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path}: expected a regular file, got a folder, FIFO or device")
+    with open(descriptor, "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{path}: expected at most {max_bytes} bytes, it is larger")
+    return data
+
+
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
+    """The same as text in UTF-8."""
+    try:
+        return read_bytes(path, max_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not text in UTF-8 ({error})") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; anything else is refused by the name of its file."""
+    content = parse_json(read_text(path), str(path))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return content
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text; `where` names it in messages."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({error})") from error
+
+
+def check_yaml(text: str, where: str) -> None:
+    """Refuse a YAML text that is too deep or too large, or grows when it is read: anchors and aliases."""
+    depth = count = 0
+    try:
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            count += 1
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"{where}: expected YAML without aliases, got *{event.anchor}")
+            if depth > MAX_DEPTH or count > MAX_YAML_NODES:
+                raise ValueError(f"{where}: expected at most {MAX_DEPTH} levels and {MAX_YAML_NODES} entries")
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{where}: not YAML ({error})") from error
+
+
+def build(schema: type[D], values: Any, where: str) -> D:
+    """A dataclass from a JSON object: every key known and of its type; the dataclass checks the ranges.
+
+    Example:
+        >>> build(FrameContract, {"num_frames": "17"}, "contract.json")
+        Traceback (most recent call last):
+        ...
+        ValueError: contract.json: num_frames is '17', expected a whole number
+    """
+    assert dataclasses.is_dataclass(schema), schema
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    entries = check_object(values, where)
+    if unknown := sorted(set(entries) - set(fields)):
+        raise ValueError(f"{where}: unknown {shorten(unknown[0])}, expected some of {', '.join(fields)}")
+    missing = [name for name, field in fields.items() if name not in entries and _is_required(field)]
+    if missing:
+        raise ValueError(f"{where}: {missing[0]} is missing")
+    hints = get_type_hints(schema)
+    given = {name: check_type(value, hints[name], f"{where}: {name}") for name, value in entries.items()}
+    try:
+        return schema(**given)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def check_object(values: Any, where: str) -> Mapping[str, Any]:
+    """The mapping itself, with keys of text."""
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise ValueError(f"{where}: expected an object with named entries, got {shorten(values)}")
+    return values
+
+
+def check_type(value: Any, hint: Any, where: str) -> Any:
+    """The value as its type wants it (a list becomes a tuple); another type is refused."""
+    fitting = _fit(value, hint)
+    if fitting is _WRONG:
+        raise ValueError(f"{where} is {shorten(value)}, expected {_describe(hint)}")
+    return fitting
+
+
+_WRONG = object()
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value if isinstance(value, str) and value in arguments else _WRONG
+    if origin in (Union, UnionType):
+        return next((found for kind in arguments if (found := _fit(value, kind)) is not _WRONG), _WRONG)
+    if origin in LISTS:
+        return _fit_items(value, arguments)
+    if hint is float:
+        return float(value) if is_finite(value) else _WRONG
+    if hint is str:
+        return value if isinstance(value, str) and len(value) <= MAX_TEXT else _WRONG
+    return value if type(value) is hint else _WRONG
+
+
+def _fit_items(value: Any, kinds: tuple[Any, ...]) -> Any:
+    if not isinstance(value, list | tuple):
+        return _WRONG
+    is_open = len(kinds) == 1 or kinds[1:] == (...,)
+    if not is_open and len(value) != len(kinds):
+        return _WRONG
+    wanted = kinds[:1] * len(value) if is_open else kinds
+    items = tuple(_fit(item, kind) for item, kind in zip(value, wanted, strict=True))
+    return _WRONG if any(item is _WRONG for item in items) else items
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, not a truth value, and not infinite."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
+def _describe(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join(_describe(kind) for kind in arguments)
+    if origin in LISTS:
+        is_open = len(arguments) == 1 or arguments[1:] == (...,)
+        return f"a list, each entry {_describe(arguments[0])}" if is_open else f"a list of {len(arguments)}"
+    known = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
+    return {**known, NoneType: "null"}.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def check_ranges(config: Any, **limits: tuple[float, float]) -> None:
+    """Refuse fields of a dataclass that lie outside (low, high), both allowed; entries of a list likewise."""
+    for name, (low, high) in limits.items():
+        value = getattr(config, name)
+        check_range(value, low, high, f"{name}")
+
+
+def check_range(value: Any, low: float, high: float, where: str) -> None:
+    """Refuse a number, or a list of them, outside low .. high; what is not a number lies outside too."""
+    numbers: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
+    if not all(is_finite(number) and low <= number <= high for number in numbers):
+        raise ValueError(f"{where} must lie in {low:g} .. {high:g}, got {shorten(value)}")
+
+
+def check_all_finite(config: Any, where: str) -> None:
+    """Refuse NaN and infinity in any field of a config, however deep."""
+    for place, number in _floats(config, ""):
+        if not math.isfinite(number):
+            raise ValueError(f"{where}: {place} is {number}, expected a finite number")
+
+
+def _floats(value: Any, place: str) -> Iterator[tuple[str, float]]:
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _floats(getattr(value, field.name), f"{place}.{field.name}".lstrip("."))
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _floats(entry, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for number, entry in enumerate(value):
+            yield from _floats(entry, f"{place}[{number}]")
+    elif isinstance(value, float):
+        yield place, value
+
+
+def shorten(value: Any) -> str:
+    """A value for a message: at most 80 characters of it, on one line."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = f"a {type(value).__name__} too long to show"
+    return text if len(text) <= 80 else f"{text[:77]}..."

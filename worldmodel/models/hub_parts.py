@@ -1,0 +1,122 @@
+"""Parts in the hub's layout: config.json and safetensors, described, checked, and only then loaded.
+
+A part is a local folder or a hub id. Of a hub id only JSON and safetensors are downloaded, and nothing in
+either is ever run. The config must be of a known class with known, plausible settings. The files must hold
+exactly the tensors of that config, in a floating type, all finite.
+"""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import torch
+from diffusers import ModelMixin
+from huggingface_hub import snapshot_download
+
+from worldmodel.checked import check_range, check_type, is_finite, is_regular, read_json, shorten
+from worldmodel.tensors import check_finite, check_headers, skeleton
+
+M = TypeVar("M", bound=ModelMixin)
+CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
+PATTERNS = ("*.json", "*.safetensors")
+# Largest plausible number of each setting; those not listed are at most COMMON_LIMIT.
+LIMITS = {
+    "num_layers": 256,
+    "layers_per_block": 64,
+    "num_blocks": 64,
+    "num_res_blocks": 64,
+    "num_attention_heads": 512,
+    "attention_head_dim": 1024,
+    "in_channels": 4096,
+    "out_channels": 4096,
+    "latent_channels": 4096,
+    "z_dim": 4096,
+    "hidden": 8192,
+    "base_dim": 4096,
+    "decoder_base_dim": 4096,
+    "dim_mult": 64,
+    "patch_size": 64,
+    "scale_factor_spatial": 64,
+    "scale_factor_temporal": 64,
+    "height": 16384,
+    "width": 16384,
+    "rope_max_seq_len": 1 << 17,
+    "ffn_dim": 1 << 18,
+}
+COMMON_LIMIT = 1 << 20
+MAX_LENGTH = 4096  # entries of a list
+MAY_BE_ZERO = ("eps", "dropout", "attn_scales", "latents_mean", "scaling_factor")
+
+
+def find_part(source: str, name: str) -> Path:
+    """The folder of one part of a pipeline; a folder may hold the part alone, a hub id is downloaded."""
+    folder = Path(source)
+    for place in (folder / name, folder):
+        if is_regular(place / CONFIG):
+            return place
+    if folder.is_dir():
+        raise ValueError(
+            f"{source}: expected {name}/config.json or config.json in this folder, found neither"
+        )
+    if not is_hub_id(source):
+        raise ValueError(f"{source}: no such folder, and not a hub id (owner/name)")
+    return Path(snapshot_download(source, allow_patterns=[f"{name}/{end}" for end in PATTERNS])) / name
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether it reads like owner/name; anything else that does not exist is a wrong path."""
+    return source.count("/") == 1 and not source.startswith((".", "/", "~"))
+
+
+def load_part(kind: type[M], folder: Path, dtype: torch.dtype = torch.float32) -> M:
+    """The model in a folder, of this class and no other."""
+    settings = read_settings(kind, folder / CONFIG)
+    expected = skeleton(lambda: kind(**settings), str(folder / CONFIG)).state_dict()
+    ignored = getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or ()
+    check_headers(weight_files(folder), expected, ignored)
+    # A folder that exists is never looked for on the hub.
+    loaded: M = kind.from_pretrained(str(folder), torch_dtype=dtype, use_safetensors=True)
+    check_finite(loaded.state_dict(), str(folder))
+    return loaded
+
+
+def read_settings(kind: type[ModelMixin], path: Path) -> dict[str, Any]:
+    """The settings of a config.json, each known to the class, of its type and plausible."""
+    values = read_json(path)
+    if values.get("_class_name", kind.__name__) != kind.__name__:
+        raise ValueError(f"{path}: expected class {kind.__name__}, got {shorten(values['_class_name'])}")
+    known = dict(list(inspect.signature(kind.__init__).parameters.items())[1:])
+    settings = {name: value for name, value in values.items() if not name.startswith("_")}
+    for name, value in settings.items():
+        if name not in known:
+            raise ValueError(f"{path}: unknown setting {shorten(name)} of {kind.__name__}")
+        _check_setting(f"{path}: {name}", name, value, known[name])
+    return settings
+
+
+def _check_setting(where: str, name: str, value: Any, parameter: inspect.Parameter) -> None:
+    if parameter.annotation is not inspect.Parameter.empty:
+        check_type(value, parameter.annotation, where)
+    numbers = [entry for entry in (value if isinstance(value, list) else [value]) if is_finite(entry)]
+    if isinstance(value, list) and len(value) > MAX_LENGTH:
+        raise ValueError(f"{where} has {len(value)} entries, expected at most {MAX_LENGTH}")
+    limit = LIMITS.get(name, COMMON_LIMIT)
+    smallest = 1 if all(isinstance(entry, int) for entry in numbers) else 1e-12
+    check_range(numbers, -limit if name in MAY_BE_ZERO else smallest, limit, where)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a part: one file, or those that its index lists."""
+    index = folder / f"{WEIGHTS}.index.json"
+    if not index.exists():
+        if not is_regular(folder / WEIGHTS):
+            raise ValueError(f"{folder / WEIGHTS} is missing; weights are read from safetensors only")
+        return [folder / WEIGHTS]
+    listed: Any = read_json(index).get("weight_map")
+    if not isinstance(listed, Mapping) or not listed:
+        raise ValueError(f"{index}: expected an object weight_map, got {shorten(listed)}")
+    for name in set(map(str, listed.values())):
+        if PurePosixPath(name).name != name or not name.endswith(".safetensors"):
+            raise ValueError(f"{index}: {shorten(name)} is not a safetensors file of this folder")
+    return [folder / name for name in sorted(set(listed.values()))]

@@ -1,0 +1,95 @@
+"""Tensors of safetensors files, compared with what a model expects before any memory is taken.
+
+The header of a file gives name, shape and type of each tensor. A model built on the meta device gives the
+same without weights. So a description that asks for other sizes than the files hold is refused at no cost.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from worldmodel.checked import is_regular
+
+M = TypeVar("M", bound=nn.Module)
+FLOATS = ("F64", "F32", "F16", "BF16")  # whichever is stored, weights take the type of the model
+OTHERS = {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a file says about one tensor."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors calls it
+
+
+def skeleton(make: Callable[[], M], where: str) -> M:
+    """The model without weights; one that cannot be built is refused, `where` names its description."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except ValueError as error:
+        raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from error
+    except (
+        *(RuntimeError, TypeError, KeyError, IndexError, AttributeError, AssertionError),
+        *(ArithmeticError, NotImplementedError, MemoryError),
+    ) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{where}: describes no model that can be built ({reason})") from error
+
+
+def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
+    """Headers of all tensors; a missing or damaged file is named, and so is a tensor that comes twice."""
+    found: dict[str, TensorHeader] = {}
+    for path in files:
+        if not is_regular(path):
+            raise ValueError(f"{path} is missing")
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (not a dict)
+                    part = file.get_slice(name)
+                    if name in found:
+                        raise ValueError(f"{path}: {name} is in {found[name].file.name} as well")
+                    found[name] = TensorHeader(path, tuple(part.get_shape()), part.get_dtype())
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+    return found
+
+
+def check_headers(files: Iterable[Path], expected: Mapping[str, Tensor], ignored: Iterable[str] = ()) -> None:
+    """Refuse files whose tensors are not exactly the expected ones; `ignored` ones may come too."""
+    names = list(files)
+    found = read_headers(names)
+    extra = {name for name in found.keys() - expected.keys() if not any(part in name for part in ignored)}
+    differing = sorted((expected.keys() - found.keys()) | extra)
+    if differing:
+        raise ValueError(f"{names[0]} does not fit its config: {_sides(differing, found)}")
+    for name, tensor in expected.items():
+        header = found[name]
+        if header.shape != tuple(tensor.shape):
+            raise ValueError(
+                f"{header.file}: {name} has shape {header.shape}, expected {tuple(tensor.shape)}"
+            )
+        kinds = FLOATS if tensor.is_floating_point() else (OTHERS.get(tensor.dtype, ""),)
+        if header.dtype not in kinds:
+            raise ValueError(f"{header.file}: {name} holds {header.dtype}, expected {' or '.join(kinds)}")
+
+
+def _sides(differing: list[str], found: Mapping[str, TensorHeader]) -> str:
+    """The first few tensors that are on one side only, and how many more."""
+    shown = [f"{name} {'is not expected' if name in found else 'is missing'}" for name in differing[:3]]
+    more = len(differing) - len(shown)
+    return ", ".join(shown) + (f", and {more} more" if more else "")
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights with NaN or infinity in them, by the name of the tensor."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ValueError(f"{where}: {name} holds NaN or infinity")
