@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.video import write_video
 from worldmodel.files import atomic_file
+from worldmodel.plain_text import one_line
 from worldmodel.types import Episode, evenly_spread
 
 PAPER, INK, FAINT, GRID = (250, 250, 248), (35, 38, 42), (125, 130, 136), (222, 224, 226)
@@ -96,7 +97,7 @@ def _font(size: int = 12):
 
 def _text(draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, ink: tuple, width: float) -> None:
     """Text cut to a width in pixels, with dots where it was cut; signs the font lacks become '?'."""
-    text = text.encode("latin-1", "replace").decode("latin-1")
+    text = one_line(text).encode("latin-1", "replace").decode("latin-1")
     if draw.textlength(text, font=_font()) > width:
         while text and draw.textlength(text + "...", font=_font()) > width:
             text = text[:-1]
@@ -134,7 +135,11 @@ def _action_frames(
             draw = ImageDraw.Draw(page)
             x = left + (right - left) * index / last
             draw.line((x, picture[1] + LINE, x, page.height), fill=CURSOR, width=2)
-            _stamp(draw, (0, picture[1]), f"{episode.uid}   frame {index}   {index / episode.fps:.2f} s")
+            _stamp(
+                draw,
+                (0, picture[1]),
+                f"{one_line(episode.uid)}   frame {index}   {index / episode.fps:.2f} s",
+            )
             yield np.asarray(page)
 
 

@@ -13,6 +13,7 @@ from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_actio
 from robotwin_adapters.open_dataset import describe_format
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import choose_camera, find_camera
+from worldmodel.plain_text import unbroken
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
 MAX_LISTED = 12  # tasks, notes and skipped files shown in full
@@ -160,7 +161,9 @@ def format_summary(summary: DatasetSummary) -> str:
     if summary.skipped:
         rows.append((f"skipped {len(summary.skipped)}", _shortened(summary.skipped)))
     return "\n".join(
-        f"{title if first else '':<12} {line}" for title, lines in rows for first, line in _flagged(lines)
+        unbroken(f"{title if first else '':<12} {line}")
+        for title, lines in rows
+        for first, line in _flagged(lines)
     )
 
 

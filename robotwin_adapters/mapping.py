@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from worldmodel.checked import check_ranges
 from worldmodel.config import load_config
 from worldmodel.data.action_deltas import ALL, NONE
 from worldmodel.data.action_spaces import current_action_space
-from worldmodel.types import Episode
+from worldmodel.types import FASTEST, SLOWEST, Episode
 
 MAPPING_FILE = "dataset.yaml"
 
@@ -53,8 +54,9 @@ class DataMapping:
         current_action_space(self.action_space)
         if self.action_keys == () and self.state_keys == ():
             raise ValueError("a mapping needs state_keys or action_keys, got [] for both")
-        if self.action_stride < 1 or self.max_extra_frames < 0 or self.fps < 0:
-            raise ValueError("action_stride >= 1, max_extra_frames >= 0 and fps >= 0 are needed")
+        check_ranges(self, action_stride=(1, 1_000_000), max_extra_frames=(0, 1_000_000), fps=(0, FASTEST))
+        if 0 < self.fps < SLOWEST:
+            raise ValueError(f"fps is 0 (as in the files) or at least {SLOWEST}, got {self.fps}")
         if self.cameras and self.camera_keys and len(self.cameras) != len(self.camera_keys):
             raise ValueError(f"cameras renames camera_keys one by one, got {self.cameras} {self.camera_keys}")
         if "{camera}" in self.annotation:

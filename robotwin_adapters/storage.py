@@ -21,6 +21,8 @@ from typing import Protocol
 
 import h5py
 
+from worldmodel.checked import is_regular, read_bytes
+
 MAX_MEMBERS = 500_000
 MAX_EPISODE_BYTES = 4 << 30  # files of a folder stay on disk, so this only stops nonsense
 MAX_MEMBER_BYTES = 1 << 30  # a member of an archive is held in memory
@@ -110,14 +112,6 @@ def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         yield Path(folder), folders, regular
 
 
-def is_regular(path: Path) -> bool:
-    """Whether it is a file, itself or behind a link: reading a FIFO or a device could wait for ever."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return False
-
-
 @dataclass(frozen=True)
 class FolderFiles:
     """Files under a folder; hidden ones are passed over."""
@@ -142,11 +136,7 @@ class FolderFiles:
         return _stamp(os.stat(self.root / name))
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        with (self.root / name).open("rb") as file:
-            data = file.read(max_bytes + 1)
-        if len(data) > max_bytes:
-            raise ValueError(f"larger than {max_bytes} bytes")
-        return data
+        return read_bytes(self.root / name, max_bytes)
 
     def read_spans(self, name: str, spans: Sequence[tuple[int, int]], stamp: Stamp) -> list[bytes]:
         descriptor = os.open(self.root / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))

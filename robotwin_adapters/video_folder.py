@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from robotwin_adapters.camera_order import overview_first
-from robotwin_adapters.lerobot.meta import read_json
 from robotwin_adapters.mapping import MAPPING_FILE, DataMapping, read_mapping, relabeled
 from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
+from worldmodel.checked import read_json
 from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode

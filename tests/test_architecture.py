@@ -214,3 +214,21 @@ def test_nothing_unpickles() -> None:
         and not any(keyword.arg == "weights_only" for keyword in node.keywords)
     ]
     assert not bad, bad
+
+
+def test_every_command_has_one_way_out() -> None:
+    mains = [
+        (path, node)
+        for path in python_files("worldmodel", "eval", "training")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "main"
+    ]
+    assert len(mains) > 25
+    # `worldmodel` itself guards the sub-command that it runs.
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path, node in mains
+        if not any(isinstance(mark, ast.Name) and mark.id == "one_way_out" for mark in node.decorator_list)
+        and module_name(path) != "worldmodel.cli"
+    ]
+    assert not wrong, wrong

@@ -35,6 +35,13 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def check_regular(path: Path) -> Path:
+    """The path itself, for readers of other libraries; what is no file is refused."""
+    if not is_regular(path):
+        raise ValueError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
+    return path
+
+
 def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """A whole regular file; links are followed, FIFOs and devices refused, large files too."""
     try:

@@ -1,16 +1,19 @@
 """Files and folders that appear whole or not at all, and tensors in safetensors files.
 
 Everything is written beside its place under a hidden name, synced to the disk and renamed. A reader or a
-crash never sees half of it, and an error leaves what was there before.
+crash never sees half of it, and an error leaves what was there before. What a killed process left behind is
+removed when something is next written to the same folder.
 """
 
 import errno
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +24,9 @@ from torch import Tensor, nn
 from worldmodel.tensors import check_finite, check_headers, read_headers, skeleton
 
 M = TypeVar("M", bound=nn.Module)
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # folders may be shared by several
+_LEFTOVER = re.compile(r"\..*\.([0-9a-f]{8})\.(\d{1,9})\.writing")
+_CLEANED: set[tuple[int, Path]] = set()
 
 
 @contextmanager
@@ -34,7 +40,8 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    remove_leftovers(path.parent)
+    temporary = _hidden(path)
     try:
         yield temporary
         sync_file(temporary)
@@ -42,6 +49,35 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _hidden(path: Path) -> Path:
+    """The name under which something is written: it tells the machine and the process."""
+    return path.with_name(f".{path.name}.{_MACHINE}.{os.getpid()}.writing")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes of this machine left half-written in a folder; looks once a process."""
+    if (os.getpid(), folder) in _CLEANED:
+        return
+    _CLEANED.add((os.getpid(), folder))
+    with os.scandir(folder) as entries:
+        found = [(entry.name, _LEFTOVER.fullmatch(entry.name)) for entry in entries]
+    for name, match in found:
+        if match and match[1] == _MACHINE and not _is_alive(int(match[2])):
+            path = folder / name
+            with suppress(OSError):  # another process may have removed it, or it is not ours
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -62,7 +98,8 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     if path.exists():
         raise ValueError(f"{path}: exists already; name a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
-    building = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    remove_leftovers(path.parent)
+    building = _hidden(path)
     shutil.rmtree(building, ignore_errors=True)
     try:
         building.mkdir()

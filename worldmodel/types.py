@@ -18,6 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from worldmodel.checked import is_finite, shorten
+
+SLOWEST, FASTEST = 1e-3, 1e4  # plausible frames per second of a recording
 FRAMES_PER_LATENT = 4  # temporal compression of the Wan VAE
 
 
@@ -112,6 +115,12 @@ class Episode:
     cameras: Mapping[str, CameraMatrices] = field(default_factory=dict)  # of those that the data describe
     delta_actions: tuple[str, ...] | None = None  # action dimensions that hold changes; none: not known
     frame_times: Float[np.ndarray, " t"] | None = None  # seconds, where recorded unevenly; none: by fps
+
+    def __post_init__(self) -> None:
+        if not is_finite(self.fps) or not SLOWEST <= self.fps <= FASTEST:
+            raise ValueError(
+                f"{self.source}: fps is {shorten(self.fps)}, expected {SLOWEST} to {FASTEST} per second"
+            )
 
     @property
     def num_frames(self) -> int:

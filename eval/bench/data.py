@@ -39,6 +39,7 @@ from worldmodel.data.latents import LatentCache
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import write_video
+from worldmodel.exits import one_way_out
 from worldmodel.types import Episode
 
 PLAIN, HDF5, MP4, LATENTS = "plain h5py + OpenCV", "HDF5 + JPEG", "mp4 by decord", "cached latents"
@@ -255,6 +256,7 @@ def run(config: BenchConfig) -> dict:
     return {"config": asdict(config), "cases": cases, "memory": memory}
 
 
+@one_way_out
 def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

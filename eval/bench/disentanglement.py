@@ -21,6 +21,7 @@ from sklearn.ensemble import GradientBoostingClassifier
 from worldmodel.config import describe_config, load_config
 from worldmodel.diagnostics import dci, factor_vae_score
 from worldmodel.diagnostics.scores.dci import completeness, disentanglement
+from worldmodel.exits import one_way_out
 
 SAME_DCI = 0.005  # cuts of equal gain are chosen by lot, on both sides
 SIZES = (3, 6, 10, 16, 16)  # the factor grid behind the codes
@@ -40,6 +41,7 @@ class BenchConfig:
     jobs: int = 2  # of our DCI
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,

@@ -23,6 +23,7 @@ from worldmodel.data.identifiability import (
     IdentifiabilityDataConfig,
     draw_identifiability_data,
 )
+from worldmodel.exits import one_way_out
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
 from worldmodel.training.loop.stack import train_stack
@@ -162,6 +163,7 @@ def bench(latent_dim: int, rounds: int, pool: ThreadPoolExecutor) -> float:
     return min(statistics.median(clock.wall) for clock in plain.values()) / ours
 
 
+@one_way_out
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

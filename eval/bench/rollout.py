@@ -35,6 +35,7 @@ from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
@@ -247,6 +248,7 @@ def _first_frames(config: BenchConfig) -> Float[Tensor, "b 1 3 H W"]:
     return torch.rand(shape, generator=torch.Generator().manual_seed(1))
 
 
+@one_way_out
 def main() -> None:
     """All measurements, printed and written."""
     torch.set_num_threads(1)

@@ -25,6 +25,7 @@ from worldmodel.diffusion.flow import (
     sigma_per_frame,
     velocity_loss,
 )
+from worldmodel.exits import one_way_out
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
@@ -162,6 +163,7 @@ def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     return "\n".join(lines)
 
 
+@one_way_out
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

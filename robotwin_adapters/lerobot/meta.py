@@ -1,6 +1,5 @@
 """What a LeRobot dataset (v2.0, v2.1, v3.0) says about itself: features, cameras, and one row per episode."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
+from worldmodel.checked import (
+    check_object,
+    check_range,
+    check_regular,
+    check_type,
+    is_finite,
+    parse_json,
+    read_json,
+    read_text,
+    shorten,
+)
+from worldmodel.types import FASTEST, SLOWEST
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -20,6 +31,7 @@ V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+MAX_LINES_BYTES = 256 << 20  # of a table of episodes in JSON lines
 FIELD = re.compile(r"\{(\w+)(?::(0?\d)d)?\}")
 
 
@@ -76,15 +88,14 @@ def read_meta(root: str | Path) -> LerobotMeta:
     version = info.get("codebase_version")
     if version not in VERSIONS:
         raise ValueError(f"{path}: codebase_version is {version!r}, this reader knows {', '.join(VERSIONS)}")
-    fps = info.get("fps")
-    if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < 1e5:
-        raise ValueError(f"{path}: fps is {fps!r}, expected a positive number")
+    fps: Any = info.get("fps")
+    if not is_finite(fps) or not SLOWEST <= fps <= FASTEST:
+        raise ValueError(f"{path}: fps is {shorten(fps)}, expected a positive number up to {FASTEST:g}")
     features = _features(path, info)
     tasks = _tasks_v3(root) if version == "v3.0" else _tasks_v2(root)
     video_keys = [key for key, feature in features.items() if feature.dtype == "video"]
     rows = _episodes_v3(root, info, video_keys) if version == "v3.0" else _episodes_v2(root, info, video_keys)
     _check_totals(path, info, rows)
-    extra = info.get(EXTRA_KEY)
     return LerobotMeta(
         root=str(root),
         version=version,
@@ -93,19 +104,18 @@ def read_meta(root: str | Path) -> LerobotMeta:
         features=features,
         episodes=tuple(rows),
         tasks=tasks,
-        extra=extra if isinstance(extra, dict) else {},
+        extra=_own_entry(path, info),
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; anything else is a ValueError with the file."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(content).__name__}")
-    return content
+def _own_entry(path: Path, info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What our own writer noted; datasets of others have no such entry."""
+    where = f"{path}: {EXTRA_KEY}"
+    entry = check_object(info.get(EXTRA_KEY, {}), where)
+    if "recorded_fps" in entry:
+        check_type(entry["recorded_fps"], float, f"{where}: recorded_fps")
+        check_range(entry["recorded_fps"], SLOWEST, FASTEST, f"{where}: recorded_fps")
+    return entry
 
 
 def fill_path(template: str, where: Path, **values: int | str) -> str:
@@ -138,7 +148,7 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
 
 def _check_budget(path: Path) -> list[str]:
     """Refuse a table that unpacks to far more than it holds; gives the names of its columns of text."""
-    size, metadata = path.stat().st_size, pq.read_metadata(path)
+    size, metadata = check_regular(path).stat().st_size, pq.read_metadata(path)
     columns = [
         metadata.row_group(group).column(number)
         for group in range(metadata.num_row_groups)
@@ -185,17 +195,10 @@ def _flat_names(names: Any) -> tuple[str, ...]:
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"{path}: cannot be read as JSON lines ({error})") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path, MAX_LINES_BYTES).splitlines(), 1):
         if not line.strip():
             continue
-        try:
-            entry = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path}:{number}: not JSON ({error})") from error
+        entry = parse_json(line, f"{path}:{number}")
         if not isinstance(entry, dict):
             raise ValueError(f"{path}:{number}: expected a JSON object, got {type(entry).__name__}")
         yield entry
@@ -262,7 +265,7 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], video_keys: list[str]) -> 
     rows = []
     for path in files:
         try:
-            names = pq.read_schema(path).names
+            names = pq.read_schema(check_regular(path)).names
         except (OSError, pa.ArrowException) as error:
             raise ValueError(f"{path}: cannot be read as parquet ({error})") from error
         # Statistics are most of the table and are not needed here.

@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
+from worldmodel.checked import check_regular
 
 ACTION, STATE = "action", "observation.state"
 UNEVEN = 0.02  # of a frame, between two timestamps
@@ -110,7 +111,7 @@ def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, "
 
 def _schema(path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        return pq.read_schema(check_regular(path))
     except (OSError, pa.ArrowException, UnicodeError) as error:
         raise ValueError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from error
 

@@ -181,7 +181,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "cut JSON": (
         lambda p: write_ctrl_world(p).write_text('{"states": [[1'),
-        r"2\.json: cannot be read as JSON",
+        r"2\.json: not JSON",
     ),
     "video gone": (
         lambda p: (write_ctrl_world(p), video(p, 1).unlink()),

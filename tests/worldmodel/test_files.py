@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,31 @@ def test_a_full_disk_is_an_os_error_and_damage_a_value_error(tmp_path: Path) -> 
         files.read_tensors(path)
     with pytest.raises(ValueError, match="is missing"):
         files.read_tensors(tmp_path / "none")
+
+
+def killed_while(action: str, folder: Path) -> None:
+    """A process that starts to write in `folder` and dies without a word."""
+    code = (
+        "import os, signal; from pathlib import Path; from worldmodel import files\n"
+        f"folder = Path({str(folder)!r})\n{action}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path: Path) -> None:
+    killed_while(
+        "with files.new_folder(folder / 'set') as new:\n"
+        "    (new / 'half').touch()\n"
+        "    with files.atomic_file(folder / 'a.json') as part:\n"
+        "        part.touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n",
+        tmp_path,
+    )
+    assert len(list(tmp_path.glob(".*.writing"))) == 2
+    foreign = tmp_path / ".b.json.00000000.1.writing"  # of another machine that shares the folder
+    alive = tmp_path / f".c.json.{files._MACHINE}.{os.getppid()}.writing"
+    mine = tmp_path / ".notes.writing"
+    for path in (foreign, alive, mine):
+        path.touch()
+    files.write_json(tmp_path / "new.json", {})
+    assert {path.name for path in tmp_path.iterdir()} == {foreign.name, alive.name, mine.name, "new.json"}

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from worldmodel.exits import one_way_out
+
 
 @dataclass(frozen=True)
 class Command:
@@ -157,8 +159,8 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script.
 
-    Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted; training adds 143, stopped by a
-    signal after saving.
+    Exit codes are those of `worldmodel/exits.py`: 0 done, 1 the machine failed, 2 wrong input (one line on
+    stderr), 130 interrupted, 143 stopped by a signal after saving.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -187,18 +189,13 @@ def overview() -> str:
     return "\n".join([*lines, "`worldmodel COMMAND --help` explains a command and ends with an example."])
 
 
+@one_way_out
 def _run(command: Command, rest: list[str]) -> int:
     prog = f"worldmodel {command.name}"
     is_help = bool({"-h", "--help"} & set(rest))
     before, sys.argv[0] = sys.argv[0], prog  # argparse names the program after it
     try:
         return int(importlib.import_module(command.module).main(rest) or 0)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, OSError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
     finally:
         sys.argv[0] = before
         if is_help:

@@ -6,7 +6,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from worldmodel.exits import one_way_out
 
+
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     parser = argparse.ArgumentParser(

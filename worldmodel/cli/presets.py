@@ -3,9 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
+from worldmodel.exits import one_way_out
 from worldmodel.shipped import find_config, preset_names
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and print."""
     parser = argparse.ArgumentParser(

@@ -19,6 +19,7 @@ import av
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from worldmodel.checked import is_regular
 from worldmodel.files import atomic_file
 
 try:
@@ -153,11 +154,10 @@ def _chain(first: np.ndarray, rest: Iterator[np.ndarray]) -> Iterator[np.ndarray
 
 def _stamp(path: str | Path) -> tuple[int, int]:
     """Changes when the file does: the key under which a check is remembered."""
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise ValueError(f"no video file at {path}") from error
-    return stat.st_size, stat.st_mtime_ns
+    if not is_regular(Path(path)):
+        raise ValueError(f"no video file at {path}")
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 @contextlib.contextmanager

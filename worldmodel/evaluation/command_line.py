@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
 from worldmodel.config import describe_config, load_config
+from worldmodel.exits import one_way_out
 from worldmodel.models.world_model.folder import describe_sources, locate, read_description
 from worldmodel.types import EpisodeSource
 
@@ -38,6 +39,7 @@ def settings_of(config: Any) -> dict[str, Any]:
     return settings
 
 
+@one_way_out
 def run_on_data(
     schema: type[C],
     run: Callable[[str, EpisodeSource, C], int],
@@ -56,11 +58,7 @@ def run_on_data(
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     add_allow_external(parser)
     arguments = parser.parse_intermixed_args(argv)
-    try:
-        given = ["allow_external=true"] if arguments.allow_external else []
-        config = load_config(schema, None, [*arguments.overrides, *given])
-        source = open_for_model(arguments.checkpoint, arguments.data, arguments.mapping)
-        return run(arguments.checkpoint, source, config)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    given = ["allow_external=true"] if arguments.allow_external else []
+    config = load_config(schema, None, [*arguments.overrides, *given])
+    source = open_for_model(arguments.checkpoint, arguments.data, arguments.mapping)
+    return run(arguments.checkpoint, source, config)

@@ -11,13 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import torch
-from diffusers import ModelMixin
 from huggingface_hub import snapshot_download
+from torch import nn
 
 from worldmodel.checked import check_range, check_type, is_finite, is_regular, read_json, shorten
 from worldmodel.tensors import check_finite, check_headers, skeleton
 
-M = TypeVar("M", bound=ModelMixin)
+M = TypeVar("M", bound=nn.Module)
 CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
 PATTERNS = ("*.json", "*.safetensors")
 # Largest plausible number of each setting; those not listed are at most COMMON_LIMIT.
@@ -76,12 +76,13 @@ def load_part(kind: type[M], folder: Path, dtype: torch.dtype = torch.float32) -
     ignored = getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or ()
     check_headers(weight_files(folder), expected, ignored)
     # A folder that exists is never looked for on the hub.
-    loaded: M = kind.from_pretrained(str(folder), torch_dtype=dtype, use_safetensors=True)
+    read: Any = kind  # a diffusers model, whose classes carry no types
+    loaded: M = read.from_pretrained(str(folder), torch_dtype=dtype, use_safetensors=True)
     check_finite(loaded.state_dict(), str(folder))
     return loaded
 
 
-def read_settings(kind: type[ModelMixin], path: Path) -> dict[str, Any]:
+def read_settings(kind: type[nn.Module], path: Path) -> dict[str, Any]:
     """The settings of a config.json, each known to the class, of its type and plausible."""
     values = read_json(path)
     if values.get("_class_name", kind.__name__) != kind.__name__:

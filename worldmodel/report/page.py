@@ -26,6 +26,7 @@ from urllib.parse import quote
 from matplotlib.figure import Figure
 
 from worldmodel.files import write_text
+from worldmodel.plain_text import one_line
 from worldmodel.report.figures import save_figure, to_png
 from worldmodel.report.page_style import STYLE
 
@@ -195,14 +196,8 @@ def _is_number(cells: Sequence[str]) -> bool:
     return bool(said) and 2 * numbers > len(said) and max(map(len, said)) <= LONGEST_NUMBER
 
 
-def _line(text: str) -> str:
-    """One line that every encoding can hold: white space is one blank, broken characters are marked."""
-    printable = re.sub(r"[\x00-\x08\x0e-\x1f\x7f]", "?", text.encode("utf-8", "replace").decode())
-    return " ".join(printable.split())
-
-
 def _html(text: str) -> str:
-    return html.escape(_line(text))
+    return html.escape(one_line(text))
 
 
 def _html_block(block: Block) -> str:
@@ -236,7 +231,7 @@ def _html_table(table: Table) -> str:
 
 
 def _html_cell(cell: str) -> str:
-    found = INTERVAL.fullmatch(_line(cell))
+    found = INTERVAL.fullmatch(one_line(cell))
     if found is None:
         return _html(cell)
     return f'{_html(found[1])} <span class="interval">{_html(found[2])}</span>'
@@ -261,7 +256,7 @@ def _media(path: Path) -> str:
 
 def _inline(text: str) -> str:
     """Plain text that Markdown takes for nothing else: no HTML, links, emphasis, code or attributes."""
-    escaped = re.sub(r"([\\`*{])", r"\\\1", _line(text))
+    escaped = re.sub(r"([\\`*{])", r"\\\1", one_line(text))
     escaped = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)  # inside a word it is a letter
     return re.sub(r"&(?=#?\w+;)", "&amp;", escaped).replace("<", "&lt;").replace("](", r"]\(")
 

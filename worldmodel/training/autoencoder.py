@@ -15,6 +15,7 @@ from torch import Tensor
 
 from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
+from worldmodel.exits import one_way_out
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.objectives.losses import Losses
 from worldmodel.training.command_line import run_script
@@ -96,6 +97,7 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
     return result.is_finished
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_script(AutoencoderConfig, train, __doc__ or "", argv)

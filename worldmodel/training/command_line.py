@@ -1,6 +1,6 @@
 """What all training scripts share: CONFIG.yaml key=value ... --show --help --resume, log lines, exit codes.
 
-Exit codes: 0 finished; 143 saved and stopped by a signal; 2 wrong config or data; 1 other failures.
+Exit codes: 0 finished; 143 saved and stopped by a signal; others as in `worldmodel/exits.py`.
 """
 
 import argparse
@@ -11,12 +11,13 @@ from functools import partial
 from typing import TypeVar
 
 from worldmodel.config import config_to_yaml, describe_config, load_config
-from worldmodel.training.loop.fit import NonFiniteLossError
+from worldmodel.exits import one_way_out
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
 C = TypeVar("C")
 
 
+@one_way_out
 def run_script(
     schema: type[C],
     train: Callable[[C, bool], bool],
@@ -30,19 +31,12 @@ def run_script(
     """
     arguments = _parser(schema, description).parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        read = load or partial(load_config, schema)
-        config = read(arguments.config, arguments.overrides)
-        if arguments.show:
-            print(config_to_yaml(config), end="")
-            return 0
-        return 0 if train(config, arguments.resume) else EXIT_STOPPED
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (OSError, NonFiniteLossError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    read = load or partial(load_config, schema)
+    config = read(arguments.config, arguments.overrides)
+    if arguments.show:
+        print(config_to_yaml(config), end="")
+        return 0
+    return 0 if train(config, arguments.resume) else EXIT_STOPPED
 
 
 def _parser(schema: type, description: str) -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from worldmodel.config import save_config
+from worldmodel.exits import one_way_out
 from worldmodel.training.command_line import run_script
 from worldmodel.training.factors import load_images
 from worldmodel.training.loop.checkpoints import export_finished
@@ -50,6 +51,7 @@ def train(config: ConceptTrainConfig, resume: bool) -> bool:
     return result.is_finished
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_script(ConceptTrainConfig, train, __doc__ or "", argv)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from worldmodel.config import save_config
+from worldmodel.exits import one_way_out
 from worldmodel.training.command_line import run_script
 from worldmodel.training.context_data import load_contexts
 from worldmodel.training.loop.checkpoints import export_finished
@@ -73,6 +74,7 @@ def train_phase(config: ContextTrainConfig, resume: bool) -> bool:
     return result.is_finished
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_script(ContextTrainConfig, train, __doc__ or "", argv)

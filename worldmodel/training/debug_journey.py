@@ -21,6 +21,7 @@ from worldmodel.config import load_config
 from worldmodel.data.clips import cut_clip
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.metrics.video import psnr
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -103,6 +104,7 @@ def roll_out(data: DataConfig, folder: Path) -> float:
     return psnr(made[1:], real[1:]).mean().item()
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Every variant, or those asked for; one line each."""
     parser = argparse.ArgumentParser(

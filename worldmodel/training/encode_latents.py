@@ -17,11 +17,13 @@ from tqdm import tqdm
 
 from worldmodel.config import load_config
 from worldmodel.data.index import EpisodeIndex
+from worldmodel.exits import one_way_out
 from worldmodel.models.world_model.wan import VideoAutoencoder, load_vae
 from worldmodel.training.data import cache_latents, on_device, open_index
 from worldmodel.training.runs.world_model import TrainConfig
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Encode in parallel; one line says what was done."""
     parser = argparse.ArgumentParser(
@@ -33,15 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--processes", type=int, default=1, help="encoders at a time; on GPUs they take turns"
     )
     arguments = parser.parse_intermixed_args(argv)
-    try:
-        config = load_config(TrainConfig, arguments.config, arguments.overrides)
-        if not config.data.latents or not config.model.vae:
-            raise ValueError("data.latents (the cache folder) and model.vae must be set")
-        built = encode_all(config, arguments.processes)
-        print(f"{config.data.latents}: {built} episodes encoded now")
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    config = load_config(TrainConfig, arguments.config, arguments.overrides)
+    if not config.data.latents or not config.model.vae:
+        raise ValueError("data.latents (the cache folder) and model.vae must be set")
+    built = encode_all(config, arguments.processes)
+    print(f"{config.data.latents}: {built} episodes encoded now")
     return 0
 
 

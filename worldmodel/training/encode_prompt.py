@@ -8,10 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_tensors
 from worldmodel.models.world_model.wan import PROMPT_KEY, load_empty_prompt_embedding
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file that `model.prompt` names."""
     parser = argparse.ArgumentParser(

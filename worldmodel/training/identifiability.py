@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from worldmodel.config import config_to_yaml, describe_config, load_config
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_text
 from worldmodel.mcl.config import MclConfig
 from worldmodel.models.identifiability.md_vae import VaeConfig
@@ -192,6 +193,7 @@ def run_study(study: Path, out: Path, overrides: Sequence[str]) -> None:
         print(f"  median MCC {statistics.median(scores['mcc']):.3f}", flush=True)
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,

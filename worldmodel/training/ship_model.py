@@ -17,6 +17,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from worldmodel.config import save_config
+from worldmodel.exits import one_way_out
 from worldmodel.files import replaced_folder, write_json, write_tensors
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE, read_description
 from worldmodel.models.world_model.model_card import model_card
@@ -81,6 +82,7 @@ def published_paths(run: Path, renamed: Mapping[str, str]) -> Callable[[str], st
     return published
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 2 for a folder that is not a finished run."""
     parser = argparse.ArgumentParser(
@@ -96,16 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--rename", nargs="*", default=[], metavar="OLD=NEW", help="folders that go by another name in public"
     )
     arguments = parser.parse_args(argv)
-    try:
-        if wrong := [word for word in arguments.rename if word.count("=") != 1]:
-            raise ValueError(f"--rename takes OLD=NEW, got {wrong[0]!r}")
-        renamed = dict(word.split("=") for word in arguments.rename)
-        size = ship(
-            arguments.run, arguments.target, arguments.model, config=arguments.config, renamed=renamed
-        )
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if wrong := [word for word in arguments.rename if word.count("=") != 1]:
+        raise ValueError(f"--rename takes OLD=NEW, got {wrong[0]!r}")
+    renamed = dict(word.split("=") for word in arguments.rename)
+    size = ship(arguments.run, arguments.target, arguments.model, config=arguments.config, renamed=renamed)
     print(f"{arguments.target}: {size / 1e6:.1f} MB")
     return 0
 

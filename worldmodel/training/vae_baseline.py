@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from worldmodel.config import save_config
+from worldmodel.exits import one_way_out
 from worldmodel.models.concepts.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.objectives.image_vae import image_vae_loss
 from worldmodel.objectives.losses import Losses
@@ -81,6 +82,7 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
     return result.is_finished
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_script(VaeBaselineConfig, train, __doc__ or "", argv)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from worldmodel.config import save_config
+from worldmodel.exits import one_way_out
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.training.command_line import run_script
 from worldmodel.training.loop.checkpoints import export_finished
@@ -60,6 +61,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
     return result.is_finished
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_script(TrainConfig, train, __doc__ or "", argv, load_train_config)

@@ -10,6 +10,7 @@ from typing import Any
 from worldmodel.config import load_config
 from worldmodel.data.contexts.types import ContextDataset
 from worldmodel.evaluation.contexts import ContextScoreConfig, reference_distances, score_contexts
+from worldmodel.exits import STOPPED, CommandError
 from worldmodel.models.contexts.context_model import ContextModel
 from worldmodel.training.context import train
 from worldmodel.training.context_data import ContextDataConfig, open_contexts
@@ -17,8 +18,10 @@ from worldmodel.training.runs.concept_cost import read_cost
 from worldmodel.training.runs.context import ContextTrainConfig
 
 
-class StoppedError(RuntimeError):
+class StoppedError(CommandError):
     """A training was stopped by a signal, after saving."""
+
+    exit_code = STOPPED
 
 
 @dataclass(frozen=True)

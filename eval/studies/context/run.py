@@ -8,7 +8,6 @@ settings, 130 or 143 stopped by a signal.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from pathlib import Path
 from studies.cells_file import finite, open_cells
 from studies.context.cells import (
     ContextStudyConfig,
-    StoppedError,
     plan,
     reference_record,
     run_cell,
@@ -24,7 +22,7 @@ from studies.context.cells import (
 )
 from studies.context.report import write_report
 from worldmodel.config import describe_config, load_config
-from worldmodel.training.loop.signals import EXIT_STOPPED
+from worldmodel.exits import one_way_out
 
 STUDY = "context"
 
@@ -48,6 +46,7 @@ def run(study: ContextStudyConfig) -> None:
         print(f"[{number}/{len(cells)}] {cell.key}: {shown}, {time.monotonic() - started:.0f} s", flush=True)
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
     parser = argparse.ArgumentParser(
@@ -61,16 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--report", action="store_true", help="only write tables and pictures of what is there"
     )
     arguments = parser.parse_intermixed_args(argv)
-    try:
-        study = load_config(ContextStudyConfig, arguments.study, arguments.overrides)
-        if not arguments.report:
-            run(study)
-        for path in write_report(study):
-            print(path)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except StoppedError as error:
-        print(error, file=sys.stderr)
-        return EXIT_STOPPED
+    study = load_config(ContextStudyConfig, arguments.study, arguments.overrides)
+    if not arguments.report:
+        run(study)
+    for path in write_report(study):
+        print(path)
     return 0

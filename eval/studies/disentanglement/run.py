@@ -21,12 +21,12 @@ from studies.child_process import interrupt_on_signals
 from studies.disentanglement.report import Origin, write_report
 from studies.disentanglement.rows import Study, read_study
 from studies.disentanglement.tables import read_models
-from studies.disentanglement.work import Failure, StoppedError, check_unchanged, read_failures, run_rows
+from studies.disentanglement.work import Failure, check_unchanged, read_failures, run_rows
 from worldmodel.config import load_config
 from worldmodel.evaluation.concepts.scores import EvaluationConfig
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_text
 from worldmodel.training.factors import open_factor_data
-from worldmodel.training.loop.signals import EXIT_STOPPED
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 
@@ -57,6 +57,7 @@ def report(origin: Origin, overrides: list[str]) -> Path:
     return write_report(origin, models, dataset, read_failures(runs), ddim_steps=config.ddim_steps)
 
 
+@one_way_out
 def main(argv: list[str] | None = None) -> int:
     """See the top of the file."""
     arguments = _parser().parse_intermixed_args(argv)
@@ -73,9 +74,6 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1 if failures else 2
-    except StoppedError as error:
-        print(error, file=sys.stderr)
-        return EXIT_STOPPED
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -15,6 +15,7 @@ from studies.disentanglement.first_stage import SCORES_FILE, is_first_stage, sco
 from studies.disentanglement.rows import POINTS, Row, Study
 from worldmodel.config import load_config
 from worldmodel.evaluation.concepts.scores import EvaluationConfig, score_folder
+from worldmodel.exits import STOPPED, CommandError
 from worldmodel.files import fingerprint, write_text
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
@@ -42,8 +43,10 @@ class Failure:
         return asdict(self)
 
 
-class StoppedError(RuntimeError):
+class StoppedError(CommandError):
     """A training was stopped by a signal of its own, after saving."""
+
+    exit_code = STOPPED
 
 
 class TrainingError(RuntimeError):

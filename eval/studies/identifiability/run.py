@@ -18,6 +18,7 @@ from studies.identifiability.controls import learned_diversity, oracles, rotatio
 from studies.identifiability.report import write_report
 from worldmodel.config import load_config
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
+from worldmodel.exits import one_way_out
 from worldmodel.training.identifiability import CellConfig, restore_stacks, rounded
 from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.runs.seed_stack import SeedStack
@@ -106,6 +107,7 @@ def plain(content: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

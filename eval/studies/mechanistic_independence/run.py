@@ -29,6 +29,7 @@ from worldmodel.diagnostics import compositional_contrast, irreducible_component
 from worldmodel.diagnostics.mechanisms.jacobians import jacobian_blocks
 from worldmodel.diagnostics.mechanisms.mechanistic import type_m
 from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
+from worldmodel.exits import one_way_out
 from worldmodel.training.identifiability import rounded
 
 STUDY = "mechanistic_independence"
@@ -157,6 +158,7 @@ def plain(content: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

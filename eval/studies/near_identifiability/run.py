@@ -31,8 +31,10 @@ from studies.near_identifiability.cells import (
 from studies.near_identifiability.report import write_report
 from worldmodel.config import describe_config, load_config
 from worldmodel.diagnostics import IcaAligner, NearIdentifiability, bi_lipschitz
+from worldmodel.exits import one_way_out
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,

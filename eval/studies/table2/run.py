@@ -11,7 +11,6 @@ wrong config or data, 143 stopped by a signal.
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from worldmodel.config import describe_config, load_config
 from worldmodel.data.index import check_episode
 from worldmodel.data.splits import SplitConfig
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
+from worldmodel.exits import STOPPED, one_way_out
 from worldmodel.training.data import DataConfig
 from worldmodel.training.runs.world_model import TrainConfig
 from worldmodel.types import Episode
@@ -128,6 +128,7 @@ def run(config: Table2Config, cells: Sequence[Cell]) -> int:
     return 1 if failed else 0
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
     parser = argparse.ArgumentParser(
@@ -149,8 +150,5 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         interrupt_on_signals()
         return run(config, cells)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        return 143
+        return STOPPED

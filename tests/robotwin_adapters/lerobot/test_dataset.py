@@ -256,7 +256,7 @@ BAD_V21: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "info is cut": (
         lambda p: (p / "meta/info.json").write_text('{"codebase_version": '),
-        r"info\.json: cannot be read as JSON",
+        r"info\.json: not JSON",
     ),
     "unknown version": (
         lambda p: edit_json(p / "meta/info.json", lambda i: i.update(codebase_version="v9")),

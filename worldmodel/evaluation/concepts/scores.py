@@ -8,7 +8,6 @@ FactorVAE score, DCI and MIG at the reference counts, reconstruction, LPIPS and 
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -25,6 +24,7 @@ from worldmodel.evaluation.concepts.factor_alignment import check_pictures
 from worldmodel.evaluation.concepts.models import SampledPictures, open_concept_model, with_independent_codes
 from worldmodel.evaluation.metrics.generation import AlexNetDistance, frechet_distance, inception_features
 from worldmodel.evaluation.metrics.video import mse, psnr, ssim
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_text
 from worldmodel.models.concepts.protocol import ConceptModel
 from worldmodel.report.intervals import mean_estimate
@@ -189,6 +189,7 @@ def score_folder(folder: Path, config: EvaluationConfig) -> dict[str, Any]:
     return result
 
 
+@one_way_out
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -198,11 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args(argv)
-    try:
-        result = score_folder(arguments.model, load_config(EvaluationConfig, None, arguments.overrides))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    result = score_folder(arguments.model, load_config(EvaluationConfig, None, arguments.overrides))
     for name, score in result["scores"].items():
         print(f"{name} {score['value']:.4f} [{score['interval'][0]:.4f}, {score['interval'][1]:.4f}]")
     for name, score in result["pictures"].items():

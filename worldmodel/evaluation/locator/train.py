@@ -26,6 +26,7 @@ from worldmodel.config import describe_config, load_config
 from worldmodel.data.splits import SplitConfig, split_of
 from worldmodel.evaluation.locator.model import Locator, LocatorConfig, target_map
 from worldmodel.evaluation.locator.truth import POINTS, label_episode
+from worldmodel.exits import one_way_out
 from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.optim import OptimConfig
@@ -183,6 +184,7 @@ def _joined(parts: Sequence[Any]) -> LocatorBatch:
     return LocatorBatch(frames, points.float(), is_known, is_visible, robots)
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 finished, 143 stopped by a signal, 2 wrong data or config."""
     parser = argparse.ArgumentParser(
@@ -197,11 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = [word for word in arguments.words if "=" not in word or Path(word).exists()]
     if not paths:
         parser.error("DATA is missing: folders of episodes to train on")
-    try:
-        overrides = [word for word in arguments.words if word not in paths]
-        errors = train(paths, load_config(LocatorRunConfig, None, overrides), arguments.resume)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    overrides = [word for word in arguments.words if word not in paths]
+    errors = train(paths, load_config(LocatorRunConfig, None, overrides), arguments.resume)
     print("\n".join(f"{name:<40}{value:8.3f}" for name, value in errors.items()))
     return 0 if errors else 143

@@ -30,6 +30,7 @@ from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
 from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarize
+from worldmodel.exits import one_way_out
 from worldmodel.files import fingerprint
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
@@ -229,6 +230,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     return 0
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_on_data(RolloutsConfig, run, __doc__ or "", argv)

@@ -27,6 +27,7 @@ from worldmodel.evaluation.predictors import Drive, ModelPredictor, Predict, pre
 from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.sensitivity.page import write_sensitivity_page
 from worldmodel.evaluation.sensitivity.verdict import judge
+from worldmodel.exits import one_way_out
 from worldmodel.files import fingerprint
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
@@ -232,6 +233,7 @@ def _mean_square(values: Tensor) -> float:
     return values.double().square().mean().item()
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     return run_on_data(SensitivityConfig, run, __doc__ or "", argv)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from worldmodel.data.batches import load_batches
+from worldmodel.exits import CommandError
 from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.loop.distributed import (
     MachineConfig,
@@ -103,7 +104,7 @@ class FitResult:
     cpu_seconds: float = 0.0  # CPU time of the main process, all resumptions together
 
 
-class NonFiniteLossError(RuntimeError):
+class NonFiniteLossError(CommandError):
     """Too many steps in a row had no finite loss; the message names the data."""
 
 

@@ -82,7 +82,7 @@ def test_what_cannot_be_refined_is_refused():
     odd = FrameContract(9, 8, 16, 10.0)
     with pytest.raises(ValueError, match="refiner_depth=1 halves the latents as often, got 1x2"):
         build_refiner(WorldModelConfig(prediction="clean", refiner_width=8), odd)
-    with pytest.raises(ValueError, match="refiner_depth is 1 or more, got 0"):
+    with pytest.raises(ValueError, match=r"refiner_depth must lie in 1 \.\. 10, got 0"):
         WorldModelConfig(prediction="clean", refiner_width=8, refiner_depth=0)
 
 

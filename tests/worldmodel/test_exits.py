@@ -1,0 +1,64 @@
+import errno
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from worldmodel.exits import CommandError, one_way_out
+
+
+class StoppedError(CommandError):
+    exit_code = 143
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("fps is 0"), 2, "fps is 0"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a.yaml"), 2, "a.yaml"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 1, "the disk is full"),
+        (OSError(errno.EROFS, "Read-only file system", "x"), 1, "name another folder"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "no right to do this"),
+        (SafetensorError("header too large"), 1, "header too large"),
+        (MemoryError(), 1, "MemoryError"),
+        (torch.OutOfMemoryError("CUDA out of memory"), 1, "out of memory"),
+        (StoppedError("saved"), 143, "saved"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ValueError("task \x1b[2J\x9b31m gone"), 2, "task ?[2J?31m gone"),
+    ],
+)
+def test_errors_become_one_line_and_a_code(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    @one_way_out
+    def main() -> int:
+        raise error
+
+    assert main() == code
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_faults_of_the_program_still_show_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    @one_way_out
+    def main(kind: type[Exception]) -> int:
+        raise kind("x")
+
+    for kind in (KeyError, TypeError, AssertionError, RuntimeError):
+        with pytest.raises(kind):
+            main(kind)
+    monkeypatch.setenv("WORLDMODEL_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="x"):
+        main(ValueError)
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    code = "import sys; from worldmodel.cli import main; sys.exit(main(['presets']))"
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout is not None
+    run.stdout.close()
+    _, said = run.communicate(timeout=120)
+    assert b"Traceback" not in said

@@ -1,0 +1,82 @@
+"""One way out of every command and script: an exit code and one line on stderr, whatever went wrong.
+
+0 done
+1 the machine failed: full disk, no right to write, not enough memory, a loss that is not finite
+2 wrong input: config, data or model
+130 interrupted; 141 nobody reads the output any more; 143 stopped by a signal after saving
+
+Errors that are faults of the program still end in a traceback. WORLDMODEL_TRACEBACK=1 shows one for all.
+"""
+
+import errno
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+from worldmodel.plain_text import printable
+
+P = ParamSpec("P")
+FAILED, WRONG_INPUT, INTERRUPTED, BROKEN_PIPE, STOPPED = 1, 2, 130, 141, 143
+NO_SUCH_INPUT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+HINTS = {
+    errno.ENOSPC: "the disk is full: free some space and give the same command again",
+    errno.EDQUOT: "the quota is used up: free some space and give the same command again",
+    errno.EROFS: "the file system is read-only: name another folder",
+    errno.EACCES: "no right to do this: name another folder or change its rights",
+    errno.EPERM: "no right to do this: name another folder or change its rights",
+    errno.EMFILE: "too many open files: raise `ulimit -n`",
+}
+
+
+class CommandError(RuntimeError):
+    """Ends a command with a message and an exit code of its own."""
+
+    exit_code = FAILED
+
+
+def one_way_out(main: Callable[P, int | None]) -> Callable[P, int]:
+    """Decorates the `main` of a command: errors that are not faults of the program become exit codes."""
+
+    @functools.wraps(main)
+    def guarded(*arguments: P.args, **options: P.kwargs) -> int:
+        try:
+            return int(main(*arguments, **options) or 0)
+        except Exception as error:
+            code = exit_code(error)
+            if code is None or os.environ.get("WORLDMODEL_TRACEBACK"):
+                raise
+            return _say(error, code)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+            return INTERRUPTED
+
+    return guarded
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The code that an error ends a command with; none for faults of the program."""
+    if isinstance(error, CommandError):
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    if isinstance(error, (ValueError, *NO_SUCH_INPUT)):
+        return WRONG_INPUT
+    # By name: importing torch and safetensors here would take seconds where they are not needed.
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, OSError | MemoryError) or kinds & {"OutOfMemoryError", "SafetensorError"}:
+        return FAILED
+    return None
+
+
+def _say(error: Exception, code: int) -> int:
+    if code == BROKEN_PIPE:
+        # Python would complain again when it flushes the pipe at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code
+    hint = HINTS.get(getattr(error, "errno", None) or 0, "")
+    message = str(error) or type(error).__name__
+    prefix = sys.argv[0] if sys.argv[0].startswith("worldmodel ") else "error"
+    sys.stderr.write(printable(f"{prefix}: {message}" + (f" ({hint})" if hint else "")) + "\n")
+    return code
