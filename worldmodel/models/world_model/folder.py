@@ -31,7 +31,7 @@ from worldmodel.data.trained_on import TrainedOn
 from worldmodel.files import read_tensors, write_json, write_tensors
 from worldmodel.models.hub_parts import is_hub_id
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.idm import read_encoder_config
+from worldmodel.models.world_model.idm import IdmConfig, read_encoder_config
 from worldmodel.models.world_model.lora import (
     LoraConfig,
     add_lora,
@@ -156,13 +156,18 @@ def check_external(folder: Path, config: WorldModelConfig, given: Mapping[str, s
 def check_parts(folder: Path, backbone: WanTransformer3DModel, known: Description) -> None:
     """Compare the files beside the backbone with what the description asks for, before any of it is built."""
     check_fit(known.contract, backbone, None)
+    # An image encoder from elsewhere has its own sizes, and only its place is known here.
+    has_encoder = not known.config.idm.pretrained or is_regular(folder / IMAGE_ENCODER_FILE)
+    idm = known.config.idm if has_encoder else IdmConfig()
 
     def planned() -> nn.ModuleDict:
-        encoder = image_encoder(folder)
-        return build_parts(known.config, known.contract, known.normalizer, backbone, encoder)
+        config, encoder = dataclasses.replace(known.config, idm=idm), image_encoder(folder)
+        parts = build_parts(config, known.contract, known.normalizer, backbone, encoder)
+        return nn.ModuleDict(parts.by_file())
 
     for name, part in skeleton(planned, str(folder)).items():
-        check_headers([folder / f"{name}.safetensors"], part.state_dict())
+        if name != "idm" or has_encoder:
+            check_headers([folder / f"{name}.safetensors"], part.state_dict())
 
 
 def image_encoder(folder: Path) -> Dinov2Model | None:

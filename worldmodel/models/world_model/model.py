@@ -47,18 +47,7 @@ from worldmodel.models.world_model.lora import (
     merge_lora,
 )
 from worldmodel.models.world_model.model_card import model_card
-from worldmodel.models.world_model.parts import (
-    build_controller,
-    build_embodiment_classifier,
-    build_idm,
-    build_interface,
-    build_mcl,
-    build_pose_map_embedding,
-    build_refiner,
-    build_scene,
-    check_fit,
-    condition_dim,
-)
+from worldmodel.models.world_model.parts import build_parts, check_fit, condition_dim
 from worldmodel.models.world_model.wan import (
     PROMPT_KEY,
     VideoAutoencoder,
@@ -107,20 +96,18 @@ class WorldModel(nn.Module):
         self.trained_on: TrainedOn | None = None  # set by training and by `from_pretrained`
         if config.lora.rank:
             add_lora(backbone, config.lora)
-        scene = build_scene(config, contract, backbone)
+        parts = build_parts(config, contract, normalizer, backbone, image_encoder)
         self.fdm = ForwardDynamics(
             backbone,
             prediction=config.prediction,
             causal=config.causal,
-            scene=scene,
-            refiner=build_refiner(config, contract),
-            pose_maps=build_pose_map_embedding(config, backbone),
+            scene=parts.scene,
+            refiner=parts.refiner,
+            pose_maps=parts.pose_maps,
         )
-        self.interface = build_interface(config, contract, normalizer, backbone)
-        self.idm = build_idm(config, normalizer, image_encoder)
-        self.controller = build_controller(config, normalizer)
-        self.embodiment_classifier = build_embodiment_classifier(config, normalizer)
-        self.mcl = build_mcl(config, contract, normalizer, self.fdm.width)
+        self.interface = parts.action_interface
+        self.idm, self.controller = parts.idm, parts.controller
+        self.embodiment_classifier, self.mcl = parts.embodiment_classifier, parts.mcl
         self.vae = None if vae is None else freeze(vae)
         if text is None:
             text = torch.zeros(1, 1, backbone.config["text_dim"])

@@ -1,7 +1,7 @@
 """Which parts a world model of a given config has, and at which sizes."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import nn
@@ -153,26 +153,43 @@ def build_embodiment_classifier(
     return EmbodimentClassifier(config.latent_action_dim, num_embodiments)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Everything beside the backbone that a model has; none where its config asks for none."""
+
+    scene: SceneEmbedding | None
+    refiner: LatentRefiner | None
+    pose_maps: PoseMapEmbedding | None
+    action_interface: ActionInterface
+    idm: InverseDynamicsModel | None
+    controller: Controller | None
+    embodiment_classifier: EmbodimentClassifier | None
+    mcl: MechanisticContrast | None
+
+    def by_file(self) -> dict[str, nn.Module]:
+        """Those that there are, by the name of their file."""
+        return {name: part for name, part in vars(self).items() if part is not None}
+
+
 def build_parts(
     config: WorldModelConfig,
     contract: FrameContract,
     normalizer: ActionNormalizer,
     backbone: WanTransformer3DModel,
     encoder: Dinov2Model | None,
-) -> nn.ModuleDict:
-    """Everything beside the backbone that a model of this config has, by the name of its file."""
-    has_own_encoder = encoder is not None or not config.idm.pretrained
-    parts = {
-        "action_interface": build_interface(config, contract, normalizer, backbone),
-        "scene": build_scene(config, contract, backbone),
-        "refiner": build_refiner(config, contract),
-        "pose_maps": build_pose_map_embedding(config, backbone),
-        "idm": build_idm(config, normalizer, encoder) if has_own_encoder else None,
-        "controller": build_controller(config, normalizer),
-        "embodiment_classifier": build_embodiment_classifier(config, normalizer),
-        "mcl": build_mcl(config, contract, normalizer),
-    }
-    return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
+) -> Parts:
+    """Build all of them, always in the same order: random weights depend on it."""
+    width = backbone.config["num_attention_heads"] * backbone.config["attention_head_dim"]
+    return Parts(
+        scene=build_scene(config, contract, backbone),
+        refiner=build_refiner(config, contract),
+        pose_maps=build_pose_map_embedding(config, backbone),
+        action_interface=build_interface(config, contract, normalizer, backbone),
+        idm=build_idm(config, normalizer, encoder),
+        controller=build_controller(config, normalizer),
+        embodiment_classifier=build_embodiment_classifier(config, normalizer),
+        mcl=build_mcl(config, contract, normalizer, width),
+    )
 
 
 def build_mcl(
