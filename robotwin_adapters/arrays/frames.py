@@ -38,18 +38,24 @@ class ArrayFrames:
     def __len__(self) -> int:
         return self.length
 
+    @property
+    def path(self) -> str:
+        """The file that holds the pictures."""
+        return self.source.path
+
     def read(self, indices: Sequence[int]) -> UInt8[ndarray, "n H W 3"]:
         """The RGB frames at these positions, in this order; repeats are allowed."""
         wanted = np.asarray(indices, np.int64).reshape(-1)
         if wanted.size == 0:
             return np.zeros((0, *self.size, 3), np.uint8)
-        path = self.source.path
         if wanted.min() < 0 or wanted.max() >= self.length:
-            raise ValueError(f"{path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
+            raise ValueError(f"{self.path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
         unique, inverse = np.unique(wanted, return_inverse=True)
-        with errors_name(path):
+        with errors_name(self.path):
             frames = self.source.load(unique + self.first)
         if frames.shape != (len(unique), *self.size, 3):
-            raise ValueError(f"{path}: decoded to {frames.shape}, expected {(len(unique), *self.size, 3)}")
+            raise ValueError(
+                f"{self.path}: decoded to {frames.shape}, expected {(len(unique), *self.size, 3)}"
+            )
         frames = frames[..., ::-1] if self.swapped_colors else frames
         return (frames[:, ::-1] if self.upside_down else frames)[inverse]

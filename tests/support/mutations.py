@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -99,7 +100,7 @@ def read_mutant(root: str, seed: int) -> tuple[Outcome, str]:
     shutil.rmtree(copy.parent, ignore_errors=True)
     shutil.copytree(root, copy)
     what = mutate_tree(copy, np.random.default_rng(seed))
-    truth = {episode.uid: episode for episode, _ in read_all(Path(root))}
+    truth = _truth(root)
     try:
         found = [episode for episode, _ in read_all(copy)]
     except ValueError as error:
@@ -111,6 +112,11 @@ def read_mutant(root: str, seed: int) -> tuple[Outcome, str]:
         for e in found
     )
     return ("same" if same else "changed"), what
+
+
+@lru_cache(maxsize=1)
+def _truth(root: str) -> dict[str, Episode]:
+    return {episode.uid: episode for episode, _ in read_all(Path(root))}
 
 
 def count_outcomes(root: Path, seeds: Iterable[int]) -> Counter[str]:

@@ -1,5 +1,7 @@
 """Which camera of an episode is used: one rule for `inspect`, training, evaluation and diagnostics.
 
+A picture may show several cameras (`layouts.py`); its name is then theirs, joined by a plus.
+
 1. the camera that the settings name (`data.clip.camera`, `--camera`, the model's contract);
 2. the only camera there is;
 3. the first of the episode. Readers put the overview camera first and cameras on wrists last.
@@ -7,7 +9,10 @@
 
 from dataclasses import dataclass
 
+from worldmodel.data.layouts import JOINT
 from worldmodel.types import Episode, FrameReader
+
+Cameras = str | tuple[str, ...] | None  # as the settings name them: one, several or none
 
 
 @dataclass(frozen=True)
@@ -18,9 +23,11 @@ class CameraChoice:
     reason: str
 
 
-def choose_camera(episode: Episode, camera: str | None = None) -> CameraChoice:
+def choose_camera(episode: Episode, camera: Cameras = None) -> CameraChoice:
     """The camera by the rule above; `camera` is a name, its end, or a longer name that ends in it."""
     names = tuple(episode.frames)
+    if isinstance(camera, tuple):
+        return CameraChoice(JOINT.join(_named(episode, one) for one in camera), "named in the settings")
     if camera:
         return CameraChoice(_named(episode, camera), "named in the settings")
     if not names:
@@ -33,6 +40,12 @@ def choose_camera(episode: Episode, camera: str | None = None) -> CameraChoice:
 def find_camera(episode: Episode, camera: str | None = None) -> FrameReader:
     """The frames of the chosen camera."""
     return episode.frames[choose_camera(episode, camera).name]
+
+
+def find_views(episode: Episode, camera: Cameras = None) -> tuple[FrameReader, ...]:
+    """The frames of every camera that a picture shows, in the order of the layout."""
+    names = camera if isinstance(camera, tuple) else (choose_camera(episode, camera).name,)
+    return tuple(episode.frames[_named(episode, name)] for name in names)
 
 
 def _named(episode: Episode, camera: str) -> str:

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from worldmodel.data.cameras import find_camera
-from worldmodel.types import Episode, num_latent_frames
+from worldmodel.data.cameras import find_views
+from worldmodel.data.layouts import Layout, compose, view_boxes
+from worldmodel.types import Episode, FrameReader, num_latent_frames
 
 # Frame rates are often rounded labels (16.67, 29.97): a ratio this near to a whole number is that number.
 FPS_TOLERANCE = 0.01
@@ -43,11 +44,14 @@ class ClipConfig:
     height: int = 64  # pixels
     width: int = 64  # pixels
     aspect: Aspect = "stretch"  # how another aspect ratio is met: distort, or cut the center
-    camera: str | None = None  # camera name; none: the first that the reader lists, the overview camera
+    camera: str | tuple[str, ...] | None = None  # name, or several; none: the first, the overview camera
+    layout: Layout = "side_by_side"  # of several cameras in one picture: stacked, wrists_below
     merge: Merge = "auto"  # action of a coarser transition: last command, sum of deltas, or as each column is
 
     def __post_init__(self) -> None:
         num_latent_frames(self.num_frames)
+        if isinstance(self.camera, tuple):
+            view_boxes(self.layout, len(self.camera), self.height, self.width)
         if self.stride < 1 or (self.step is not None and self.step < 1):
             raise ValueError(f"stride and step are at least 1, got stride={self.stride} step={self.step}")
         if self.height < 1 or self.width < 1:
@@ -128,9 +132,24 @@ def cut_clip(
         raise ValueError(
             f"{episode.source}: clip frames {start}..{positions[-1]} are not in 0..{episode.num_frames - 1}"
         )
-    images = find_camera(episode, config.camera).read(positions.tolist())
+    frames = _pictures(find_views(episode, config.camera), positions.tolist(), config)
     robot_actions = merged(episode, positions, config.merge)
-    return resize_frames(images, config.height, config.width, config.aspect), robot_actions
+    return frames, robot_actions
+
+
+def _pictures(
+    readers: Sequence[FrameReader], positions: list[int], config: ClipConfig
+) -> UInt8[Tensor, "t 3 H W"]:
+    """One camera at the size of the clip, or several, each at the size of its place in the layout."""
+    size = config.height, config.width
+    if len(readers) == 1:
+        return resize_frames(readers[0].read(positions), *size, config.aspect)
+    boxes = view_boxes(config.layout, len(readers), *size)
+    views = [
+        resize_frames(reader.read(positions), box.height, box.width, config.aspect)
+        for reader, box in zip(readers, boxes, strict=True)
+    ]
+    return compose(views, boxes, *size)
 
 
 def resize_frames(

@@ -9,7 +9,7 @@ import numpy as np
 
 from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
-from worldmodel.data.cameras import CameraChoice, choose_camera, find_camera
+from worldmodel.data.cameras import CameraChoice, choose_camera, find_views
 from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions
 from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
 from worldmodel.data.splits import Split, SplitConfig, check_listed, split_of
@@ -32,7 +32,7 @@ class EpisodeRecord:
     split: Split
     fps: float  # frames per second of the recording
     camera: str  # name of the camera that clips show
-    size: tuple[int, int]  # height and width of its pictures in the recording, pixels
+    size: tuple[int, int]  # height and width of its (first) pictures in the recording, pixels
     actions: str = ""  # hash of its actions
     task: str = ""
 
@@ -150,11 +150,12 @@ def _add_actions(builders: dict[str, ActionStatsBuilder], episode: Episode, conf
 def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False) -> None:
     """Refuse an episode whose parts do not fit together."""
     where, actions = episode.source, episode.robot_actions
-    reader = find_camera(episode, config.camera)
-    if len(reader) != episode.num_frames:
-        raise ValueError(
-            f"{where}: {len(actions)} actions need {episode.num_frames} frames, camera has {len(reader)}"
-        )
+    readers = find_views(episode, config.camera)
+    for reader in readers:
+        if len(reader) != episode.num_frames:
+            raise ValueError(
+                f"{where}: {len(actions)} actions need {episode.num_frames} frames, camera has {len(reader)}"
+            )
     if len(episode.action_names) != actions.shape[1]:
         raise ValueError(
             f"{where}: {actions.shape[1]} action dimensions, but {len(episode.action_names)} names"
@@ -165,7 +166,7 @@ def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False
         raise ValueError(f"{where}: action {row} holds {actions[row, column]} in dimension {name!r}")
     if not episode.fps > 0:
         raise ValueError(f"{where}: frames per second must be positive, got {episode.fps}")
-    if decode_all:
+    for reader in readers if decode_all else ():
         for first in range(0, len(reader), 64):
             reader.read(range(first, min(first + 64, len(reader))))
 
@@ -173,7 +174,6 @@ def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False
 def _record(
     episode: Episode, source: int, number: int, config: ClipConfig, splits: SplitConfig
 ) -> EpisodeRecord:
-    reader = find_camera(episode, config.camera)
     return EpisodeRecord(
         source=source,
         episode=number,
@@ -184,7 +184,7 @@ def _record(
         split=split_of(episode.uid, splits),
         fps=episode.fps,
         camera=choose_camera(episode, config.camera).name,
-        size=reader.size,
+        size=find_views(episode, config.camera)[0].size,
         actions=actions_hash(episode),
         task=episode.task,
     )

@@ -32,7 +32,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from worldmodel.data.cameras import find_camera
+from worldmodel.data.cameras import Cameras, find_views
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, merge_rule
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.data.pose_tracks import clip_pose_track
@@ -142,6 +142,8 @@ class LatentCache:
             "clip": {name: asdict(config)[name] for name in ("height", "width", "aspect", "camera")}
             | {"merge": merge_rule(config.merge, episode.action_names, episode.delta_actions or ())},
         }
+        if isinstance(config.camera, tuple):
+            described["layout"] = config.layout
         if self.with_poses:
             described["pose_track"] = POSE_VERSION
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
@@ -218,20 +220,21 @@ def module_identity(module: nn.Module, config: Mapping[str, Any] | None = None) 
     return digest.hexdigest()
 
 
-def content_hash(episode: Episode, camera: str | None = None) -> str:
+def content_hash(episode: Episode, camera: Cameras = None) -> str:
     """Hash of actions and pictures: the file's bytes and a few frames, or all frames if there is no file."""
     digest = hashlib.sha256(f"{episode.fps!r} {episode.robot_actions.shape}".encode())
     digest.update(episode.robot_actions.tobytes())
-    reader, indices = find_camera(episode, camera), np.arange(episode.num_frames)
+    readers, indices = find_views(episode, camera), np.arange(episode.num_frames)
     # Videos lie beside the table that the episode names; their readers tell where.
-    candidates = (Path(episode.source), Path(getattr(reader, "path", episode.source)))
-    files = sorted({file for file in candidates if file.is_file()})
+    candidates = [episode.source, *(getattr(reader, "path", episode.source) for reader in readers)]
+    files = sorted({file for file in map(Path, candidates) if file.is_file()})
     for file in files:
         digest.update(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns))
     if files:  # a few frames stand for pictures that lie in yet another file
         indices = np.array(evenly_spread(episode.num_frames, SAMPLED_FRAMES, round_down=True))
-    for part in np.array_split(indices, -(-len(indices) // 64)):
-        digest.update(reader.read(part.tolist()).tobytes())
+    for reader in readers:
+        for part in np.array_split(indices, -(-len(indices) // 64)):
+            digest.update(reader.read(part.tolist()).tobytes())
     return digest.hexdigest()
 
 

@@ -95,7 +95,7 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
         return [
             open_dataset(
                 path,
-                camera=config.clip.camera,
+                camera=config.clip.camera if isinstance(config.clip.camera, str) else None,
                 mapping=config.mapping or None,
                 action_space=config.action_space,
                 static_tolerance=config.static_tolerance,
@@ -134,6 +134,7 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
         width=config.width,
         fps=_common_rate(index),
         camera=index.records[0].camera,
+        layout=config.layout if isinstance(config.camera, tuple) else None,
         aspect=config.aspect,
         merge=_common_merge(index),
         latent_channels=vae.config["z_dim"],

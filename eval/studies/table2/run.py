@@ -60,9 +60,10 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
 
 def _contents(path: str, data: DataConfig) -> tuple[int, set[str], set[str]]:
     """Readable episodes, their robots and their tasks; all are opened, as training will, but none decoded."""
+    camera = data.clip.camera if isinstance(data.clip.camera, str) else None
     source = open_dataset(
         path,
-        camera=data.clip.camera,
+        camera=camera,
         mapping=data.mapping or None,
         action_space=data.action_space,
         verify=False,

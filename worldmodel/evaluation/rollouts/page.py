@@ -65,7 +65,8 @@ def write_rollout_page(
     )
     sections = [
         Section("Videos", tuple(_video_blocks(records, shown, output))),
-        Section("Quality", (_quality_table(results), _gap_table(results, records))),
+        Section("Quality", (_quality_table(results["rows"]), _gap_table(results, records))),
+        *_view_sections(results),
         Section("Do the actions matter?", tuple(_following_blocks(results))),
         Section("Along the horizon", tuple(_horizon_blocks(results, output))),
     ]
@@ -83,16 +84,25 @@ def row_title(name: str) -> str:
     return ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
 
 
-def _quality_table(results: Mapping[str, Any]) -> Table:
+def _view_sections(results: Mapping[str, Any]) -> list[Section]:
+    """Quality of each camera by itself, where the picture shows several."""
+    tables = tuple(
+        _quality_table(rows, title=f"Camera {name}", note="This camera's part of the picture alone.")
+        for name, rows in results.get("views", {}).items()
+    )
+    return [Section("Each camera", tables)] if tables else []
+
+
+def _quality_table(values_by_row: Mapping[str, Any], title: str = "", note: str = METRIC_NOTE) -> Table:
     rows = tuple(
         (
             row_title(row),
             *(estimate_of(values[metric]).text(digits) for metric, (_, digits) in COLUMNS.items()),
         )
-        for row, values in results["rows"].items()
+        for row, values in values_by_row.items()
     )
-    header = ("row", *(title for title, _ in COLUMNS.values()))
-    return Table(header, rows, note=METRIC_NOTE, strong=(ROW_TITLES[TRUE],))
+    header = ("row", *(name for name, _ in COLUMNS.values()))
+    return Table(header, rows, title=title, note=note, strong=(ROW_TITLES[TRUE],))
 
 
 def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
@@ -145,7 +155,7 @@ def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Fig
 
 def summary_text(results: Mapping[str, Any]) -> str:
     """Quality, wins and gap for a terminal: of quality and gap only means, the report has their intervals."""
-    quality, wins = _quality_table(results), _wins_table(results)
+    quality, wins = _quality_table(results["rows"]), _wins_table(results)
     means = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in quality.rows)
     gaps = {title: results["gap_closed"][metric] for metric, title in GAP_TITLES.items()}
     closed = ", ".join(

@@ -82,13 +82,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     return {
         "episodes": len({record["uid"] for record in records}),
         "clips": len(records),
-        "rows": {
-            row: {
-                metric: mean_estimate(episode_scores(records, row, metric)).to_dict()
-                for metric in SUMMARY_METRICS
-            }
-            for row in rows
-        },
+        "rows": _row_means(records, rows),
         "gap_closed": {metric: _gap(records, metric) for metric in GAP_METRICS},
         "wins": {
             control: {metric: wins(records, control, metric).to_dict() for metric in CLIP_PSNR}
@@ -104,6 +98,28 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
             for field in ("action_error", "gripper_error")
         },
         **_object_summary(records),
+        "views": {name: _row_means(part, rows) for name, part in by_view(records).items()},
+    }
+
+
+def by_view(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Camera -> records of that part of the picture alone, for models that see several."""
+    names = dict.fromkeys(name for record in records for name in record.get("views", {}))
+    return {
+        name: [
+            {**record, "rows": record["views"][name]} for record in records if name in record.get("views", {})
+        ]
+        for name in names
+    }
+
+
+def _row_means(records: Sequence[Record], rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        row: {
+            metric: mean_estimate(episode_scores(records, row, metric)).to_dict()
+            for metric in SUMMARY_METRICS
+        }
+        for row in rows
     }
 
 

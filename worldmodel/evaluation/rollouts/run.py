@@ -92,13 +92,24 @@ class RolloutEvaluation:
         record = {
             **{name: getattr(clip, name) for name in ("uid", "source", "start", "embodiment", "task")},
             "num_given": num_given,
-            "rows": _each_once(
-                lambda video: score_video(video[num_given:], clip.frames[num_given:], last_given), videos
-            ),
+            "rows": self._scores(clip, videos, lambda frames: frames),
+            "views": {
+                name: self._scores(clip, videos, box.cut) for name, box in self.model.contract.views.items()
+            },
             "action_error": self._action_errors(clip, videos),
             **self._positions(clip, videos),
         }
         return record, videos
+
+    def _scores(
+        self, clip: HeldOutClip, videos: dict[str, Tensor], shown: Callable[[Tensor], Tensor]
+    ) -> dict[str, Any]:
+        """Every metric of what is shown of the generated frames, by row."""
+        first = self.predictor.num_given
+        real = shown(clip.frames)
+        return _each_once(
+            lambda video: score_video(shown(video)[first:], real[first:], real[first - 1]), videos
+        )
 
     def _commands(self, number: int, clip: HeldOutClip) -> dict[str, Float[Tensor, "n u"] | None]:
         partner = self.clips.partner(number)

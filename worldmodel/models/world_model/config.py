@@ -5,6 +5,7 @@ from typing import Literal
 
 from worldmodel.checked import check_ranges
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
+from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.fdm import Prediction
 from worldmodel.models.world_model.idm import IdmConfig
@@ -129,7 +130,8 @@ class FrameContract:
     height: int  # pixels
     width: int  # pixels
     fps: float  # frames per second
-    camera: str = ""  # name of the camera; empty: not recorded
+    camera: str = ""  # name of the camera, of several joined by a plus; empty: not recorded
+    layout: Layout | None = None  # of several cameras in one picture; none: there is one
     # Folders written before these two were recorded hold models of the defaults.
     aspect: Aspect = "stretch"  # how pictures of another aspect ratio came to this size
     merge: Merge = "last"  # how the actions of a coarser transition were made
@@ -159,6 +161,14 @@ class FrameContract:
         frames = num_latent_frames(self.num_frames)
         return frames, self.height // self.latent_scale, self.width // self.latent_scale
 
+    @property
+    def views(self) -> dict[str, Box]:
+        """Camera -> its place in the picture; empty where there is one camera."""
+        if self.layout is None:
+            return {}
+        names = self.camera.split(JOINT)
+        return dict(zip(names, view_boxes(self.layout, len(names), self.height, self.width), strict=True))
+
     def clip_config(self, *, num_frames: int | None = None, step: int | None = None) -> ClipConfig:
         """How clips are cut that this model takes, from recordings of any rate and size.
 
@@ -173,7 +183,8 @@ class FrameContract:
             height=self.height,
             width=self.width,
             aspect=self.aspect,
-            camera=self.camera or None,
+            camera=tuple(self.views) or self.camera or None,
+            layout=self.layout or "side_by_side",
             merge=self.merge,
         )
 

@@ -68,7 +68,7 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         height=contract.height,
         width=contract.width,
         fps=contract.fps,
-        camera=contract.camera or "not recorded",
+        camera=(contract.camera or "not recorded") + (f", {contract.layout}" if contract.layout else ""),
         actions=describe_action_spaces(entry.action_space for entry in normalizer.stats.values()),
         path=PATHS[config.action_path] if config.regime != "no_action" else "none",
         num_frames=contract.num_frames,

@@ -167,7 +167,7 @@ def _check_clips(start_from: str, known: FrameContract, found: FrameContract) ->
     """Refuse clips that are not what the model was trained on."""
     try:
         known.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)
-        for name in ("num_frames", "aspect", "merge"):
+        for name in ("num_frames", "aspect", "merge", "layout"):
             if getattr(found, name) != getattr(known, name):
                 raise ValueError(
                     f"expected {name} {getattr(known, name)}, got {getattr(found, name)}: set "
