@@ -3,7 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
+from worldmodel.exits import one_way_out
 
+
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
     parser = argparse.ArgumentParser(

@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=1, help="sampling steps per latent frame (default: 1)")
     parser.add_argument("--max-concurrency", type=int, default=4, help="requests held at once (default: 4)")
     parser.add_argument("--max-sessions", type=int, default=8, help="open websockets (default: 8)")
+    parser.add_argument(
+        "--allow-external", action="store_true", help="load also from other places that the model names"
+    )
     run(parser.parse_args(argv))
     return 0
 
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise
         raise ValueError('the service needs FastAPI: pip install "worldmodel[serve]"') from error
     print(f"serving {arguments.checkpoint} at http://{config.host}:{config.port}/docs, Ctrl-C ends it")
-    start_service(arguments.checkpoint, config, profiles or None)
+    start_service(arguments.checkpoint, config, profiles or None, allow_external=arguments.allow_external)
 
 
 def _profile(text: str) -> tuple[str, str]:

@@ -16,10 +16,12 @@ from worldmodel.serving.predictor import ServedModel
 from worldmodel.types import CameraMatrices
 
 
-def serve_model(source: str, profiles: dict[str, str] | None = None) -> ServedModel:
+def serve_model(
+    source: str, profiles: dict[str, str] | None = None, *, allow_external: bool = False
+) -> ServedModel:
     """A checkpoint with its version; without given profiles, one per robot, called after it."""
     folder = locate(source)
-    model = WorldModel.from_pretrained(source)
+    model = WorldModel.from_pretrained(source, allow_external=allow_external)
     known = profiles or {f"worldmodel-{robot}": robot for robot in model.normalizer.embodiments}
     version = f"{Path(source).name}-{fingerprint(folder)}"
     return ServedModel(model, version, known, _tabletop_camera(model))
@@ -39,9 +41,15 @@ def run_app(app: FastAPI, config: ServeConfig) -> None:
     )
 
 
-def start_service(source: str, config: ServeConfig, profiles: dict[str, str] | None = None) -> None:
+def start_service(
+    source: str,
+    config: ServeConfig,
+    profiles: dict[str, str] | None = None,
+    *,
+    allow_external: bool = False,
+) -> None:
     """Load, say where, and serve."""
-    app = create_app(serve_model(source, profiles), config)
+    app = create_app(serve_model(source, profiles, allow_external=allow_external), config)
     run_app(app, config)
 
 
