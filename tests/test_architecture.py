@@ -34,7 +34,7 @@ BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {
     *PACKAGES,
     *("configs", "tests", "docs", ".ci"),
-    *("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "Makefile", ".gitignore"),
+    *("pyproject.toml", "constraints.txt", "README.md", "SECURITY.md", "LICENSE", "Makefile", ".gitignore"),
     *("mkdocs.yml", "CITATION.cff"),
 }
 

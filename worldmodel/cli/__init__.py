@@ -21,6 +21,13 @@ class Command:
 
 COMMANDS = (
     Command(
+        "doctor",
+        "worldmodel.cli.doctor",
+        "Installation",
+        "check this installation, and say what to do",
+        "--output outputs",
+    ),
+    Command(
         "collect",
         "worldmodel.cli.collect",
         "Data",

@@ -1,0 +1,262 @@
+"""What `worldmodel doctor` looks at. Each check stands alone: one that fails never hides the others."""
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from worldmodel.plain_text import unbroken
+from worldmodel.shipped import WEIGHTS, preset_names
+
+State = Literal["ok", "broken", "absent"]  # absent: an optional part, or less than one could wish for
+OLDEST_PYTHON = (3, 11)
+LEAST_DISK, LEAST_MEMORY = 2e9, 2e9  # bytes: a debug run and its checkpoints; the desk model in training
+# Modules that are compiled, and what they are for: an installed one may still not load.
+COMPILED = {
+    "torch": "tensors",
+    "safetensors": "weights",
+    "h5py": "RoboTwin files",
+    "pyarrow": "LeRobot tables",
+    "av": "videos",
+    "scipy": "diagnostics",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""  # what to do, unless the state is ok
+
+    def line(self) -> str:
+        """As it is printed."""
+        text = f"{self.state:<7} {self.name:<18} {self.found}"
+        return unbroken(text + (f". {self.remedy}" if self.remedy and self.state != "ok" else ""))
+
+
+def check_installation(output: Path, model: str | None = None) -> list[Finding]:
+    """All findings, in the order in which they matter."""
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("python", check_python),
+        ("packages", check_packages),
+        ("imports", check_imports),
+        ("video", check_video),
+        ("device", check_device),
+        ("memory", check_memory),
+        ("weights", check_weights),
+        ("presets", check_presets),
+        ("output", lambda: check_folder("output", output)),
+        ("scratch", lambda: check_folder("scratch", Path(tempfile.gettempdir()))),
+    ]
+    if model is not None:
+        checks.append(("model", lambda: check_model(model)))
+    return [finding for name, check in checks for finding in guarded(name, check)]
+
+
+def guarded(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The findings of one check; whatever it stumbles over is a finding too."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(check())
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        findings.append(Finding(name, "broken", reason, "Install again into a new environment"))
+    return findings
+
+
+def check_python() -> Iterator[Finding]:
+    """Its version."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    is_new = sys.version_info[:2] >= OLDEST_PYTHON
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    yield Finding("python", "ok" if is_new else "broken", found, f"Use Python {wanted} or newer")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Every requirement of the package, and which optional parts there are."""
+    try:
+        requirements = [Requirement(text) for text in metadata.requires("worldmodel") or []]
+    except metadata.PackageNotFoundError:
+        remedy = "Run `pip install -e .` in the checkout"
+        yield Finding("worldmodel", "absent", "a checkout that is not installed", remedy)
+        return
+    core = [one for one in requirements if "extra" not in str(one.marker or "")]
+    wrong = [(one, problem) for one in core if _applies(one) and (problem := _problem(one))]
+    for requirement, problem in wrong:
+        yield Finding(requirement.name, "broken", problem, f'pip install "{_bare(requirement)}"')
+    if not wrong:
+        yield Finding("packages", "ok", f"{len(core)} requirements are met")
+    yield from _check_extras(requirements)
+
+
+def _check_extras(requirements: list[Requirement]) -> Iterator[Finding]:
+    extras = metadata.metadata("worldmodel").get_all("Provides-Extra") or []
+    for extra in extras:
+        needed = [one for one in requirements if one.marker and _applies(one, extra) and not _applies(one)]
+        missing = [one.name for one in needed if _problem(one)]
+        found = "missing " + ", ".join(missing) if missing else ", ".join(one.name for one in needed)
+        remedy = f'If you need it: pip install "worldmodel[{extra}]"'
+        yield Finding(f"extra {extra}", "absent" if missing else "ok", found, remedy)
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _bare(requirement: Requirement) -> str:
+    return f"{requirement.name}{requirement.specifier}"
+
+
+def _problem(requirement: Requirement) -> str:
+    """What is wrong with an installed package; empty: nothing."""
+    try:
+        version = metadata.version(requirement.name)
+    except (metadata.PackageNotFoundError, InvalidRequirement):
+        return "not installed"
+    if version and requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"version {version}, expected {requirement.specifier}"
+
+
+def check_imports() -> Iterator[Finding]:
+    """Compiled modules load; a wheel of another platform or a missing system library shows here."""
+    for name, purpose in COMPILED.items():
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            reason = f"cannot be imported ({type(error).__name__}: {error})"[:200]
+            yield Finding(name, "broken", reason, f"Needed for {purpose}: install {name} again")
+
+
+def check_video() -> Iterator[Finding]:
+    """A small video is written and read back."""
+    import numpy as np
+
+    from worldmodel.data import video
+
+    frames = np.zeros((9, 32, 32, 3), np.uint8) + np.arange(0, 90, 10, dtype=np.uint8)[:, None, None, None]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "check.mp4"
+        video.write_video(path, iter(frames), 10)
+        reader = video.open_video(path)
+        error = int(np.abs(reader.read(range(9)).astype(int) - frames).max())
+    decoder = "decord and PyAV" if video.decord is not None else "PyAV (no decord: slower random access)"
+    if error > 16:
+        yield Finding("video", "broken", f"gray levels differ by {error}", "Install av again: pip install av")
+    yield Finding("video", "ok", f"H.264 by {decoder}")
+
+
+def check_device() -> Iterator[Finding]:
+    """GPUs, or how many cores."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        yield Finding("device", "ok", ", ".join(names))
+    else:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        remedy = "Enough for the desk model; wan-1.3b needs a GPU and a torch built for it"
+        yield Finding("device", "absent", f"no GPU, {cores} CPU cores", remedy)
+
+
+def check_memory() -> Iterator[Finding]:
+    """What this machine has free."""
+    available = available_memory()
+    if available is None:
+        yield Finding("memory", "absent", "cannot be told on this system")
+        return
+    state: State = "ok" if available >= LEAST_MEMORY else "broken"
+    yield Finding("memory", state, f"{available / 1e9:.1f} GB free", "Close other programs: 2 GB are needed")
+
+
+def available_memory() -> float | None:
+    """Bytes, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return 1024.0 * float(fields["MemAvailable"].split()[0]) if "MemAvailable" in fields else None
+
+
+def check_weights() -> Iterator[Finding]:
+    """The shipped models are whole: their files hold what their descriptions say."""
+    from worldmodel.models.hub_parts import weight_files
+    from worldmodel.models.world_model.folder import read_description
+    from worldmodel.tensors import read_headers
+
+    for name in ("desk", "locator"):
+        try:
+            folder = WEIGHTS / name
+            if name == "desk":
+                read_description(folder)
+                read_headers(weight_files(folder / "transformer"))
+            count = len(read_headers(sorted(folder.glob("*.safetensors"))))
+            if not count:
+                raise ValueError(f"{folder}: no weights")
+            yield Finding(f"weights {name}", "ok", f"{count} tensors beside the backbone")
+        except (ValueError, OSError) as error:
+            remedy = "Install worldmodel again, or `git checkout worldmodel/weights`"
+            yield Finding(f"weights {name}", "broken", str(error)[:200], remedy)
+
+
+def check_presets() -> Iterator[Finding]:
+    """The shipped configs are there."""
+    count = len(preset_names())
+    yield Finding("presets", "ok" if count else "broken", f"{count} configs", "Install worldmodel again")
+
+
+def check_folder(name: str, folder: Path) -> Iterator[Finding]:
+    """Files can be written, locked and renamed there, and there is room."""
+    from worldmodel.files import write_text
+
+    existed = folder.exists()
+    try:
+        probe = folder / ".worldmodel_doctor"
+        write_text(probe, "x")
+        _lock(probe)
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
+        if not existed:
+            folder.rmdir()
+    except OSError as error:
+        reason = f"{folder}: {error.strerror or error}"
+        yield Finding(name, "broken", reason, "Name a folder that you may write to")
+        return
+    state: State = "ok" if free >= LEAST_DISK else "broken"
+    yield Finding(name, state, f"{folder}: {free / 1e9:.1f} GB free", "Free some space: 2 GB are needed")
+
+
+def _lock(path: Path) -> None:
+    """The latent cache is built under file locks, which some network file systems lack."""
+    import fcntl
+
+    with path.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def check_model(source: str) -> Iterator[Finding]:
+    """What loading a model folder would read."""
+    from worldmodel.models.world_model.folder import (
+        describe_sources,
+        external_sources,
+        locate,
+        read_description,
+    )
+
+    folder = locate(source)
+    config = read_description(folder).config
+    outside = external_sources(folder, config)
+    remedy = "Commands need --allow-external to load these places"
+    yield Finding("model", "absent" if outside else "ok", describe_sources(folder, config), remedy)
