@@ -1,0 +1,105 @@
+"""A long drive by script: how far the dream is from the simulator after a while, and what it costs.
+
+    python eval/bench/drive.py [--model desk] [--seconds 60] [--drives 2] [--out FILE]
+
+A random walk on the keys of both arms goes to the dream and to the simulator. Reported are the distance
+between the grippers that the locator finds in both (pixels of the picture), the mean difference of the
+pictures (gray levels), the time of a block, the growth of memory, and the rank correlation of the distrust
+level with the true error over all blocks.
+"""
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from worldmodel.evaluation.locator.model import Locator
+from worldmodel.files import write_json
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.serving.play.game import Game
+from worldmodel.serving.play.teleop import Inputs
+
+MARKS_S = (2, 10, 60, 600)  # seconds of driving at which errors are stated, each over the 2 s before
+HOLD = 3  # blocks that a key is held
+
+
+def drive(game: Game, seed: int, blocks: int) -> list[dict[str, Any]]:
+    """Readings of every block of one drive."""
+    rng = np.random.default_rng(seed)
+    game.reset(seed)
+    readings, held = [], Inputs()
+    for block in range(blocks):
+        if block % HOLD == 0:
+            held = Inputs({side: _keys(rng) for side in game.teleop.sides})
+        began = time.process_time()
+        reading = game.step(held).reading
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        readings.append({**reading, "cpu": time.process_time() - began, "memory": memory})
+    return readings
+
+
+def _keys(rng: np.random.Generator) -> list[float]:
+    """One or two keys of a hand; heights and openings less often."""
+    return [
+        float(rng.integers(-1, 2)),
+        float(rng.integers(-1, 2)),
+        *(rng.integers(-1, 2, 2) * (rng.random(2) < 0.3)),
+    ]
+
+
+def summary(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any]:
+    every = [reading for one in drives for reading in one]
+    errors = np.array([reading["error"] for reading in every])
+    cpu = np.array([reading["cpu"] for reading in every])
+    made = np.array([reading["seconds"] for reading in every])
+    rows: dict[str, Any] = {
+        "blocks": len(every),
+        "CPU ms of a block, all in: median, 95 %": np.round(1000 * np.quantile(cpu, [0.5, 0.95]), 1).tolist(),
+        "ms from input to dream: median, 95 %": np.round(1000 * np.quantile(made, [0.5, 0.95]), 1).tolist(),
+        "memory MB after the first tenth, at the end": [
+            round(drives[0][len(drives[0]) // 10]["memory"]),
+            round(drives[-1][-1]["memory"]),
+        ],
+        "rank correlation of distrust and error": round(
+            float(spearmanr([reading["distrust"] for reading in every], errors)[0]), 2
+        ),
+    }
+    for mark in MARKS_S:
+        last = round(mark / block_s)
+        window = [one[max(0, last - round(2 / block_s)) : last] for one in drives if len(one) >= last]
+        taken = [reading for part in window for reading in part]
+        if taken:
+            gap = np.array([reading["gap"] for reading in taken])
+            rows[f"at {mark} s"] = {
+                "gripper px, median": round(float(np.median(gap)), 2),
+                "gripper px, mean": round(float(gap.mean()), 2),
+                "gray levels": round(float(np.mean([reading["error"] for reading in taken])), 2),
+            }
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="desk")
+    parser.add_argument("--embodiment")
+    parser.add_argument("--seconds", type=float, default=60, help="length of a drive")
+    parser.add_argument("--drives", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    arguments = parser.parse_args()
+    model = WorldModel.from_pretrained(arguments.model)
+    game = Game(model, embodiment=arguments.embodiment, locator=Locator.from_pretrained("locator"))
+    block_s = 4 / model.contract.fps
+    blocks = round(arguments.seconds / block_s)
+    figures = summary([drive(game, seed, blocks) for seed in range(arguments.drives)], block_s)
+    print(json.dumps(figures, indent=2))
+    if arguments.out:
+        write_json(arguments.out, figures)
+
+
+if __name__ == "__main__":
+    main()
