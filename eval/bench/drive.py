@@ -19,6 +19,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from worldmodel.evaluation.locator.model import Locator
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.serving.play.game import Game
@@ -83,6 +84,7 @@ def summary(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any
     return rows
 
 
+@one_way_out
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="desk")

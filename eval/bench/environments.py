@@ -20,6 +20,7 @@ from worldmodel.environments.dream import WorldModelVectorEnv
 from worldmodel.environments.judge import PlacementJudge, judge_error
 from worldmodel.environments.tabletop import TabletopVectorEnv
 from worldmodel.environments.vector import WorldVectorEnv
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
 from worldmodel.models.world_model.model import WorldModel
 
@@ -76,6 +77,7 @@ def _block(info: dict[str, Any]) -> Any:
     return Block(info["frames"])
 
 
+@one_way_out
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="desk")

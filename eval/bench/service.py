@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
 from worldmodel.serving.client import WorldModelClient
 
@@ -89,6 +90,7 @@ def kill_and_go_on(model: str, port: int, process: subprocess.Popen[bytes], url:
     return {"after the kill the client hears": heard, "frames after the restart": str(went_on)}
 
 
+@one_way_out
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="desk")

@@ -154,6 +154,13 @@ COMMANDS = (
         "desk",
     ),
     Command(
+        "submit",
+        "worldmodel.evaluation.submit",
+        "Use",
+        "write generated videos in the layout of WorldArena or EWMBench",
+        "desk data/finch output=outputs/submission held_out.split=all",
+    ),
+    Command(
         "serve",
         "worldmodel.cli.serve",
         "Use",
