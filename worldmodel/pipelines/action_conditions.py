@@ -28,8 +28,7 @@ class ActionConditions:
         num_frames: int | None = None,
         pose_track: PoseTrack | None = None,
     ) -> None:
-        _check_choice(model, robot_actions, latent_actions)
-        _check_track(model, robot_actions, pose_track)
+        check_actions(model, robot_actions, latent_actions, pose_track)
         self.model, self.robot_actions, self.latent_actions = model, robot_actions, latent_actions
         self.pose_track = pose_track
         self.num_frames = _length(latent_actions if robot_actions is None else robot_actions, num_frames)
@@ -121,6 +120,17 @@ def pose_track_for(
         torch.stack([pose_columns(row, known) for row, known in zip(raw, names, strict=True)]),
         torch.stack([clip_projections(camera, frames, size, contract.aspect) for camera in each]),
     )
+
+
+def check_actions(
+    model: WorldModel,
+    robot_actions: Float[Tensor, "b n a"] | None,
+    latent_actions: Float[Tensor, "b n k"] | None,
+    pose_track: PoseTrack | None,
+) -> None:
+    """Refuse actions that this model cannot be driven by."""
+    _check_choice(model, robot_actions, latent_actions)
+    _check_track(model, robot_actions, pose_track)
 
 
 def _check_track(

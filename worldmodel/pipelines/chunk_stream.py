@@ -1,7 +1,6 @@
 """A stream of frames from a model of whole clips: each step generates a clip and keeps what has actions."""
 
 import copy
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -12,24 +11,8 @@ from worldmodel.models.world_model.action_interface import TextContext
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.sampling import Generators, continue_clip
+from worldmodel.pipelines.step_actions import StepActions
 from worldmodel.types import num_video_frames
-
-
-@dataclass(frozen=True)
-class StepActions:
-    """What is known of the actions of some transitions; nothing where all are none."""
-
-    robot: Float[Tensor, "b n a"] | None = None  # normalized and padded
-    latent: Float[Tensor, "b n k"] | None = None
-
-    def part(self, start: int, stop: int | None = None) -> "StepActions":
-        """Those of transitions start to stop."""
-        return StepActions(*(None if x is None else x[:, start:stop] for x in (self.robot, self.latent)))
-
-    def then(self, others: "StepActions") -> "StepActions":
-        """These and the others behind them, where both are known."""
-        pairs = ((self.robot, others.robot), (self.latent, others.latent))
-        return StepActions(*(b if a is None or b is None else torch.cat([a, b.to(a)], 1) for a, b in pairs))
 
 
 class ChunkStream:
@@ -64,14 +47,13 @@ class ChunkStream:
         """The same stream with every sample so many times."""
         twin = copy.copy(self)
         twin.recent = self.recent.repeat_interleave(count, 0)
-        known = (self.past.robot, self.past.latent)
-        twin.past = StepActions(*(None if x is None else x.repeat_interleave(count, 0) for x in known))
+        twin.past = self.past.each(lambda x: x.repeat_interleave(count, 0))
         return twin
 
     def _clip(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         known = self.past.then(actions) if self.num_recent > 1 else actions
         num_frames = self.num_recent + num_actions
-        conditions = ActionConditions(self.model, known.robot, known.latent, num_frames)
+        conditions = ActionConditions(self.model, known.robot, known.latent, num_frames, known.track)
         embedding = conditions.embed(self.num_recent, self.recent)
         made = continue_clip(self.model, self.recent, embedding, self.text, self.sigmas, self.generator)
         made = made[:, :num_actions]

@@ -19,10 +19,19 @@ from torch import Tensor
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions, pose_track_for
-from worldmodel.pipelines.chunk_stream import ChunkStream, StepActions
+from worldmodel.pipelines.causal_stream import CausalStream
+from worldmodel.pipelines.chunk_stream import ChunkStream
 from worldmodel.pipelines.sampling import Generators, continue_clip, evaluation_mode
-from worldmodel.pipelines.session import RawActions, Session
-from worldmodel.types import CameraMatrices, PoseTrack, RolloutResult, num_video_frames, to_unit_range
+from worldmodel.pipelines.session import Session, Stream
+from worldmodel.pipelines.step_actions import Cameras, RawActions, StepActions, read_actions
+from worldmodel.types import (
+    FRAMES_PER_LATENT,
+    CameraMatrices,
+    PoseTrack,
+    RolloutResult,
+    num_video_frames,
+    to_unit_range,
+)
 
 
 class RolloutPipeline:
@@ -99,8 +108,10 @@ class RolloutPipeline:
         past_actions: RawActions | None = None,
         *,
         embodiment: str | Sequence[str] = (),
+        cameras: Cameras = None,
         num_inference_steps: int = 1,
         generator: Generators | None = None,
+        window: int | None = None,
     ) -> Session:
         """A session that goes on from the given frames, a few actions at a time.
 
@@ -108,18 +119,20 @@ class RolloutPipeline:
             frames: what is known, uint8 or float in [0, 1]; at least the history the model was trained with.
             past_actions: the commands between these frames, where there are several.
             embodiment: whose commands they are, for all samples or one per sample.
-            num_inference_steps: Euler steps per network answer.
+            cameras: its matrices, for all samples or one for each; needed by a model that draws poses.
+            num_inference_steps: Euler steps per latent frame, or per clip of a model that is not causal.
             generator: one for the batch, or one per sample, which makes a sample independent of its batch.
+            window: latent frames that a causal model remembers beside the first; none: as in training.
         """
         names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
         given = to_unit_range(frames.to(self.model.text.device))
         past = StepActions()
         if past_actions is not None:
-            past = StepActions(normalize_actions(self.model, past_actions, names).to(given))
+            past = read_actions(self.model, past_actions, names, cameras).to(given)
         _check_past(self.model, given.shape[1], past)
         with evaluation_mode(self.model):
-            stream = ChunkStream(self.model, given, past, num_inference_steps, generator)
-        return Session(self.model, stream, names, given[:, -1], given.shape[1])
+            stream = self._open(given, past, num_inference_steps, generator, window)
+        return Session(self.model, stream, names, given[:, -1], given.shape[1], cameras)
 
     def rollout(
         self,
@@ -137,9 +150,29 @@ class RolloutPipeline:
         conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames, pose_track)
         given = frames.to(self.model.text.device)
         given = to_unit_range(given)
+        num_known = given.shape[1]
+        # Filled in place: a list of chunks and their concatenation would need twice the memory.
+        video = given.new_empty(len(given), conditions.num_frames, *given.shape[2:])
         with evaluation_mode(self.model):
-            chunks = list(self.stream(given, conditions, num_inference_steps, generator, anchor=anchor))
-        return RolloutResult(torch.cat([given, *chunks], 1), num_history=given.shape[1])
+            for made in self.stream(given, conditions, num_inference_steps, generator, anchor=anchor):
+                video[:, num_known : num_known + made.shape[1]] = made
+                num_known += made.shape[1]
+        video[:, : given.shape[1]] = given
+        return RolloutResult(video, num_history=given.shape[1])
+
+    def _open(
+        self,
+        frames: Float[Tensor, "b t 3 H W"],
+        past: StepActions,
+        num_inference_steps: int,
+        generator: Generators | None,
+        window: int | None = None,
+    ) -> Stream:
+        if self.model.config.causal:
+            return CausalStream(self.model, frames, past, num_inference_steps, generator, window)
+        if window is not None:
+            raise ValueError("a window is what a causal model remembers; this model generates whole clips")
+        return ChunkStream(self.model, frames, past, num_inference_steps, generator)
 
     @torch.no_grad()
     def stream(
@@ -155,6 +188,9 @@ class RolloutPipeline:
         model, config = self.model, self.model.config
         num_recent = num_video_frames(config.history)
         _check_start(frames.shape[1], num_recent, conditions.num_frames, anchor and config.history < 2)
+        if config.causal:
+            yield from self._latent_frames(frames, conditions, num_inference_steps, generator)
+            return
         text = model.text_context(with_keys=True)
         sigmas = sigma_schedule(num_inference_steps, config.objective.shift)
         num_known, first, recent = frames.shape[1], frames[:, :1], frames[:, -num_recent:]
@@ -166,6 +202,23 @@ class RolloutPipeline:
             recent = torch.cat([recent, made], 1)[:, -num_recent:]
             yield made[:, : conditions.num_frames - num_known]
             num_known += made.shape[1]
+
+    def _latent_frames(
+        self,
+        frames: Float[Tensor, "b t 3 H W"],
+        conditions: ActionConditions,
+        num_inference_steps: int,
+        generator: Generators | None,
+    ) -> Iterator[Float[Tensor, "b n 3 H W"]]:
+        """The frames of a causal model, one latent frame at a time."""
+        num_known = frames.shape[1]
+        known = (conditions.robot_actions, conditions.latent_actions, conditions.pose_track)
+        actions = StepActions(*known).to(frames)
+        stream = self._open(frames, actions.part(0, num_known - 1), num_inference_steps, generator)
+        for start in range(num_known - 1, conditions.num_frames - 1, FRAMES_PER_LATENT):
+            following = actions.part(start, start + FRAMES_PER_LATENT).held(FRAMES_PER_LATENT)
+            made = stream.advance(following, FRAMES_PER_LATENT)
+            yield made[:, : conditions.num_frames - 1 - start]
 
 
 def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history: bool) -> None:

@@ -8,18 +8,14 @@ other = stream.fork()               # what if? leaves `stream` as it is
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_conditions import normalize_actions
-from worldmodel.pipelines.chunk_stream import StepActions
 from worldmodel.pipelines.sampling import Generators, evaluation_mode
-from worldmodel.types import FRAMES_PER_LATENT
-
-RawActions = Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"]
+from worldmodel.pipelines.step_actions import Cameras, RawActions, StepActions, read_actions
+from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices
 
 
 @runtime_checkable
@@ -55,8 +51,9 @@ class Session:
         embodiments: Sequence[str],
         last_frame: Float[Tensor, "b 3 H W"],
         num_frames: int,
+        cameras: Cameras = None,
     ) -> None:
-        self.model, self.embodiments = model, tuple(embodiments)
+        self.model, self.embodiments, self.cameras = model, tuple(embodiments), cameras
         self.last_frame = last_frame  # the latest, in [0, 1]
         self.num_frames = num_frames  # so far, given ones included
         self._stream = stream
@@ -79,16 +76,16 @@ class Session:
         given = robot_actions if latent_actions is None else latent_actions
         count = num_actions if given is None else given.shape[1]
         self._check(given, count)
-        robot = None
-        if robot_actions is not None:
-            robot = normalize_actions(self.model, robot_actions, self.embodiments).to(self.last_frame)
-        return self.advance(StepActions(robot, latent_actions), count)
+        if robot_actions is None or latent_actions is not None:
+            return self.advance(StepActions(latent=latent_actions), count)
+        names, first = self.embodiments, self.num_frames - 1
+        return self.advance(read_actions(self.model, robot_actions, names, self.cameras, first), count)
 
     @torch.no_grad()
     def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """As `step`, for robot actions that are normalized and padded."""
         with evaluation_mode(self.model):
-            frames = self._stream.advance(actions, num_actions)
+            frames = self._stream.advance(actions.to(self.last_frame), num_actions)
         # A copy: a view would keep the frames of the whole step.
         self.last_frame, self.num_frames = frames[:, -1].clone(), self.num_frames + num_actions
         return frames
@@ -102,8 +99,11 @@ class Session:
         stream = self._stream.copies(copies)
         stream.generator = _cloned(self._stream.generator, copies) if generator is None else generator
         names = [name for name in self.embodiments for _ in range(copies)]
+        cameras = self.cameras
+        if cameras is not None and not isinstance(cameras, CameraMatrices):
+            cameras = [camera for camera in cameras for _ in range(copies)]
         last = self.last_frame.repeat_interleave(copies, 0)
-        return Session(self.model, stream, names, last, self.num_frames)
+        return Session(self.model, stream, names, last, self.num_frames, cameras)
 
     def _check(self, given: RawActions | None, count: int) -> None:
         if count < 1 or count % FRAMES_PER_LATENT:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from worldmodel.pipelines.chunk_stream import StepActions
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.pipelines.step_actions import StepActions
 
 STEPS = 2
 

@@ -7,6 +7,7 @@ Wan turns its time embedding into the modulation of every block and of the outpu
 of them. Everything new starts at zero: an untrained interface leaves Wan bit for bit as it was.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,6 +31,30 @@ class ActionEmbedding:
         None  # added to the video tokens of each latent frame, place by place
     )
     pose_maps: Float[Tensor, "b f m h w"] | None = None  # hand poses, drawn into the picture
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "ActionEmbedding":
+        """The same with every part that has samples and latent frames changed."""
+        parts = {name: getattr(self, name) for name in PER_FRAME}
+        return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
+
+
+PER_FRAME = ("frames", "tokens", "maps", "pose_maps")
+
+
+def join_embeddings(before: ActionEmbedding, after: ActionEmbedding) -> ActionEmbedding:
+    """The latent frames of one behind those of the other; maps of unknown actions are zero."""
+    parts = {}
+    for name in PER_FRAME:
+        pair = [getattr(before, name), getattr(after, name)]
+        known = [part for part in pair if part is not None]
+        if known:
+            frames = (before.frames.shape[1], after.frames.shape[1])
+            pair = [
+                known[0].new_zeros(len(known[0]), count, *known[0].shape[2:]) if part is None else part
+                for part, count in zip(pair, frames, strict=True)
+            ]
+            parts[name] = torch.cat(pair, 1)
+    return replace(before, **parts)
 
 
 class ActionInterface(nn.Module):

@@ -30,6 +30,7 @@ from worldmodel.models.world_model.frame_attention import (
 from worldmodel.models.world_model.frame_view import (
     FrameView,
     RotaryTables,
+    StreamView,
     causal_view,
     current_view,
     place_tables,
@@ -69,11 +70,15 @@ class SceneEmbedding(nn.Module):
 
     def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b d f p q"]:
         """What to add to the embedded patches of these latents."""
-        num_frames = latents.shape[2]
-        time = self.time[:, :num_frames]
-        if current_view() is not None:
-            time = torch.cat([time[:, :1], time[:, 1:2].expand(-1, num_frames - 1, -1, -1)], 1)
-        return self.first(latents[:, :, :1]) + self.space + time
+        num_frames, view = latents.shape[2], current_view()
+        time, first = self.time[:, :num_frames], latents[:, :, :1]
+        if view is not None:
+            # The first frame of a video and any other: streams have no last one.
+            other = self.time[:, 1:2].expand(-1, num_frames - view.starts, -1, -1)
+            time = torch.cat([time[:, : int(view.starts)], other], 1)
+        if view is not None and view.stream is not None:
+            first = view.stream.first.to(latents)
+        return self.first(first) + self.space + time
 
 
 class FramePatchEmbedding(nn.Conv3d):
@@ -113,13 +118,14 @@ class CachedRotary(nn.Module):
 
     def forward(self, latents: Float[Tensor, "b c f h w"]) -> RotaryTables:
         """Cosines and sines of every token, and what it may see."""
-        key = (latents.shape[2:], self.base.freqs_cos.device)
+        view = current_view()
+        num_places = latents.shape[2] if view is None else view.num_places
+        key = (num_places, latents.shape[3:], self.base.freqs_cos.device)
         if key not in self._tables:
-            self._tables = {key: RotaryTables(*self.base(latents))}
-        tables, view = self._tables[key], current_view()
-        if view is None:
-            return tables
-        return place_tables(tables, view, tables.cosines.shape[1] // latents.shape[2])
+            one = latents[:, :, :1].expand(-1, -1, num_places, -1, -1)
+            self._tables = {key: RotaryTables(*self.base(one))}
+        tables = self._tables[key]
+        return tables if view is None else place_tables(tables, view, tables.cosines.shape[1] // num_places)
 
 
 class ForwardDynamics(nn.Module):
@@ -162,7 +168,7 @@ class ForwardDynamics(nn.Module):
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
         backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, scene, pose_maps)
         for layer, block in enumerate(backbone.blocks):
-            _attention(block.attn1).set_processor(VideoAttnProcessor())  # type: ignore[arg-type]
+            _attention(block.attn1).set_processor(VideoAttnProcessor(layer))  # type: ignore[arg-type]
             _attention(block.attn2).set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
 
     @property
@@ -200,6 +206,8 @@ class ForwardDynamics(nn.Module):
                 return_dict=False,
             )
         answer = answer.to(noisy.dtype)
+        if view is not None and view.stream is not None:
+            return self._latest(answer, noisy, sigma, actions.pose_maps, view.stream)
         if self.prediction == "velocity":
             return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
         # The network adds to the first latent frame what moves: its answer is zero in a still scene.
@@ -207,6 +215,29 @@ class ForwardDynamics(nn.Module):
         if self.refiner is not None:
             clean = self.refiner(clean, noisy, sigma, actions.pose_maps)
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
+
+    def _latest(
+        self,
+        answer: Float[Tensor, "b c f h w"],
+        noisy: Float[Tensor, "b c f h w"],
+        sigma: Float[Tensor, "b f"],
+        pose_maps: Float[Tensor, "b f m h w"] | None,
+        stream: StreamView,
+    ) -> FdmOutput:
+        """As `forward`, for the latest frame of a stream alone: the others are known already."""
+        answer, noisy, sigma = answer[:, :, -1:], noisy[:, :, -1:], sigma[:, -1:]
+        if self.prediction == "velocity":
+            return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
+        clean = stream.first + answer
+        if self.refiner is not None:
+            maps = None if pose_maps is None else pose_maps[:, -1:]
+            clean = clean + self.refiner.change(clean, stream.before, stream.first, maps, stream.maps_before)
+        return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
+
+    def tokens_per_frame(self, grid: tuple[int, int, int]) -> int:
+        """How many tokens a latent frame of this grid has."""
+        _, high, wide = self.backbone.config["patch_size"]
+        return int(grid[1] // high * (grid[2] // wide))
 
     def modulate(
         self, sigmas: Float[Tensor, "steps b f"], actions: ActionEmbedding, text: TextContext

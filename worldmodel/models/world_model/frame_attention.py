@@ -12,18 +12,44 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.models.world_model.action_interface import ActionEmbedding, FrameCondition
+from worldmodel.models.world_model.frame_view import RotaryTables
 
 
 class VideoAttnProcessor(WanAttnProcessor):
-    """Wan's self-attention over all tokens of a sample, or those that a view leaves visible."""
+    """Wan's self-attention over all tokens of a sample, or those that a view leaves visible.
+
+    In a stream the tokens are those of the next frames, and look at remembered keys and values as well.
+    """
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
 
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
     ) -> Tensor:
         """See WanAttnProcessor; the `RotaryTables` tell how many tokens a sample has and what they see."""
-        cosines, sines, mask = rotary_emb
+        cosines, sines, mask, keys = rotary_emb
         whole = hidden_states.reshape(-1, cosines.shape[1], hidden_states.shape[-1])
+        if keys is not None:
+            return self._attend_to_memory(attn, whole, rotary_emb).view_as(hidden_states)
         return super().__call__(attn, whole, None, mask, (cosines, sines)).view_as(hidden_states)
+
+    def _attend_to_memory(
+        self, attn: WanAttention, tokens: Float[Tensor, "b s d"], tables: RotaryTables
+    ) -> Float[Tensor, "b s d"]:
+        assert tables.keys is not None
+        query = attn.norm_q(attn.to_q(tokens)).unflatten(2, (attn.heads, -1))
+        key, value = tables.keys.call.read(self.layer, *project_context(attn, tokens))
+        attended = dispatch_attention_fn(
+            rotate(query, tables.cosines, tables.sines),
+            rotate(key, tables.keys.cosines, tables.keys.sines),
+            value,
+            attn_mask=tables.mask,
+            backend=self._attention_backend,
+        )
+        output: Tensor = attn.to_out[1](attn.to_out[0](attended.flatten(2, 3).type_as(query)))
+        return output
 
 
 class ConditionAttnProcessor(WanAttnProcessor):
@@ -78,6 +104,15 @@ class ConditionAttnProcessor(WanAttnProcessor):
         key, value = project_context(attn, actions.tokens.flatten(0, 1).to(query.dtype))
         gate = torch.tanh(actions.gates[self.layer])[:, None]
         return self._attend(query, key, value) * gate.to(query.dtype)
+
+
+def rotate(
+    x: Float[Tensor, "b s h e"], cosines: Float[Tensor, "n s 1 e"], sines: Float[Tensor, "n s 1 e"]
+) -> Float[Tensor, "b s h e"]:
+    """Each pair of neighboring channels turned by its angle, as Wan's own processor does."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    turned = torch.stack([-odd, even], -1).flatten(-2)
+    return (x * cosines + turned * sines).type_as(x)
 
 
 def project_context(

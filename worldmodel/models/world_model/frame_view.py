@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from worldmodel.models.world_model.frame_memory import MemoryCall
+
 
 @dataclass(frozen=True)
 class FrameView:
@@ -27,9 +29,32 @@ class FrameView:
     visible: Bool[Tensor, "b f keys"]  # whether a frame sees another; b may be 1: the same for all samples
     places: Int[Tensor, "b f"]  # of each frame in time, for the rotary tables
 
+    stream: "StreamView | None" = None  # of the frames of a stream: what they know of it
+
     def to(self, device: torch.device) -> "FrameView":
         """The same on another device."""
-        return FrameView(self.visible.to(device), self.places.to(device))
+        return FrameView(self.visible.to(device), self.places.to(device), self.stream)
+
+    @property
+    def num_places(self) -> int:
+        """Places in time that the rotary tables must have."""
+        return self.places.shape[1] if self.stream is None else self.stream.call.num_places
+
+    @property
+    def starts(self) -> bool:
+        """Whether the first frame of the video is the first of this call."""
+        return self.stream is None or self.stream.call.numbers[0] == 0
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """What a network call on the next frames of a stream knows of those before."""
+
+    call: MemoryCall
+    key_places: Int[Tensor, "1 keys"]
+    first: Float[Tensor, "b c 1 h w"]  # latents of the first frame of the video
+    before: Float[Tensor, "b c 1 h w"]  # latents of the frame before the latest
+    maps_before: Float[Tensor, "b 1 m h w"] | None  # its pose maps, where poses are drawn
 
 
 class RotaryTables(NamedTuple):
@@ -38,6 +63,15 @@ class RotaryTables(NamedTuple):
     cosines: Float[Tensor, "b s 1 e"]
     sines: Float[Tensor, "b s 1 e"]
     mask: Bool[Tensor, "b 1 s keys"] | None = None
+    keys: "KeyTables | None" = None  # in a stream, whose keys are more than its queries
+
+
+class KeyTables(NamedTuple):
+    """Rotary tables of remembered and new keys."""
+
+    cosines: Float[Tensor, "b keys 1 e"]
+    sines: Float[Tensor, "b keys 1 e"]
+    call: MemoryCall
 
 
 _VIEW: ContextVar[FrameView | None] = ContextVar("frame_view", default=None)
@@ -77,9 +111,32 @@ def jump_view(num_frames: int, jump: Int[Tensor, " b"]) -> FrameView:
     return FrameView(visible, torch.where(frames == 0, jump, frames))
 
 
+def stream_view(
+    call: MemoryCall,
+    first: Float[Tensor, "b c 1 h w"],
+    before: Float[Tensor, "b c 1 h w"],
+    maps_before: Float[Tensor, "b 1 m h w"] | None = None,
+) -> FrameView:
+    """What new frames see of remembered ones and of each other."""
+    places, key_places = (torch.tensor([x], device=first.device) for x in call.places())
+    visible = torch.tensor([call.visible()], device=first.device)
+    return FrameView(visible, places, StreamView(call, key_places, first, before, maps_before))
+
+
 def place_tables(tables: RotaryTables, view: FrameView, tokens_per_frame: int) -> RotaryTables:
     """The tables of frames 0, 1, ... put at the places of a view, with its mask token by token."""
-    by_frame = (x[0].unflatten(0, (-1, tokens_per_frame)) for x in tables[:2])
-    cosines, sines = (x[view.places].flatten(1, 2) for x in by_frame)
+    cosines, sines = _at_places(tables, view.places, tokens_per_frame)
     mask = view.visible.repeat_interleave(tokens_per_frame, 1).repeat_interleave(tokens_per_frame, 2)
-    return RotaryTables(cosines, sines, mask[:, None])
+    if view.stream is None:
+        return RotaryTables(cosines, sines, mask[:, None])
+    keys = KeyTables(*_at_places(tables, view.stream.key_places, tokens_per_frame), view.stream.call)
+    # One new frame sees all that a stream remembers.
+    return RotaryTables(cosines, sines, mask[:, None] if view.visible.shape[1] > 1 else None, keys)
+
+
+def _at_places(
+    tables: RotaryTables, places: Int[Tensor, "b f"], tokens_per_frame: int
+) -> tuple[Float[Tensor, "b s 1 e"], Float[Tensor, "b s 1 e"]]:
+    by_frame = (x[0].unflatten(0, (-1, tokens_per_frame)) for x in tables[:2])
+    cosines, sines = (x[places].flatten(1, 2) for x in by_frame)
+    return cosines, sines

@@ -43,15 +43,27 @@ class LatentRefiner(nn.Module):
     ) -> Float[Tensor, "b c f h w"]:
         """A better estimate of the clean latents; frames of sigma 0 are seen as they were given."""
         seen = torch.where(sigma[:, None, :, None, None] == 0, noisy, estimate)
-        before, first = seen[:, :, :-1], seen[:, :, :1]
-        stacked = torch.cat([seen[:, :, 1:], before, first.expand_as(before)], 1)
+        maps, maps_before = (None, None) if pose_maps is None else (pose_maps[:, 1:], pose_maps[:, :-1])
+        change = self.change(seen[:, :, 1:], seen[:, :, :-1], seen[:, :, :1], maps, maps_before)
+        return torch.cat([estimate[:, :, :1], estimate[:, :, 1:] + change], 2)
+
+    def change(
+        self,
+        frames: Float[Tensor, "b c f h w"],
+        before: Float[Tensor, "b c f h w"],
+        first: Float[Tensor, "b c 1 h w"],
+        maps: Float[Tensor, "b f m h w"] | None = None,
+        maps_before: Float[Tensor, "b f m h w"] | None = None,
+    ) -> Float[Tensor, "b c f h w"]:
+        """What to add to the estimates of frames, given those before them and the first of the video."""
+        stacked = torch.cat([frames, before, first.expand_as(before)], 1)
         entered = self.enter(_as_images(stacked, "b c f h w -> (b f) h w c", self.enter.weight.dtype))
-        if self.poses is not None and pose_maps is not None:
-            pair = torch.cat([pose_maps[:, 1:], pose_maps[:, :-1]], 2)
+        if self.poses is not None and maps is not None:
+            assert maps_before is not None
+            pair = torch.cat([maps, maps_before], 2)
             entered = entered + self.poses(_as_images(pair, "b f m h w -> (b f) h w m", entered.dtype))
         change = self.leave(self._one_level(entered) if self.levels is None else self.levels(entered))
-        change = rearrange(change, "(b f) c h w -> b c f h w", b=len(estimate)).to(estimate.dtype)
-        return torch.cat([estimate[:, :, :1], estimate[:, :, 1:] + change], 2)
+        return rearrange(change, "(b f) c h w -> b c f h w", b=len(frames)).to(frames.dtype)
 
     def _one_level(self, entered: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
         fine = F.silu(entered)

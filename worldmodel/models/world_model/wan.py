@@ -160,9 +160,16 @@ def encode_video(vae: VideoAutoencoder, video: Float[Tensor, "b t 3 H W"]) -> Fl
 @torch.no_grad()
 def decode_latents(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b t 3 H W"]:
     """Frames in [0, 1]; inverse of `encode_frames` up to what the autoencoder loses."""
-    mean, std = _latent_statistics(vae, latents.float())
-    video = vae.decode((latents.float() * std + mean).to(vae.dtype)).sample.float()
+    video = vae.decode(denormalize_latents(vae, latents)).sample.float()
     return rearrange((video + 1) / 2, "b c t H W -> b t c H W").clamp(0, 1)
+
+
+def denormalize_latents(
+    vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]
+) -> Float[Tensor, "b c f h w"]:
+    """Normalized latents in the autoencoder's own scale and type."""
+    mean, std = _latent_statistics(vae, latents.float())
+    return (latents.float() * std + mean).to(vae.dtype)
 
 
 @torch.no_grad()

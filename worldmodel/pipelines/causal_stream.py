@@ -1,0 +1,147 @@
+"""A stream of frames from a causal model: one latent frame at a time, behind what is remembered.
+
+One network call makes a latent frame in one step: it carries the frame before, now known, beside the noise,
+and so writes down its keys and values. Further sampling steps carry the new frame alone.
+"""
+
+import copy
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from worldmodel.diffusion.euler import euler_sample, sigma_schedule
+from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext, join_embeddings
+from worldmodel.models.world_model.frame_memory import FrameMemory, MemoryCall
+from worldmodel.models.world_model.frame_view import stream_view
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.world_model.stream_decoder import open_decoder
+from worldmodel.pipelines.action_conditions import check_actions
+from worldmodel.pipelines.sampling import Generators, draw_noise
+from worldmodel.pipelines.step_actions import StepActions
+from worldmodel.types import FRAMES_PER_LATENT, num_video_frames
+
+
+class CausalStream:
+    """The latents, the memory and the decoder of an open video."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        frames: Float[Tensor, "b t 3 H W"],
+        past: StepActions,
+        num_inference_steps: int,
+        generator: Generators | None,
+        window: int | None = None,
+    ) -> None:
+        self.model, self.generator = model, generator
+        self.tokens_per_frame = model.fdm.tokens_per_frame(model.contract.latent_grid)
+        self.window = default_window(model) if window is None else window
+        if self.window < 1:
+            raise ValueError(f"a window has 1 latent frame or more, got {self.window}")
+        given = frames[:, -num_video_frames(self._num_given(frames.shape[1], past)) :]
+        latents = model.encode(given)
+        assert model.vae is not None, "a model that encodes has an autoencoder"
+        self.text: TextContext = model.text_context(with_keys=True)
+        self.sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
+        self.first, self.memory = latents[:, :, :1], FrameMemory()
+        # Known, but not in the memory yet; the latest of them is the frame before the next one.
+        self.waiting, self.num_latents = latents, latents.shape[2]
+        self.last_frame = frames[:, -1]
+        self.waiting_actions = self._embed_given(given, past)
+        self.decoder = open_decoder(model.vae, latents)
+
+    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+        """The frames that so many actions lead to."""
+        check_actions(self.model, actions.robot, actions.latent, actions.track)
+        starts = range(0, num_actions, FRAMES_PER_LATENT)
+        return torch.cat([self._next(actions.part(i, i + FRAMES_PER_LATENT)) for i in starts], 1)
+
+    def copies(self, count: int) -> "CausalStream":
+        """The same stream with every sample so many times."""
+        twin = copy.copy(self)
+        for name in ("first", "waiting", "last_frame"):
+            setattr(twin, name, getattr(self, name).repeat_interleave(count, 0))
+        twin.memory, twin.decoder = self.memory.repeat(count), self.decoder.copies(count)
+        twin.waiting_actions = self.waiting_actions.each(lambda x: x.repeat_interleave(count, 0))
+        return twin
+
+    def _num_given(self, num_frames: int, past: StepActions) -> int:
+        """How many latent frames to start from: all that the model has learned to start from."""
+        config = self.model.config
+        if num_frames < num_video_frames(config.history):
+            raise ValueError(
+                f"expected the {num_video_frames(config.history)} frames of the model's history or more, "
+                f"got {num_frames}"
+            )
+        hears_past = config.regime != "acg" or past.robot is not None
+        if config.objective.forcing == "clip" or not hears_past:
+            return config.history
+        return min(1 + (num_frames - 1) // FRAMES_PER_LATENT, self.window + 1)
+
+    def _embed_given(self, frames: Float[Tensor, "b t 3 H W"], past: StepActions) -> ActionEmbedding:
+        model, num_actions = self.model, frames.shape[1] - 1
+        if not num_actions:
+            return self._embed(StepActions(), 0)
+        if model.config.regime == "lacg" and past.latent is None:
+            return self._embed(StepActions(latent=model.infer_latent_actions(frames)), num_actions)
+        return self._embed(past.part(-num_actions), num_actions)
+
+    def _embed(self, actions: StepActions, num_actions: int) -> ActionEmbedding:
+        """Of the null frame and the latent frames that so many actions lead to."""
+        model = self.model
+        given = actions.robot if actions.latent is None else actions.latent
+        if model.config.regime == "lacg" and actions.latent is None and actions.robot is not None:
+            given = model.control(actions.robot, self.last_frame)
+        num_latents = 1 + num_actions // FRAMES_PER_LATENT
+        if given is None or model.config.regime == "no_action":
+            given = self.first.new_zeros(len(self.first), num_actions, model.condition_dim)
+            missing = torch.ones(len(given), num_latents, dtype=torch.bool, device=given.device)
+            return model.interface(given, missing)
+        return model.interface(given, pose_track=actions.track)
+
+    def _next(self, actions: StepActions) -> Float[Tensor, "b 4 3 H W"]:
+        embedding = self._embed(actions, FRAMES_PER_LATENT).each(lambda x: x[:, 1:])
+        latents = self._sample(embedding)
+        self.waiting, self.waiting_actions = latents, embedding
+        self.num_latents += 1
+        frames = self.decoder.decode(latents)
+        self.last_frame = frames[:, -1]
+        return frames
+
+    def _sample(self, embedding: ActionEmbedding) -> Float[Tensor, "b c 1 h w"]:
+        num_samples, channels, _, *size = self.first.shape
+        noise = draw_noise(num_samples, (channels, 1, *size), self.generator).to(self.first)
+        before, maps, waiting = self.waiting[:, :, -1:], self._last_maps(embedding), self.waiting.shape[2]
+
+        def velocity(noisy: Tensor, sigma: Tensor) -> Tensor:
+            nonlocal waiting
+            latents, actions = noisy, embedding
+            if waiting:
+                latents = torch.cat([self.waiting, noisy], 2)
+                sigma = torch.cat([sigma.new_zeros(num_samples, waiting), sigma], 1)
+                actions = join_embeddings(self.waiting_actions, embedding)
+            call = self._call(latents.shape[2])
+            view = stream_view(call, self.first, before, maps)
+            output = self.model.fdm(latents, sigma, actions, self.text, view=view)
+            if waiting:
+                self.memory = self.memory.with_frames(call.numbers[:-1], call, self.window)
+                waiting = 0
+            return output.velocity
+
+        return euler_sample(velocity, noise[:, :, :0], noise, self.sigmas)
+
+    def _last_maps(self, embedding: ActionEmbedding) -> Float[Tensor, "b 1 m h w"] | None:
+        """Pose maps of the latest known frame, empty where its actions are not known."""
+        maps = join_embeddings(self.waiting_actions, embedding).pose_maps
+        return None if maps is None else maps[:, -2:-1]
+
+    def _call(self, num_frames: int) -> MemoryCall:
+        newest = self.num_latents
+        numbers = tuple(range(newest + 1 - num_frames, newest + 1))
+        return MemoryCall(self.memory, numbers, self.window, self.tokens_per_frame)
+
+
+def default_window(model: WorldModel) -> int:
+    """As many frames as the latest of a clip sees in training, beside the first."""
+    return max(1, model.contract.latent_grid[0] - 2)
