@@ -5,18 +5,40 @@ out is as the format usually has it. Readers look up the keys, `relabeled` gives
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
+
+import numpy as np
 
 from worldmodel.checked import check_ranges
 from worldmodel.config import load_config
 from worldmodel.data.action_deltas import ALL, NONE
 from worldmodel.data.action_spaces import current_action_space
-from worldmodel.types import FASTEST, SLOWEST, Episode
+from worldmodel.types import FASTEST, SLOWEST, CameraMatrices, Episode
 
 MAPPING_FILE = "dataset.yaml"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Matrices of a camera that stands still, in all episodes alike."""
+
+    focal: tuple[float, float]  # focal lengths along x and y, pixels of the recorded picture
+    center: tuple[float, float]  # principal point x, y, pixels
+    # World to camera, OpenCV axes (x right, y down, z ahead), metres: three rows of four numbers in a row.
+    extrinsics: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.extrinsics) != 12:
+            raise ValueError(f"extrinsics are 3 x 4 numbers, row by row, got {len(self.extrinsics)}")
+
+    def matrices(self, size: tuple[int, int]) -> CameraMatrices:
+        """For pictures of this height and width."""
+        (fx, fy), (cx, cy) = self.focal, self.center
+        intrinsics = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]], np.float64)
+        return CameraMatrices(intrinsics, np.reshape(self.extrinsics, (3, 4)).astype(np.float64), size)
 
 
 @dataclass(frozen=True)
@@ -29,6 +51,9 @@ class DataMapping:
     state_keys: tuple[str, ...] | None = None  # of the measured state; none: the format's own; []: no states
     camera_keys: tuple[str, ...] = ()  # of the cameras to read; empty: all that there are
     cameras: tuple[str, ...] = ()  # new names for the cameras, in the order of camera_keys, else sorted
+    calibration: dict[str, Calibration] = field(
+        default_factory=dict
+    )  # of cameras, by name, if not in the files
     action_names: tuple[str, ...] = ()  # one per action dimension; empty: as in the files
     state_names: tuple[str, ...] = ()  # one per state dimension; empty: as in the files
     action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: as the files say
@@ -104,7 +129,17 @@ def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
         task=mapping.task or episode.task,
         fps=mapping.fps or episode.fps,
         action_space=current_action_space(mapping.action_space) or episode.action_space,
+        cameras={**episode.cameras, **_calibrated(episode, mapping)},
     )
+
+
+def _calibrated(episode: Episode, mapping: DataMapping) -> dict[str, CameraMatrices]:
+    if unknown := sorted(mapping.calibration.keys() - episode.frames.keys()):
+        raise ValueError(
+            f"{episode.source}: calibration names {', '.join(unknown)}, the cameras are "
+            f"{', '.join(episode.frames)}"
+        )
+    return {name: known.matrices(episode.frames[name].size) for name, known in mapping.calibration.items()}
 
 
 def _names(episode: Episode, word: str, given: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
