@@ -15,6 +15,7 @@ from torch import Tensor
 
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import Aspect, ClipConfig, clip_offsets, crop_box
+from worldmodel.data.layouts import JOINT
 from worldmodel.types import CameraMatrices, Episode, PoseTrack
 
 ARMS = ("left", "right")
@@ -34,6 +35,11 @@ def clip_pose_track(
 ) -> PoseTrack:
     """The track of the clip that starts at this recorded frame, whose raw actions are given."""
     camera = choose_camera(episode, config.camera).name
+    if JOINT in camera:
+        raise ValueError(
+            f"{episode.source}: pose maps go into the picture of one camera, got {camera}: name one in "
+            f"data.clip.camera, or {INSTEAD}"
+        )
     if camera not in episode.cameras:
         known = ", ".join(episode.cameras) or "no camera"
         raise ValueError(

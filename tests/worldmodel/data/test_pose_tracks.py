@@ -173,7 +173,12 @@ def test_data_without_camera_or_poses_is_refused():
     sums = index_episodes([HandPoses(2, **options)], dataclasses.replace(CLIP, merge="sum"))
     with pytest.raises(ValueError, match=r"draw absolute poses, got changes \(data\.clip\.merge=sum\)"):
         check_pose_tracks(sums, sums.records)
-    episode = dataclasses.replace(HandPoses(1, **options)[0], delta_actions=("left_x",))
+    episode = HandPoses(1, **options)[0]
+    two = dataclasses.replace(episode, frames={**episode.frames, "wrist": episode.frames["head"]})
+    both = dataclasses.replace(CLIP, camera=("head", "wrist"))
+    with pytest.raises(ValueError, match="into the picture of one camera, got head"):
+        clip_pose_track(two, 0, episode.robot_actions[:8], both)
+    episode = dataclasses.replace(episode, delta_actions=("left_x",))
     with pytest.raises(ValueError, match=r"got changes \(left_x\)"):
         clip_pose_track(episode, 0, episode.robot_actions[:8], CLIP)
 
