@@ -29,14 +29,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Parameters, memory by part and time of a training config, before anything is loaded."""
     with _no_garbage_in_imports():
         from worldmodel.config import load_config
-        from worldmodel.estimate.cost import describe, estimate, parse_gpus
+        from worldmodel.estimate.cost import check_memory, describe, estimate, parse_gpus
         from worldmodel.estimate.run_shape import run_shape
         from worldmodel.training.runs.world_model import TrainConfig
 
     num_gpus, device = parse_gpus(arguments.gpus)
     config = load_config(TrainConfig, arguments.config, arguments.overrides)
     shape = run_shape(config, num_gpus, device, arguments.action_dim)
-    print("\n".join(describe(estimate(shape, num_gpus, device), num_gpus, device)))
+    result = estimate(shape, num_gpus, device)
+    print("\n".join(describe(result, num_gpus, device)), flush=True)
+    check_memory(result, device)
 
 
 @contextmanager

@@ -147,6 +147,17 @@ def _can_checkpoint(model: WorldModelConfig) -> bool:
     return model.mcl is None or model.mcl.mode != "jvp"
 
 
+def check_memory(result: Estimate, device: Device) -> None:
+    """Refuse a run that does not fit the device."""
+    needed = result.total_bytes / GIB + device.reserve
+    if device.memory and needed > device.memory:
+        raise ValueError(
+            f"one {device.name} has {device.memory:g} GiB, this run needs {needed:.1f}: set "
+            "fit.gradient_checkpointing=true, lower fit.micro_batch, take more GPUs with fsdp2, or adapters "
+            "(model.lora.rank); with mcl, mode first_order and a share below 1 need least"
+        )
+
+
 def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
     """The figures in words, with the formulas they come from."""
     lines = [

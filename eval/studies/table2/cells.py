@@ -75,8 +75,8 @@ class Table2Config:
     pretraining_settings: tuple[str, ...] = ()  # key=value, pretraining only
     finetuning_steps: int = 2000  # optimizer steps
     finetuning_settings: tuple[str, ...] = ()  # key=value, fine-tuning only
-    # torch.compile has no second derivatives, which the exact mode needs
-    mcl_settings: tuple[str, ...] = ("model.mcl.mode=exact", "fit.compile=false")  # of the rows with MCL
+    mcl_settings: tuple[str, ...] = ("model.mcl.mode=first_order",)  # of the rows with MCL
+    gpus: str = ""  # NxNAME as for `worldmodel estimate`: trainings that need more memory are refused
     rollout_settings: tuple[str, ...] = ("held_out.split=all", "held_out.episodes=60")  # of rollouts.py
     launch: tuple[str, ...] = ()  # what starts a training, accelerate launch ...; empty: this Python
     seeds: tuple[int, ...] = (0, 1, 2)  # of fine-tuning: order of the data, noise and new weights

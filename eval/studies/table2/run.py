@@ -11,7 +11,8 @@ wrong config or data, 143 stopped by a signal.
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from robotwin_adapters.open_dataset import open_dataset
@@ -31,11 +32,15 @@ from studies.table2.results import collect
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.index import check_episode
 from worldmodel.data.splits import SplitConfig
+from worldmodel.estimate.cost import GIB, check_memory, estimate, parse_gpus
+from worldmodel.estimate.run_shape import run_shape
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.exits import STOPPED, one_way_out
 from worldmodel.training.data import DataConfig
 from worldmodel.training.runs.world_model import TrainConfig
 from worldmodel.types import Episode
+
+ACTION_DIM = 16  # of the estimates: two arms of seven joints and their grippers; it hardly matters
 
 
 def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
@@ -108,6 +113,28 @@ def _check_division(config: Table2Config, splits: SplitConfig) -> None:
         )
 
 
+def check_memory_of(
+    settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]], gpus: str
+) -> Iterator[str]:
+    """What each training needs of the GPUs, one line each; one that does not fit is refused."""
+    num_gpus, device = parse_gpus(gpus)
+    for cell, config in settings:
+        if not isinstance(config, TrainConfig):
+            continue
+        # Fine-tuning costs what training the same model anew costs.
+        shape = run_shape(replace(config, start_from=""), num_gpus, device, ACTION_DIM)
+        found = estimate(shape, num_gpus, device)
+        try:
+            check_memory(found, device)
+        except ValueError as error:
+            raise ValueError(f"{cell.name}: {error}") from error
+        needed = found.total_bytes / GIB + device.reserve
+        yield (
+            f"memory         {cell.name}: {needed:.1f} of {device.memory:g} GiB, "
+            f"{found.step_seconds[1]:.2f} s a step on {gpus}"
+        )
+
+
 def show_plan(cells: Sequence[Cell]) -> None:
     """What would run, as shell commands."""
     for cell in cells:
@@ -144,8 +171,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = load_config(Table2Config, arguments.config, arguments.overrides)
         cells = plan(config)
-        check_files(check_settings(cells))
+        settings = check_settings(cells)
+        check_files(settings)
         print("\n".join(check_data(config, cells)), flush=True)
+        if config.gpus:
+            for line in check_memory_of(settings, config.gpus):
+                print(line, flush=True)
         if arguments.dry_run:
             show_plan(cells)
             return 0

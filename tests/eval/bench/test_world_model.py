@@ -13,4 +13,5 @@ def test_every_limit_is_measured_against_the_bare_step_of_its_kernel():
     # A second network call and a double backward cannot be cheaper than one plain step.
     assert results["mcl finite_difference"]["ratio"] > 1.2
     assert results["mcl exact"]["ratio"] > 1.2
+    assert results["mcl first_order"]["ratio"] > 1.2
     assert "| mcl exact |" in table({"tiny": results})
