@@ -29,7 +29,10 @@ class MclConfig:
     mode: Mode = "exact"  # which feature of the mechanism, and how it is trained
     variant: Variant = "infonce"  # objective; nce, fisher and denoising train the critic's score instead
     temperature: float = 0.1  # tau of InfoNCE
-    clip_norm: float = 10.0  # largest norm of one row's mechanism feature; 0 = no clipping
+    # raw: as it is, clipped. unit: scaled to unit root mean square, where features are so small that a head
+    # sees little but its own biases.
+    scale: Literal["raw", "unit"] = "raw"  # of a row's mechanism feature before the head
+    clip_norm: float = 10.0  # scale raw: largest norm of a row's feature; 0 = no clipping
     negatives: Negatives = "masked"  # keys of equal conditions: left out, positives, or negatives (all)
     tolerance: float = 0.0  # conditions count as equal when no entry differs by more than this
     through_latent: bool = False  # let gradients flow into z (an encoder) where z has a graph
@@ -88,6 +91,7 @@ class ActionMclConfig(MclConfig):
     """MCL on the action channel of a world model: which latent, which key, which clips."""
 
     mode: Mode = "first_order"  # as above; the exact gradients at a cost that large backbones can bear
+    scale: Literal["raw", "unit"] = "unit"  # as above; features of large latents are small
     # noisy: the noisy latent of each generated latent frame. history: the given clean latents, a row a clip.
     # latent_action: the action that drives the clip, as its own condition (the paper, D.5).
     latent: Latent = "noisy"  # z, by which the mechanism is differentiated

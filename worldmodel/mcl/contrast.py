@@ -33,6 +33,7 @@ from worldmodel.mcl.features import (
 from worldmodel.mcl.gathering import scale_gradient
 from worldmodel.mcl.info_nce import Contrast, logistic_nce, masked_mean
 from worldmodel.mcl.key_contrast import contrast_keys
+from worldmodel.mcl.rows import clip_rows, full_precision, is_half_precision, unit_rows
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,12 @@ class MechanisticContrast(nn.Module):
 
             base = score(z, x_hat)
             gradient = score_gradient(base, z, create_graph=False).requires_grad_()
-            feature, norm = clip_rows(self.critic.rows(gradient), self.config.clip_norm)
+            feature, norm = self._scaled(gradient)
             contrast = self._contrast(self._shown(feature, outer), rows)
             if not trains:
                 return self._output(contrast, norm, rows.valid)
             (direction,) = torch.autograd.grad(contrast.loss.sum(), gradient, retain_graph=True)
-            latent, is_half = z if self.config.through_latent else z.detach(), _is_half(z)
+            latent, is_half = z if self.config.through_latent else z.detach(), is_half_precision(z)
             along = derivative_along(
                 lambda moved: score(moved, generator(moved, u)),
                 latent,
@@ -210,8 +211,10 @@ class MechanisticContrast(nn.Module):
             if config.mode == "jvp":
                 response = directional_derivative(generator, z, u, direction)
             else:
-                response = finite_difference(generator, z, u, direction, config.step_size(_is_half(z)), x_hat)
-            feature, norm = clip_rows(self.critic.rows(response), config.clip_norm)
+                response = finite_difference(
+                    generator, z, u, direction, config.step_size(is_half_precision(z)), x_hat
+                )
+            feature, norm = self._scaled(response)
             return self._shown(feature, direction), norm
         with torch.enable_grad():
             z, x_hat = self._differentiable(generator, z, u, x_hat)
@@ -219,17 +222,22 @@ class MechanisticContrast(nn.Module):
             gradient = score_gradient(
                 self._scores(x_hat, z, u, outer), z, create_graph=config.mode != "detached"
             )
-            feature, norm = clip_rows(self.critic.rows(gradient), config.clip_norm)
+            feature, norm = self._scaled(gradient)
             if config.mode == "hessian_diag":
                 curvature = hessian_diagonal(gradient, z, config.num_probes, self._sample_dims(z), rng)
-                curvature, _ = clip_rows(self.critic.rows(curvature), config.clip_norm)
+                curvature, _ = self._scaled(curvature)
                 feature = torch.cat([feature, curvature], dim=-1)
         return self._shown(feature, outer), norm
+
+    def _scaled(self, response: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows as the head takes them, and their norms before."""
+        rows, config = self.critic.rows(response), self.config
+        return unit_rows(rows) if config.scale == "unit" else clip_rows(rows, config.clip_norm)
 
     def _scores(self, x_hat: Tensor, z: Tensor, u: Tensor, outer: Tensor | None) -> Tensor:
         """What is differentiated by z: the critic's scores, or x_hat along a direction (jacobian_vjp)."""
         # In full precision, which costs little: what is trained are differences of its gradients.
-        x_hat, z, u = (_precise(tensor) for tensor in (x_hat, z, u))
+        x_hat, z, u = (full_precision(tensor) for tensor in (x_hat, z, u))
         with torch.autocast(x_hat.device.type, enabled=False):
             return self.critic(x_hat, z, u) if outer is None else x_hat * outer
 
@@ -326,28 +334,8 @@ class MechanisticContrast(nn.Module):
             accuracy=contrast.accuracy,
             floor=contrast.floor,
             gradient_norm=masked_mean(norm.detach(), valid),
-            clipped=masked_mean(((norm > clip) & bool(clip)).float(), valid),
+            clipped=masked_mean(((norm > clip) & bool(clip and self.config.scale == "raw")).float(), valid),
         )
-
-
-def _is_half(z: Tensor) -> bool:
-    """Whether the generator computes in half precision, by its input or by autocast."""
-    return z.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(z.device.type)
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def clip_rows(
-    rows: Float[Tensor, "*s n d"], max_norm: float
-) -> tuple[Float[Tensor, "*s n d"], Float[Tensor, "*s n"]]:
-    """Rows shortened to at most `max_norm` (0 = as they are), and their norms before."""
-    # The square root has no derivative at 0, where a generator that ignores z puts its feature.
-    norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
-    if max_norm:
-        rows = rows * (max_norm / norm).clamp(max=1).unsqueeze(-1)
-    return rows, norm
 
 
 def mcl_metrics(output: MclOutput) -> dict[str, float]:

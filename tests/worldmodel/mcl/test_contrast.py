@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldmodel.mcl.config import MclConfig
-from worldmodel.mcl.contrast import MechanisticContrast, clip_rows, mcl_metrics
+from worldmodel.mcl.contrast import MechanisticContrast, mcl_metrics
 from worldmodel.mcl.critics import LatentVideoCritic, ProjectionHead, VectorCritic
 from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.rows import clip_rows, unit_rows
 
 LATENT, OUTPUT, CONDITION = 3, 5, 2
 
@@ -373,3 +374,15 @@ def test_heads_can_have_their_own_learning_rate() -> None:
 def test_impossible_settings_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MclConfig(**options)
+
+
+def test_unit_rows_say_the_same_however_small_they_are() -> None:
+    rows = torch.randn(4, 9, generator=rng())
+    unit, norm = unit_rows(1e-12 * rows)
+    torch.testing.assert_close(unit, unit_rows(rows)[0])
+    torch.testing.assert_close(unit.square().mean(-1), torch.ones(4))
+    torch.testing.assert_close(norm, 1e-12 * rows.norm(dim=-1))
+    empty = torch.zeros(1, 9, requires_grad=True)
+    unit_rows(empty)[0].mul(0).sum().backward()
+    assert empty.grad is not None
+    assert empty.grad.isfinite().all()

@@ -1,0 +1,32 @@
+"""Scale and precision of the rows that are contrasted."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def is_half_precision(z: Tensor) -> bool:
+    """Whether the generator computes in half precision, by its input or by autocast."""
+    return z.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(z.device.type)
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or in more if it has more."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def clip_rows(
+    rows: Float[Tensor, "*s n d"], max_norm: float
+) -> tuple[Float[Tensor, "*s n d"], Float[Tensor, "*s n"]]:
+    """Rows shortened to at most `max_norm` (0 = as they are), and their norms before."""
+    # The square root has no derivative at 0, where a generator that ignores z puts its feature.
+    norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
+    if max_norm:
+        rows = rows * (max_norm / norm).clamp(max=1).unsqueeze(-1)
+    return rows, norm
+
+
+def unit_rows(rows: Float[Tensor, "*s n d"]) -> tuple[Float[Tensor, "*s n d"], Float[Tensor, "*s n"]]:
+    """Rows of unit root mean square, and their norms before; rows of zeros stay so."""
+    norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
+    return rows * (rows.shape[-1] ** 0.5 / norm).unsqueeze(-1), norm
