@@ -6,10 +6,15 @@ from worldmodel.diagnostics.contexts.concept_mcc import concept_mcc
 from worldmodel.diagnostics.contexts.sliced_wasserstein import sliced_wasserstein
 from worldmodel.diagnostics.identifiability.ica import IcaAligner
 from worldmodel.diagnostics.identifiability.mcc import mcc
+from worldmodel.diagnostics.identifiability.multi_view import multi_view_laws, recover_views
 from worldmodel.diagnostics.identifiability.near_identifiability import NearIdentifiability
 from worldmodel.diagnostics.identifiability.near_isometry import bi_lipschitz
+from worldmodel.diagnostics.identifiability.temporal_diversity import simulate_temporal, temporal_recovery
+from worldmodel.diagnostics.mechanisms.capacity_gap import capacity_gap
+from worldmodel.diagnostics.mechanisms.contrast_premises import contrast_premises
 from worldmodel.diagnostics.mechanisms.higher_order import type_h
 from worldmodel.diagnostics.mechanisms.jacobians import jacobian_blocks, local_diffeomorphism
+from worldmodel.diagnostics.mechanisms.latent_diversity import latent_diversity
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import mechanism_diversity
 from worldmodel.diagnostics.mechanisms.mechanistic import (
     compositional_contrast,
@@ -41,11 +46,13 @@ __all__ = [
     "action_channel",
     "beta_vae_score",
     "bi_lipschitz",
+    "capacity_gap",
     "check_alignment",
     "compositional_contrast",
     "compositional_contrast_loss",
     "concept_directions",
     "concept_mcc",
+    "contrast_premises",
     "dci",
     "factor_vae_score",
     "gaussian_total_correlation",
@@ -53,17 +60,22 @@ __all__ = [
     "irreducible_components",
     "irs",
     "jacobian_blocks",
+    "latent_diversity",
     "local_diffeomorphism",
     "mcc",
     "mechanism_diversity",
     "mechanistic_report",
     "mig",
     "modularity",
+    "multi_view_laws",
+    "recover_views",
     "sap",
+    "simulate_temporal",
     "sliced_wasserstein",
     "sparse_volume_loss",
     "sparsity_gap",
     "support_graph",
+    "temporal_recovery",
     "type_d",
     "type_h",
     "type_m",

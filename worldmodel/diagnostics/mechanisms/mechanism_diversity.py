@@ -38,6 +38,7 @@ class MechanismDiversity:
     ]  # of the contrasts, each coordinate of V scaled to unit root mean square
     largest_contrast: float  # largest |V(z, u_n) - V(z, u_0)| before scaling
     limits: tuple[Limit, ...]  # what stands in the way; empty when nothing does
+    assumption: str = "Assumption 2"  # which of the two the contrasts are those of
 
     @property
     def full_rank(self) -> Bool[Tensor, " n"]:
@@ -60,7 +61,7 @@ class MechanismDiversity:
     def verdict(self) -> str:
         """One sentence for a report."""
         share, points = self.full_rank.double().mean().item(), len(self.rank)
-        head = f"Assumption 2 holds at {share:.0%} of {points} points"
+        head = f"{self.assumption} holds at {share:.0%} of {points} points"
         needed = f"rank {self.rank.min().item()} to {self.rank.max().item()} of {2 * self.latent_dim}"
         why = f"; limited by: {', '.join(self.limits)}" if self.limits else ""
         return f"{head} ({needed}, {self.num_conditions} conditions){why}"
@@ -131,12 +132,7 @@ def mechanism_diversity(
     shape = generator_shape(generator, z, conditions)
     vectors = mechanism_vectors(generator, z, conditions, chunk_size=chunk_size)
     contrasts = vectors[:, 1:] - vectors[:, :1]
-    scale = contrasts.square().mean((0, 1)).sqrt()
-    # Rounding in third derivatives is far below this; a coordinate that small carries no diversity.
-    carries = scale > 1e-10
-    scaled = torch.where(carries, contrasts / scale.where(carries, torch.ones_like(scale)), 0)
-    singular = torch.linalg.svdvals(scaled)
-    rank = (singular > relative_tolerance * singular[:, :1].clamp(min=1e-300)).sum(1)
+    rank, singular = contrast_rank(contrasts, relative_tolerance)
     needed, available = 2 * z.shape[1], len(conditions) - 1
     limits: list[Limit] = [] if shape == "curved" else [shape]
     if available < needed:
@@ -147,6 +143,18 @@ def mechanism_diversity(
         warnings.warn(f"{shape} (linear h, or ReLU and the like): V is 0 almost everywhere", stacklevel=2)
     largest = contrasts.abs().max().item()
     return MechanismDiversity(z.shape[1], len(conditions), rank, singular, largest, tuple(limits))
+
+
+def contrast_rank(
+    contrasts: Float[Tensor, "n k twice_d"], relative_tolerance: float
+) -> tuple[Int[Tensor, " n"], Float[Tensor, "n r"]]:
+    """Rank and singular values of contrasts, each coordinate scaled to unit root mean square."""
+    scale = contrasts.square().mean((0, 1)).sqrt()
+    # Rounding in third derivatives is far below this; a coordinate that small carries no diversity.
+    carries = scale > 1e-10
+    scaled = torch.where(carries, contrasts / scale.where(carries, torch.ones_like(scale)), 0)
+    singular = torch.linalg.svdvals(scaled)
+    return (singular > relative_tolerance * singular[:, :1].clamp(min=1e-300)).sum(1), singular
 
 
 def generator_shape(

@@ -1,0 +1,95 @@
+"""Proposition 3 on finite spaces: three views of a hidden state identify it, two do not.
+
+A view is p(x | z, u_n): a matrix whose columns are laws of x, one for each state z. The generator need not be
+invertible: several states may give the same x. From the joint law of three views that are independent given
+the state, an eigenvalue problem gives the columns back, up to the order of the states. Axes: x values of a
+view, k states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RecoveredViews:
+    """The laws of the last view for each state, and the weights of the states."""
+
+    columns: Float[Tensor, "x k"]
+    weights: Float[Tensor, " k"]
+
+
+def joint_law(views: Sequence[Float[Tensor, "x k"]], weights: Float[Tensor, " k"]) -> Float[Tensor, "..."]:
+    """p(x_0, x_1, ...) of views that are independent given the state."""
+    letters = "abcdef"[: len(views)]
+    terms = ",".join(f"{letter}z" for letter in letters)
+    return torch.einsum(f"z,{terms}->{letters}", weights, *views)
+
+
+def recover_views(joint: Float[Tensor, "x y w"], num_states: int) -> RecoveredViews:
+    """The columns p(x_2 | z) from p(x_0, x_1, x_2): eigenvectors of one matrix, eigenvalues of another.
+
+    The matrices of the last two views given a value of the second, seen through the first, have common
+    eigenvectors: the laws of the last view. Their eigenvalues p(x_1 | z) tell the states apart.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import multi_view_laws, recover_views
+        >>> views = multi_view_laws(num_views=3, num_values=4, num_states=3, seed=0)
+        >>> weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+        >>> found = recover_views(joint_law(views, weights), num_states=3)
+        >>> column_error(found.columns, views[2]) < 1e-8
+        True
+
+    References:
+        "Factored Generative Models through Mechanism Diversity", Proposition 3.
+    """
+    joint = joint.double()
+    last_first = joint.sum(1).T  # p(x_2, x_0)
+    left, singular, right = torch.linalg.svd(last_first)
+    if singular[num_states - 1] < 1e-10 * singular[0]:
+        raise ValueError(f"the views tell fewer than {num_states} states apart: they are not injective")
+    left, right = left[:, :num_states], right[:num_states].T
+    inverse = torch.linalg.inv(left.T @ last_first @ right)
+    # A random mixture of the values of x_1 has distinct eigenvalues where any value has.
+    mix = torch.rand(joint.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mixed = torch.einsum("ayc,y->ca", joint, mix)
+    _, vectors = torch.linalg.eig(left.T @ mixed @ right @ inverse)
+    columns = (left.to(vectors.dtype) @ vectors).real
+    columns = columns / columns.sum(0)
+    weights = torch.linalg.lstsq(columns, joint.sum((0, 1))[:, None]).solution[:, 0]
+    return RecoveredViews(columns, weights)
+
+
+def equivalent_for_two(
+    views: Sequence[Float[Tensor, "x k"]], weights: Float[Tensor, " k"], share: float = 0.1
+) -> tuple[list[Float[Tensor, "x k"]], Float[Tensor, " k"]]:
+    """Another model with the same law of the first two views: what two views cannot rule out.
+
+    The first state's law in one view takes a share of the second's, and the other view makes up for it.
+    """
+    mix = torch.eye(len(weights), dtype=torch.float64)
+    mix[0, 0], mix[1, 0] = 1 - share, share
+    # p(x_0, x_1) = A diag(w) B^T = (A M) (M^-1 diag(w) B^T): any M that keeps both sides laws.
+    other = torch.linalg.solve(mix, torch.diag(weights) @ views[1].T)
+    new_weights = other.sum(1)
+    return [views[0] @ mix, (other / new_weights[:, None]).T, *views[2:]], new_weights
+
+
+def column_error(found: Float[Tensor, "x k"], true: Float[Tensor, "x k"]) -> float:
+    """Largest difference of two sets of laws, at the best order of the states."""
+    orders = permutations(range(true.shape[1]))
+    return min((found[:, list(order)] - true).abs().max().item() for order in orders)
+
+
+def multi_view_laws(
+    num_views: int, num_values: int, num_states: int, seed: int
+) -> list[Float[Tensor, "x k"]]:
+    """Random views with laws that overlap: no value of x tells its state for sure."""
+    source = torch.Generator().manual_seed(seed)
+    draws = torch.rand(num_views, num_values, num_states, generator=source, dtype=torch.float64) + 0.05
+    return list(draws / draws.sum(1, keepdim=True))
