@@ -1,6 +1,7 @@
 """Fill the latent cache of a training config, with several processes:
 
 python training/encode_latents.py CONFIG.yaml --processes 8 key=value ...
+python training/encode_latents.py CONFIG.yaml --processes 8 --part 0/4       on the first of four machines
 
 It takes the config of train_world_model.py and reads its `data` and `model.vae`. Episodes that are in the
 cache already are only checked, so it can be stopped and started again; training encodes what is missing.
@@ -34,30 +35,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--processes", type=int, default=1, help="encoders at a time; on GPUs they take turns"
     )
+    parser.add_argument(
+        "--part", default="0/1", metavar="I/N", help="every N-th episode from the I-th on, counted from 0"
+    )
     arguments = parser.parse_intermixed_args(argv)
     config = load_config(TrainConfig, arguments.config, arguments.overrides)
     if not config.data.latents or not config.model.vae:
         raise ValueError("data.latents (the cache folder) and model.vae must be set")
-    built = encode_all(config, arguments.processes)
+    built = encode_all(config, arguments.processes, parse_part(arguments.part))
     print(f"{config.data.latents}: {built} episodes encoded now")
     return 0
 
 
-def encode_all(config: TrainConfig, num_processes: int) -> int:
+def parse_part(text: str) -> slice:
+    """'1/4' -> every fourth episode from the second on."""
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit()) or int(number) >= int(count):
+        raise ValueError(f"--part is I/N with I from 0 to N - 1, for example 0/4; got {text!r}")
+    return slice(int(number), None, int(count))
+
+
+def encode_all(config: TrainConfig, num_processes: int, part: slice = slice(None)) -> int:
     """Encode with this many processes; how many episodes were not in the cache yet."""
-    num_episodes = len(open_index(config.data).records)
+    numbers = range(len(open_index(config.data).records))[part]
     if num_processes == 1:
         vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
         index, with_poses = open_index(config.data), config.model.draws_poses
-        return cache_latents(config.data, index, vae, with_poses=with_poses, with_progress=True).built
+        return cache_latents(
+            config.data, index, vae, part=part, with_poses=with_poses, with_progress=True
+        ).built
     context = multiprocessing.get_context("spawn")
     devices = context.SimpleQueue()
     num_gpus = torch.cuda.device_count()
     for rank in range(num_processes):
         devices.put(f"cuda:{rank % num_gpus}" if num_gpus else "cpu")
     with context.Pool(num_processes, _open_worker, (config, devices)) as pool:
-        encoded = pool.imap_unordered(_encode_episode, range(num_episodes))
-        return sum(tqdm(encoded, total=num_episodes, desc="episodes"))
+        encoded = pool.imap_unordered(_encode_episode, numbers)
+        return sum(tqdm(encoded, total=len(numbers), desc="episodes"))
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,9 @@ def test_slots_are_shared_without_gaps_and_refused_otherwise() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/accelerate").glob("*.yaml")), ids=lambda p: p.name)
 def test_launch_files_say_what_their_name_says(path: Path) -> None:
     content = yaml.safe_load(path.read_text())
-    assert content["num_processes"] == int(path.name[0])
+    *machines, gpus = path.name.partition("xh100")[0].split("x")
+    assert content["num_machines"] == int(machines[0] if machines else 1)
+    assert content["num_processes"] == content["num_machines"] * int(gpus)
     assert content["mixed_precision"] == "bf16"
     expected = {"ddp": "MULTI_GPU", "fsdp2": "FSDP"}.get(path.stem.partition("_")[2], "NO")
     assert content["distributed_type"] == expected
