@@ -1,13 +1,16 @@
 """Any dataset under the names that a mapping gives, with what can be told of its actions and its clock."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
 from robotwin_adapters.mapping import DataMapping, chosen_deltas, relabeled
 from robotwin_adapters.resample import resampled
+from robotwin_adapters.storage import tree_stamp
 from worldmodel.data.action_deltas import EXAMINED_EPISODES, describe_deltas, find_deltas
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
@@ -20,6 +23,8 @@ class LabeledDataset:
 
     inner: EpisodeSource
     mapping: DataMapping = field(default_factory=DataMapping)
+    place: str = ""  # of its files; empty: not known
+    settings: str = ""  # how they are read, in words, for the stamp
     _deltas: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = field(default_factory=dict, repr=False)
 
     @property
@@ -31,6 +36,16 @@ class LabeledDataset:
     def format(self) -> str:
         """The file format in words."""
         return getattr(self.inner, "format", type(self.inner).__name__.removesuffix("Dataset"))
+
+    @property
+    def stamp(self) -> str:
+        """Changes when the files or the way they are read change; empty: not known."""
+        if not self.place:
+            return ""
+        read_as = (
+            f"{tree_stamp(Path(self.place))} {Path(self.place).resolve()} {self.settings} {self.mapping}"
+        )
+        return hashlib.sha256(read_as.encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.inner)

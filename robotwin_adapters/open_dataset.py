@@ -1,5 +1,6 @@
 """Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,6 +60,12 @@ class JoinedDatasets:
     sources: tuple[EpisodeSource, ...]
     places: tuple[str, ...]  # one per source, relative to the opened folder; "" keeps the uids as they are
 
+    @property
+    def stamp(self) -> str:
+        """Changes when the files or the way they are read change; empty: not known."""
+        stamps = [getattr(source, "stamp", "") for source in self.sources]
+        return "" if not all(stamps) else hashlib.sha256(f"{self.places} {stamps}".encode()).hexdigest()
+
     def __len__(self) -> int:
         return sum(len(source) for source in self.sources)
 
@@ -98,7 +105,8 @@ def open_dataset(
         path: a folder of any supported format, a tree of such folders, a .zip or an .hdf5 file.
         camera: keep this camera only; None keeps all, the overview camera first.
         mapping: YAML of DataMapping: which keys are actions, states and cameras, and their names.
-        verify: decode each video once per process, so that a broken one is found when its episode is opened.
+        verify: decode each video once (`verified.py`), so that a broken one is found when its episode is
+            opened; False leaves that to `index_episodes`, which does it for the cameras in use, all at once.
         action_space: joint_commands, pose_commands or measured_poses; "" takes joint_commands of RoboTwin
             files, and of others what they hold.
         static_tolerance: RoboTwin only: leave out frames that repeat the one before, up to this mean
@@ -135,7 +143,7 @@ def describe_format(source: EpisodeSource) -> str:
     """The file format in words."""
     if isinstance(source, JoinedDatasets):
         return ", ".join(dict.fromkeys(describe_format(part) for part in source.sources))
-    return getattr(source, "format", "RoboTwin" if isinstance(source, RobotwinDataset) else "unknown")
+    return getattr(source, "format", "unknown")
 
 
 def action_space_for(normalizer: ActionNormalizer) -> str:
@@ -156,7 +164,7 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
             f"{path}: asked for {describe_action_space(options.action_space)}, but "
             f"{_stated(source.action_space)}; only RoboTwin files hold several kinds of actions"
         )
-    return LabeledDataset(source, read_mapping(path, options.mapping) or DataMapping())
+    return _labeled(source, path, options)
 
 
 def _foreign(path: Path, options: _Options) -> ForeignDataset | None:
@@ -204,5 +212,10 @@ def _robotwin(path: Path, options: _Options) -> EpisodeSource:
         action_space=options.action_space,
         static_tolerance=options.static_tolerance,
     )
-    mapping = read_mapping(path, options.mapping)
-    return source if mapping is None else LabeledDataset(source, mapping)
+    return _labeled(source, path, options)
+
+
+def _labeled(source: EpisodeSource, path: Path, options: _Options) -> LabeledDataset:
+    mapping = read_mapping(path, options.mapping) or DataMapping()
+    read_as = (options.camera, options.action_space, options.static_tolerance)
+    return LabeledDataset(source, mapping, str(path), f"{type(source).__name__} {read_as}")

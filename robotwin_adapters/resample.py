@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from worldmodel.data.verified import Checkable
 from worldmodel.types import Episode, FrameReader
 
 MAX_GROWTH = 10  # frames of the even recording for each recorded one; more is a broken clock
@@ -33,6 +34,11 @@ class ChosenFrames:
     def path(self) -> str:
         """The file, where the frames have one."""
         return getattr(self.inner, "path", "")
+
+    def check(self, *, again: bool = False) -> None:
+        """See whether the frames are sound."""
+        if isinstance(self.inner, Checkable):
+            self.inner.check(again=again)
 
     def __len__(self) -> int:
         return len(self.positions)

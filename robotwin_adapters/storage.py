@@ -4,6 +4,7 @@ Archives are never unpacked: a member is read into memory when asked for. Names 
 links, encryption, unusual compressors and sizes that make no sense are refused before anything is read.
 """
 
+import hashlib
 import io
 import os
 import stat
@@ -110,6 +111,18 @@ def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
                 f"{root}: more than {MAX_MEMBERS} files below it (at {folder}); name the dataset's folder"
             )
         yield Path(folder), folders, regular
+
+
+def tree_stamp(root: Path) -> str:
+    """Changes when a file below is added, removed or changed: by names, sizes and times."""
+    digest = hashlib.sha256()
+    if root.is_file():
+        digest.update(f"{_stamp(os.stat(root))}".encode())
+    for folder, _, files in walk_tree(root):
+        place = folder.relative_to(root).as_posix()
+        for name in files:
+            digest.update(f"{place}/{name} {_stamp(os.stat(folder / name))}\n".encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,12 @@
+import os
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+
+# Before anything is imported: tests neither use nor leave anything in the user's cache folder.
+os.environ["WORLDMODEL_CACHE"] = tempfile.mkdtemp(prefix="worldmodel_cache_")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from worldmodel.data.video import write_video
 from worldmodel.exits import one_way_out
 from worldmodel.types import Episode
 
-PLAIN, HDF5, MP4, LATENTS = "plain h5py + OpenCV", "HDF5 + JPEG", "mp4 by decord", "cached latents"
+PLAIN, HDF5, MP4, LATENTS = "plain h5py + OpenCV", "HDF5 + JPEG", "mp4 by PyAV", "cached latents"
 ALL_TRAIN = SplitConfig(val=0.0, test=0.0)
 
 

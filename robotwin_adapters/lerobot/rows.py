@@ -15,6 +15,7 @@ from PIL import Image
 
 from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
 from worldmodel.checked import check_regular
+from worldmodel.data.verified import ensure_sound
 
 ACTION, STATE = "action", "observation.state"
 UNEVEN = 0.02  # of a frame, between two timestamps
@@ -34,6 +35,11 @@ class ParquetImages:
     def __len__(self) -> int:
         return self.length
 
+    def check(self, *, again: bool = False) -> None:
+        """Decode all images, unless this content is known to be sound; a broken one is a ValueError."""
+        part = f"{self.column} of episode {self.episode_index}"
+        ensure_sound(self.path, part, lambda: [self.read([i]) for i in range(self.length)], again=again)
+
     def read(self, indices: Sequence[int]) -> UInt8[np.ndarray, "n H W 3"]:
         """The RGB frames at these positions, in this order; repeats are allowed."""
         images = _encoded(self.path, os.stat(self.path).st_mtime_ns, self.column, self.episode_index)
@@ -52,8 +58,8 @@ def open_images(path: Path, column: str, row: EpisodeRow, verify: bool) -> Parqu
         raise ValueError(f"{path}: {len(images)} images in {column!r}, expected {row.length}")
     height, width, _ = _decode(f"{path}: {column!r} frame 0", images[0]).shape
     reader = ParquetImages(str(path), column, row.index, row.length, (height, width))
-    for index in range(row.length if verify else 0):
-        reader.read([index])
+    if verify:
+        reader.check()
     return reader
 
 

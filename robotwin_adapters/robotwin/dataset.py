@@ -103,6 +103,8 @@ class RobotwinDataset:
         path = self._path.resolve()
         return path.stem if path.is_file() else path.name
 
+    format = "RoboTwin"
+
     def __len__(self) -> int:
         return len(self._files)
 

@@ -19,7 +19,7 @@ from worldmodel.data.pose_tracks import clip_pose_track
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.types import Clip, ClipBatch, Episode, EpisodeSource, PoseTrack
 
-MAX_OPEN_EPISODES = 8  # per process; an open episode holds a file handle and its small arrays
+MAX_OPEN_EPISODES = 64  # per process; an open episode holds a file handle and its small arrays
 
 
 class ClipDataset(Dataset[Clip]):

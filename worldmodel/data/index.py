@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -11,80 +10,15 @@ from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import CameraChoice, choose_camera, find_views
 from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions
-from worldmodel.data.normalize import ActionNormalizer, ActionStats, ActionStatsBuilder
-from worldmodel.data.splits import Split, SplitConfig, check_listed, split_of
+from worldmodel.data.index_cache import index_key, keep_index, kept_index
+from worldmodel.data.index_types import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
+from worldmodel.data.normalize import ActionStatsBuilder
+from worldmodel.data.splits import SplitConfig, check_listed, split_of
 from worldmodel.data.trained_on import actions_hash
-from worldmodel.types import Episode, EpisodeSource
+from worldmodel.data.verified import Verify, check_frames
+from worldmodel.types import Episode, EpisodeSource, FrameReader
 
-OnBad = Literal["stop", "skip"]  # an episode that cannot be read ends the run, or is listed and left out
-
-
-@dataclass(frozen=True)
-class EpisodeRecord:
-    """All that is remembered of an episode; its arrays stay on disk."""
-
-    source: int  # position of its dataset in the list of sources
-    episode: int  # position inside that dataset
-    uid: str
-    file: str
-    embodiment: str
-    starts: range  # first recorded frame of each clip
-    split: Split
-    fps: float  # frames per second of the recording
-    camera: str  # name of the camera that clips show
-    size: tuple[int, int]  # height and width of its (first) pictures in the recording, pixels
-    actions: str = ""  # hash of its actions
-    task: str = ""
-
-
-@dataclass(frozen=True)
-class BadEpisode:
-    """An episode that was left out, and why."""
-
-    where: str  # the file, or dataset[position] when not even that is known
-    reason: str
-
-
-@dataclass(frozen=True)
-class EpisodeIndex:
-    """The readable episodes of all sources, in order."""
-
-    sources: tuple[EpisodeSource, ...]
-    config: ClipConfig
-    records: tuple[EpisodeRecord, ...]
-    stats: Mapping[str, ActionStats]  # per embodiment, of the training split
-    skipped: tuple[BadEpisode, ...]
-    too_short: Mapping[str, int]  # frames of each good episode that is shorter than one clip, by file
-    cameras: Mapping[CameraChoice, int] = field(default_factory=dict)  # in how many episodes each was chosen
-
-    def of(self, split: Split) -> tuple[EpisodeRecord, ...]:
-        """The episodes of one split."""
-        return tuple(record for record in self.records if record.split == split)
-
-    def normalizer(self, width: int | None = None) -> ActionNormalizer:
-        """A normalizer fitted to the training split, embodiments sorted by name."""
-        if not self.stats:
-            raise ValueError(f"no training episodes to take action statistics from; {self.summary()}")
-        return ActionNormalizer(self.stats, width)
-
-    def open(self, record: EpisodeRecord) -> Episode:
-        """Open an episode of the index again."""
-        return self.sources[record.source][record.episode]
-
-    def summary(self) -> str:
-        """One line of counts."""
-        splits = ", ".join(
-            f"{split} {sum(len(r.starts) for r in self.of(split))} clips of {len(self.of(split))} episodes"
-            for split in ("train", "val", "test")
-        )
-        return f"{splits}; {len(self.skipped)} unreadable, {len(self.too_short)} shorter than a clip"
-
-    def camera_summary(self) -> str:
-        """One line: which camera is used, and why."""
-        lines = [f"camera {choice.name} ({choice.reason})" for choice in self.cameras]
-        if len(lines) > 1:
-            lines = [f"{line} in {n} episodes" for line, n in zip(lines, self.cameras.values(), strict=True)]
-        return "; ".join(lines)
+__all__ = ["BadEpisode", "EpisodeIndex", "EpisodeRecord", "OnBad", "check_episode", "index_episodes"]
 
 
 def index_episodes(
@@ -94,39 +28,100 @@ def index_episodes(
     on_bad: OnBad = "stop",
     decode_all: bool = False,  # also decode every frame, so that unreadable pictures are found now
     uids_must_exist: bool = True,  # refuse splits that list episodes which no source has
+    verify: Verify = "never",  # decode the chosen videos: once for each content, or always
 ) -> EpisodeIndex:
-    """Open every episode once and note what training needs to know about it."""
+    """Open every episode once and note what training needs to know; the second time, open none."""
     config, splits = config or ClipConfig(), splits or SplitConfig()
-    records: list[EpisodeRecord] = []
-    skipped: list[BadEpisode] = []
-    too_short: dict[str, int] = {}
-    builders: dict[str, ActionStatsBuilder] = {}
-    cameras: Counter[CameraChoice] = Counter()
-    uids: set[str] = set()
-    for source_number, source in enumerate(sources):
-        for number in range(len(source)):
-            try:
-                episode = source[number]
-                uids.add(episode.uid)
-                check_episode(episode, config, decode_all)
-                record = _record(episode, source_number, number, config, splits)
-                if record.starts and record.split == "train":
-                    _add_actions(builders, episode, config)
-            except (ValueError, OSError) as error:
-                if on_bad == "stop":
-                    raise ValueError(str(error)) from error
-                skipped.append(BadEpisode(f"{source.name}[{number}]", str(error)))
-                continue
-            if record.starts:
-                records.append(record)
-                cameras[choose_camera(episode, config.camera)] += 1
-            else:
-                too_short[record.file] = episode.num_frames
+    key = None if decode_all else index_key(sources, config, splits, verify)
+    index = kept_index(key, sources, config)
+    if index is None:
+        index = _pass(sources, config, splits, on_bad, decode_all, verify)
+        keep_index(key, index)
     # An episode that cannot be opened has no name: it may be one of those listed.
-    if uids_must_exist and not skipped:
-        check_listed(splits, uids)
-    stats = {name: builders[name].stats() for name in sorted(builders)}
-    return EpisodeIndex(tuple(sources), config, tuple(records), stats, tuple(skipped), too_short, cameras)
+    if uids_must_exist and not index.skipped:
+        check_listed(splits, index.uids)
+    return index
+
+
+def _pass(
+    sources: Sequence[EpisodeSource],
+    config: ClipConfig,
+    splits: SplitConfig,
+    on_bad: OnBad,
+    decode_all: bool,
+    verify: Verify,
+) -> EpisodeIndex:
+    """Open all episodes, then check their videos at once; where some are broken, again without those."""
+    found = _Found(config, splits, on_bad, decode_all)
+    found.look_at(sources, {})
+    broken = check_frames(found.readers, verify)
+    if broken:
+        reasons = {found.places[number]: reason for number, reason in broken.items()}
+        if on_bad == "stop":
+            raise ValueError(next(iter(reasons.values())))
+        found = _Found(config, splits, on_bad, decode_all)
+        found.look_at(sources, reasons)
+    return found.index(sources)
+
+
+@dataclass
+class _Found:
+    """What one pass over the episodes has found so far."""
+
+    config: ClipConfig
+    splits: SplitConfig
+    on_bad: OnBad
+    decode_all: bool
+    records: list[EpisodeRecord] = field(default_factory=list)
+    readers: list[FrameReader] = field(default_factory=list)  # of the chosen cameras of every episode
+    places: list[tuple[int, int]] = field(default_factory=list)  # (source, episode) of each reader
+    skipped: list[BadEpisode] = field(default_factory=list)
+    too_short: dict[str, int] = field(default_factory=dict)
+    builders: dict[str, ActionStatsBuilder] = field(default_factory=dict)
+    cameras: Counter[CameraChoice] = field(default_factory=Counter)
+    uids: set[str] = field(default_factory=set)
+
+    def look_at(self, sources: Sequence[EpisodeSource], broken: Mapping[tuple[int, int], str]) -> None:
+        """Open every episode but the broken ones."""
+        for source_number, source in enumerate(sources):
+            for number in range(len(source)):
+                try:
+                    if reason := broken.get((source_number, number)):
+                        raise ValueError(reason)
+                    self._add(source[number], source_number, number)
+                except (ValueError, OSError) as error:
+                    if self.on_bad == "stop":
+                        raise ValueError(str(error)) from error
+                    self.skipped.append(BadEpisode(f"{source.name}[{number}]", str(error)))
+
+    def _add(self, episode: Episode, source: int, number: int) -> None:
+        self.uids.add(episode.uid)
+        check_episode(episode, self.config, self.decode_all)
+        record = _record(episode, source, number, self.config, self.splits)
+        if record.starts and record.split == "train":
+            _add_actions(self.builders, episode, self.config)
+        for reader in find_views(episode, self.config.camera):
+            self.readers.append(reader)
+            self.places.append((source, number))
+        if record.starts:
+            self.records.append(record)
+            self.cameras[choose_camera(episode, self.config.camera)] += 1
+        else:
+            self.too_short[record.file] = episode.num_frames
+
+    def index(self, sources: Sequence[EpisodeSource]) -> EpisodeIndex:
+        """All of it, with the statistics."""
+        stats = {name: self.builders[name].stats() for name in sorted(self.builders)}
+        return EpisodeIndex(
+            tuple(sources),
+            self.config,
+            tuple(self.records),
+            stats,
+            tuple(self.skipped),
+            self.too_short,
+            self.cameras,
+            frozenset(self.uids),
+        )
 
 
 def _add_actions(builders: dict[str, ActionStatsBuilder], episode: Episode, config: ClipConfig) -> None:

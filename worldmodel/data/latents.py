@@ -130,11 +130,21 @@ class LatentCache:
         return LatentTable(builder.paths, builder.built, builder.repaired, tuple(builder.skipped))
 
     def shard_path(self, episode: Episode, record: EpisodeRecord, config: ClipConfig) -> Path:
-        """The file that holds, or will hold, this episode's latents."""
+        """The file that holds, or will hold, this episode's latents, whatever the episode is called."""
+        described = self._described(episode, record, config)
+        path = self._path(described)
+        # Older versions had the name in the key, and lost an episode that was opened from elsewhere.
+        former = self._path({**described, "uid": episode.uid})
+        return former if former.exists() and not path.exists() else path
+
+    def _path(self, described: Mapping[str, Any]) -> Path:
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        return self.folder / key[:2] / f"{key}.safetensors"
+
+    def _described(self, episode: Episode, record: EpisodeRecord, config: ClipConfig) -> dict[str, Any]:
         described = {
             "version": CUT_VERSION,
             "content": content_hash(episode, config.camera),
-            "uid": episode.uid,
             "vae": self.vae_id,
             "dtype": self.dtype,
             "starts": list(record.starts),
@@ -146,8 +156,7 @@ class LatentCache:
             described["layout"] = config.layout
         if self.with_poses:
             described["pose_track"] = POSE_VERSION
-        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-        return self.folder / key[:2] / f"{key}.safetensors"
+        return described
 
 
 class _Builder:

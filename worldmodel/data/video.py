@@ -1,40 +1,35 @@
-"""Video files as frame readers (decord where it can, PyAV elsewhere), and a writer.
+"""Video files as frame readers by PyAV, and a writer.
 
-decord hides broken bitstreams (it shows a neighboring picture and says nothing), so the frames of an
-episode are decoded once per process by PyAV with errors on, before decord gives random access to them.
-Videos we write end in a box with the SHA-256 of all before it: players skip it, we need not decode then.
+The decoder stops at errors that it would otherwise paint over. `VideoFrames.check` decodes all frames once;
+what passed is remembered by content (`verified.py`). Videos we write end in a box with the SHA-256 of all
+before it: players skip it, we need not decode then. A few files stay open in each thread (`_Decoders`).
 """
 
 import contextlib
 import hashlib
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+from av.video.reformatter import VideoReformatter
 from jaxtyping import Int64, UInt8
 
 from worldmodel.checked import is_regular
+from worldmodel.data.verified import ensure_sound
 from worldmodel.files import atomic_file
 
-try:
-    import decord
-except ImportError:  # no wheel for macOS and for some Pythons
-    decord = None
-else:
-    decord.logging.set_level(decord.logging.QUIET)
-
-# Where decord's frames equal PyAV's to the last bit; it cannot decode AV1 and rounds 10-bit differently.
-DECORD_CODECS = ("h264", "hevc", "mpeg4")
-DECORD_PIXELS = ("yuv420p", "yuvj420p")
 MAX_PIXELS = 1 << 26  # of one frame; a broken header can ask for far more
 # size (4 bytes), type, our id (16 bytes), digest (32 bytes): a user box of the MP4 format
 SEAL_HEAD = (56).to_bytes(4, "big") + b"uuid" + b"worldmodelsha256"
+MAX_OPEN_FILES = 16  # in each thread; a decoder of 640x480 holds a few megabytes
 STRICT = {"err_detect": "explode"}  # the decoder stops at errors it would otherwise paint over
 
 
@@ -45,21 +40,24 @@ class VideoTable:
     pts: Int64[np.ndarray, " t"]  # presentation times in ticks, ascending
     fps: float  # from the spacing of the frames
     size: tuple[int, int]  # (height, width) in pixels
-    by_decord: bool
 
 
 @dataclass(frozen=True)
 class VideoFrames:
-    """Frames [offset, offset + length) of a video file; no file stays open, so it pickles and forks."""
+    """Frames [offset, offset + length) of a video file; holds no open file, so it pickles and forks."""
 
     path: str
     offset: int
     length: int
     size: tuple[int, int]  # (height, width) in pixels
-    by_decord: bool
 
     def __len__(self) -> int:
         return self.length
+
+    def check(self, *, again: bool = False) -> None:
+        """Decode all frames, unless this content is known to be sound; a broken one is a ValueError."""
+        part = f"frames {self.offset}+{self.length}"
+        ensure_sound(self.path, part, partial(_verify, self.path, self.offset, self.length), again=again)
 
     def read(self, indices: Sequence[int]) -> UInt8[np.ndarray, "n H W 3"]:
         """The RGB frames at these positions, in this order; repeats are allowed."""
@@ -69,7 +67,7 @@ class VideoFrames:
         if wanted.min() < 0 or wanted.max() >= self.length:
             raise ValueError(f"{self.path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
         unique, inverse = np.unique(wanted + self.offset, return_inverse=True)
-        frames = (_read_decord if self.by_decord else _read_pyav)(self.path, unique)
+        frames = _decoders().read(self.path, unique)
         if frames.shape != (unique.size, *self.size, 3):
             raise ValueError(
                 f"{self.path}: decoded to {frames.shape}, expected {(unique.size, *self.size, 3)}"
@@ -83,20 +81,17 @@ def open_video(
     offset: int = 0,
     length: int | None = None,
     verify: bool = True,
-    backend: str = "auto",
 ) -> VideoFrames:
-    """Frames of a video file or of a part of it; `verify` decodes them once per process to find errors."""
+    """Frames of a video file or of a part of it; `verify` decodes them once to find errors."""
     table = probe_video(path)
     total = len(table.pts)
     length = total - offset if length is None else length
     if offset < 0 or length < 1 or offset + length > total:
         raise ValueError(f"{path}: frames {offset}..{offset + length - 1} expected, the file has {total}")
-    if backend not in ("auto", "decord", "pyav"):
-        raise ValueError(f"a video backend is auto, decord or pyav, got {backend!r}")
-    if verify and not _is_sealed(str(path), _stamp(path)):
-        _verify(str(path), _stamp(path), offset, length)
-    by_decord = table.by_decord if backend == "auto" else backend == "decord"
-    return VideoFrames(str(path), offset, length, table.size, by_decord)
+    frames = VideoFrames(str(path), offset, length, table.size)
+    if verify:
+        frames.check()
+    return frames
 
 
 def probe_video(path: str | Path) -> VideoTable:
@@ -177,7 +172,7 @@ def _open_stream(path: str) -> Iterator[tuple[Any, Any]]:
         raise ValueError(f"{path}: cannot be read as a video ({error})") from error
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)
 def _probe(path: str, stamp: tuple[int, int]) -> VideoTable:
     with _open_stream(path) as (container, stream):
         context, declared = stream.codec_context, stream.frames
@@ -185,7 +180,6 @@ def _probe(path: str, stamp: tuple[int, int]) -> VideoTable:
         if not (0 < size[0] * size[1] <= MAX_PIXELS):
             raise ValueError(f"{path}: frame size {size[0]}x{size[1]} is not usable")
         times = [packet.pts for packet in container.demux(stream) if packet.size]
-        by_decord = decord is not None and context.name in DECORD_CODECS and context.pix_fmt in DECORD_PIXELS
         time_base = stream.time_base
     if not times or any(time is None for time in times):
         raise ValueError(f"{path}: no frames with times in the video stream")
@@ -193,7 +187,7 @@ def _probe(path: str, stamp: tuple[int, int]) -> VideoTable:
         raise ValueError(f"{path}: the header declares {declared} frames, {len(times)} are there")
     pts = np.sort(np.asarray(times, dtype=np.int64))
     step = _frame_step(path, pts)
-    return VideoTable(pts, float(1 / (step * time_base)) if time_base else 0.0, size, by_decord)
+    return VideoTable(pts, float(1 / (step * time_base)) if time_base else 0.0, size)
 
 
 def _frame_step(path: str, pts: Int64[np.ndarray, " t"]) -> Fraction:
@@ -237,45 +231,90 @@ def _is_sealed(path: str, stamp: tuple[int, int]) -> bool:
     return True
 
 
-@lru_cache(maxsize=4096)
-def _verify(path: str, stamp: tuple[int, int], offset: int, length: int) -> None:
-    """Decode the range once with errors on: every frame must come, at its time and size."""
-    for _ in _decode(path, _probe(path, stamp), offset, offset + length):
-        pass
+def _verify(path: str, offset: int, length: int) -> None:
+    """Compare our checksum, or decode the range: every frame must come, at its time and size."""
+    if _is_sealed(path, _stamp(path)):
+        return
+    with _open_stream(path) as (container, stream):
+        for _ in _decode(path, container, stream, probe_video(path), offset, offset + length):
+            pass
 
 
-def _decode(path: str, table: VideoTable, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+def _decode(
+    path: str, container: Any, stream: Any, table: VideoTable, start: int, stop: int
+) -> Iterator[tuple[int, Any]]:
     """(index, frame) for start <= index < stop, each exactly once."""
     expected = start
-    with _open_stream(path) as (container, stream):
-        container.seek(int(table.pts[start]), stream=stream)
-        for frame in container.decode(stream):
-            if frame.pts is None or frame.pts < table.pts[expected]:
-                continue
-            if frame.pts != table.pts[expected] or frame.is_corrupt:
-                raise ValueError(f"{path}: frame {expected} cannot be decoded")
-            if (frame.height, frame.width) != table.size:
-                raise ValueError(
-                    f"{path}: frame {expected} is {frame.height}x{frame.width}, not {table.size}"
-                )
-            yield expected, frame
-            expected += 1
-            if expected == stop:
-                return
+    container.seek(int(table.pts[start]), stream=stream)
+    for frame in container.decode(stream):
+        if frame.pts is None or frame.pts < table.pts[expected]:
+            continue
+        if frame.pts != table.pts[expected] or frame.is_corrupt:
+            raise ValueError(f"{path}: frame {expected} cannot be decoded")
+        if (frame.height, frame.width) != table.size:
+            raise ValueError(f"{path}: frame {expected} is {frame.height}x{frame.width}, not {table.size}")
+        yield expected, frame
+        expected += 1
+        if expected == stop:
+            return
     raise ValueError(f"{path}: decoding ended after frame {expected - 1}, expected {stop - 1}")
 
 
-def _read_pyav(path: str, indices: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W 3"]:
-    table, wanted = probe_video(path), set(indices.tolist())
-    frames = _decode(path, table, int(indices[0]), int(indices[-1]) + 1)
-    return np.stack([frame.to_ndarray(format="rgb24") for index, frame in frames if index in wanted])
+class _Decoders:
+    """The files read last by one thread, open; opening one costs as much as decoding several frames."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, tuple[tuple[int, int], contextlib.ExitStack, Any, Any]] = OrderedDict()
+        self._reformatter = (
+            VideoReformatter()
+        )  # one for all frames: preparing a conversion costs more than it
+
+    def read(self, path: str, indices: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W 3"]:
+        """The RGB frames at ascending positions."""
+        table, wanted = probe_video(path), set(indices.tolist())
+        frames = np.empty((len(indices), *table.size, 3), np.uint8)
+        try:
+            container, stream = self._stream(path)
+            places = iter(frames)
+            for index, frame in _decode(
+                path, container, stream, table, int(indices[0]), int(indices[-1]) + 1
+            ):
+                if index in wanted:
+                    next(places)[:] = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
+        except (av.FFmpegError, UnicodeError, OverflowError) as error:
+            self._close(path)
+            raise ValueError(f"{path}: cannot be read as a video ({error})") from error
+        except ValueError:
+            self._close(path)
+            raise
+        return frames
+
+    def _stream(self, path: str) -> tuple[Any, Any]:
+        stamp = _stamp(path)
+        if path in self._open and self._open[path][0] != stamp:
+            self._close(path)
+        if path not in self._open:
+            while len(self._open) >= MAX_OPEN_FILES:
+                self._close(next(iter(self._open)))
+            stack = contextlib.ExitStack()
+            self._open[path] = (stamp, stack, *stack.enter_context(_open_stream(path)))
+        self._open.move_to_end(path)
+        return self._open[path][2:]
+
+    def _close(self, path: str) -> None:
+        if path in self._open:
+            self._open.pop(path)[1].close()
 
 
-def _read_decord(path: str, indices: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W 3"]:
-    try:
-        # Opened for each read: an open reader owns threads and would not survive a fork; it costs a few ms.
-        reader = decord.VideoReader(path, ctx=decord.cpu(0), num_threads=1)
-        return reader.get_batch(indices.tolist()).asnumpy()
-    except (decord.DECORDError, RuntimeError):
-        # decord refuses some good files (frames 16, 24, 48 or 72 wide); PyAV is the judge of what is broken.
-        return _read_pyav(path, indices)
+class _Local(threading.local):
+    """Decoders by process: a forked child leaves alone what its parent has open."""
+
+    def __init__(self) -> None:
+        self.by_process: dict[int, _Decoders] = {}
+
+
+_local = _Local()
+
+
+def _decoders() -> _Decoders:
+    return _local.by_process.setdefault(os.getpid(), _Decoders())

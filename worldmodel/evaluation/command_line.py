@@ -20,7 +20,8 @@ def open_for_model(model: str, path: str, mapping: str | None = None) -> Episode
     folder = locate(model)
     known = read_description(folder)
     print(f"model {describe_sources(folder, known.config)}", file=sys.stderr)
-    return open_dataset(path, mapping=mapping, action_space=action_space_for(known.normalizer))
+    space = action_space_for(known.normalizer)
+    return open_dataset(path, mapping=mapping, action_space=space, verify=False)  # the index does it
 
 
 def add_allow_external(parser: argparse.ArgumentParser) -> None:

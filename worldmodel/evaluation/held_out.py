@@ -153,7 +153,7 @@ def held_out_clips(
     splits = config.splits or (trained_on.splits if trained_on else None)
     # The model's own lists name episodes of its training data, which need not be in this source.
     is_given = config.splits is not None
-    index = index_episodes([source], clip, splits, config.on_bad, uids_must_exist=is_given)
+    index = index_episodes([source], clip, splits, config.on_bad, uids_must_exist=is_given, verify="once")
     records = index.records if config.split == "all" else index.of(config.split)
     if not records:
         raise ValueError(

@@ -18,6 +18,7 @@ from worldmodel.data.normalize import ActionNormalizer, share_scales
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.trained_on import TrainedEpisode, TrainedOn
+from worldmodel.data.verified import Verify
 from worldmodel.models.world_model.config import FPS_TOLERANCE, FrameContract
 from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
 from worldmodel.types import EpisodeSource
@@ -43,6 +44,10 @@ class DataConfig:
     # RoboTwin repeats frames where two motions meet; 0 drops equal ones, ray-traced sets need about 1. It is
     # for training only: evaluation keeps every frame.
     static_tolerance: float | None = None  # gray levels up to which a frame repeats the last; none: keep all
+    # What was decoded once is remembered by content in the user's cache folder (or WORLDMODEL_CACHE).
+    verify: Verify = (
+        "once"  # decode videos to find broken ones: never, once for each content, or at each start
+    )
     on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and left out (skip)
     clip: ClipConfig = field(default_factory=ClipConfig)
     splits: SplitConfig = field(default_factory=SplitConfig)
@@ -65,7 +70,9 @@ class DataConfig:
 
 def open_index(config: DataConfig) -> EpisodeIndex:
     """Every episode looked at once; data without a single clip is refused."""
-    index = index_episodes(_open_sources(config), config.clip, config.splits, config.on_bad)
+    index = index_episodes(
+        _open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
+    )
     if not index.records:
         raise ValueError(f"data.paths={list(config.paths)}: {_why_no_clips(index)}")
     return replace(index, stats=share_scales(index.stats)) if config.action_scale == "shared" else index
@@ -99,6 +106,7 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
                 mapping=config.mapping or None,
                 action_space=config.action_space,
                 static_tolerance=config.static_tolerance,
+                verify=False,  # the index does it
             )
             for path in config.paths
         ]

@@ -112,7 +112,6 @@ def test_anything_that_changes_the_latents_changes_the_shard(tmp_path) -> None:
         path(config=replace(CLIP, step=3)),
         path(config=replace(CLIP, stride=2)),
         path(config=replace(CLIP, merge="sum")),
-        path(uid="episode7"),
         path(frames=other.frames),
         path(robot_actions=other.robot_actions),
     ]
@@ -295,3 +294,16 @@ def test_a_killed_builder_leaves_no_half_shard(tmp_path) -> None:
     assert (table.built, table.repaired) == (6, 0)
     assert not list(tmp_path.rglob(".*.writing"))
     assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_an_episode_is_found_again_under_another_name(tmp_path) -> None:
+    index, cache = make_index(1), LatentCache(str(tmp_path), "vae")
+    record, episode = index.records[0], index.open(index.records[0])
+    moved = replace(episode, uid="set/data/episode0")
+    path = cache.shard_path(episode, record, CLIP)
+    assert cache.shard_path(moved, record, CLIP) == path
+    former = cache._path({**cache._described(episode, record, CLIP), "uid": episode.uid})
+    former.parent.mkdir(parents=True)
+    former.touch()
+    assert cache.shard_path(episode, record, CLIP) == former  # of an older version: kept
+    assert cache.shard_path(moved, record, CLIP) == path
