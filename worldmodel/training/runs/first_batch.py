@@ -11,10 +11,14 @@ from jaxtyping import UInt8
 
 from robotwin_adapters.contact_sheet import write_action_video
 from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.pose_tracks import ARMS, HAND_POINTS, hand_points
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.training.loop.fit import FitConfig
 from worldmodel.training.loop.order import micro_batches
-from worldmodel.types import Clip, Episode
+from worldmodel.types import Clip, Episode, PoseTrack
+
+MARKED = [HAND_POINTS.index(name) for name in ("tool", "finger", "other finger")]
+HAND_COLORS = ((255, 0, 0), (0, 0, 255))  # left, right
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,8 @@ def write_first_batch(
 ) -> None:
     """An mp4 of the first clips of step 0, as the model sees them: its size, rate and scaled actions.
 
-    Clips that are read from the latent cache without frames are decoded. A file that is there stays.
+    Clips that are read from the latent cache without frames are decoded. Hand poses that the model draws are
+    dots on the frames they lead to. A file that is there stays.
     """
     if not num_clips or path.exists():
         return
@@ -79,4 +84,18 @@ def _images(clip: Clip, model: WorldModel) -> UInt8[np.ndarray, "t H W 3"]:
         assert model.vae is not None, "a world model in training has an autoencoder"
         decoded = model.decode(clip.latents[None].float().to(model.vae.device))[0]
         frames = (decoded * 255).round().to(torch.uint8).cpu()
-    return frames.permute(0, 2, 3, 1).contiguous().numpy()
+    images = frames.permute(0, 2, 3, 1).contiguous().numpy()
+    return images if clip.pose_track is None else mark_hands(images, clip.pose_track)
+
+
+def mark_hands(images: UInt8[np.ndarray, "t H W 3"], track: PoseTrack) -> UInt8[np.ndarray, "t H W 3"]:
+    """The frames with dots of HAND_COLORS at tool and fingers of each hand, where the camera sees them."""
+    marked, size = images.copy(), images.shape[1:3]
+    points = hand_points(track).unflatten(1, (len(ARMS), len(HAND_POINTS)))[:, :, MARKED].numpy()
+    for frame, hands in zip(marked[1:], points, strict=True):
+        for color, hand in zip(HAND_COLORS, hands, strict=True):
+            for u, v, _, weight in hand:
+                row, column = int(v * size[0]), int(u * size[1])
+                if weight and 0 <= v < 1 and 0 <= u < 1:
+                    frame[row, column] = color
+    return marked

@@ -7,9 +7,10 @@ import torch
 from tests.support.debug_run import CONFIG, losses
 from worldmodel.config import load_config
 from worldmodel.data.video import open_video
-from worldmodel.training.runs.first_batch import write_first_batch
+from worldmodel.training.runs.first_batch import mark_hands, write_first_batch
 from worldmodel.training.runs.world_model import TrainConfig, build_run
 from worldmodel.training.world_model import train
+from worldmodel.types import PoseTrack
 
 
 @pytest.mark.parametrize("weight", [0, 1])  # clips of latents alone, and with frames for the judge
@@ -47,3 +48,16 @@ def test_a_run_shows_its_first_batch_and_its_losses_do_not_depend_on_it(
     words = [*overrides, "fit.steps=1", "validation.num_clips=0", f"output={tmp_path / 'full'}"]
     assert train(load_config(TrainConfig, CONFIG, words), False)
     assert "first_batch.mp4 was not written: No space left" in caplog.text
+
+
+def test_drawn_hands_are_dots_where_the_camera_sees_them():
+    images = np.zeros((3, 48, 64, 3), np.uint8)
+    hand = [0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0]  # closed, its tool 12 cm to the right of it
+    poses = torch.tensor([[*hand, *[0.0] * 8], [*hand[:2], -2.0, *hand[3:], *[0.0] * 8]])
+    view = torch.tensor([[1.0, 0, 0.5, 0], [0, 1.0, 0.25, 0], [0, 0, 1.0, 0]]).expand(2, 3, 4)
+    marked = mark_hands(images, PoseTrack(poses, view))
+    assert not marked[0].any()
+    assert np.argwhere(marked[1].any(-1)).tolist() == [[12, int((0.5 + 0.06) * 64)]]
+    assert tuple(marked[1][12, 35]) == (255, 0, 0)
+    assert not marked[2].any()  # behind the camera
+    assert not images.any()
