@@ -24,7 +24,7 @@ LAYERS = (
     ("worldmodel.diagnostics",),
     ("worldmodel.training",),
     ("worldmodel.evaluation",),
-    ("worldmodel.estimate",),
+    ("worldmodel.estimate", "worldmodel.quickstart"),
     ("worldmodel.environments",),
     ("worldmodel.serving",),
     ("worldmodel.cli", "worldmodel"),
@@ -120,7 +120,7 @@ def test_leaf_packages_import_only_the_ground() -> None:
 
 def test_only_the_top_of_the_library_knows_robot_formats() -> None:
     # "": the public names
-    top = ("", "training", "evaluation", "estimate", "environments", "serving", "cli")
+    top = ("", "training", "evaluation", "estimate", "environments", "serving", "quickstart", "cli")
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in python_files("worldmodel")

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from worldmodel.models.hub_parts import find_part
 from worldmodel.models.world_model.folder import locate
 from worldmodel.shipped import PRESETS, WEIGHTS, find_config, find_weights, preset_names
 
@@ -24,3 +25,9 @@ def test_shipped_weights_have_names_and_folders_come_first(tmp_path: Path, monke
     (tmp_path / "desk").mkdir()
     assert find_weights("desk") == Path("desk")
     assert find_weights("../weights/locator") == Path("../weights/locator")
+
+
+def test_a_shipped_part_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (find_part("worldmodel/weights/desk/vae", "vae") / "config.json").is_file()
+    assert (find_part("worldmodel/weights/desk", "transformer") / "config.json").is_file()

@@ -28,6 +28,13 @@ COMMANDS = (
         "--output outputs",
     ),
     Command(
+        "quickstart",
+        "worldmodel.cli.quickstart",
+        "Start",
+        "from a folder of robot data to a report, in one command",
+        "data/finch --minutes 10",
+    ),
+    Command(
         "collect",
         "worldmodel.cli.collect",
         "Data",

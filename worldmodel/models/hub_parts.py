@@ -15,6 +15,7 @@ from huggingface_hub import snapshot_download
 from torch import nn
 
 from worldmodel.checked import check_range, check_type, is_finite, is_regular, read_json, shorten
+from worldmodel.shipped import find_weights
 from worldmodel.tensors import check_finite, check_headers, skeleton
 
 M = TypeVar("M", bound=nn.Module)
@@ -50,8 +51,8 @@ MAY_BE_ZERO = ("eps", "dropout", "attn_scales", "latents_mean", "scaling_factor"
 
 
 def find_part(source: str, name: str) -> Path:
-    """The folder of one part of a pipeline; a folder may hold the part alone, a hub id is downloaded."""
-    folder = Path(source)
+    """The folder of one part of a pipeline; it may hold the part alone; a hub id is downloaded."""
+    folder = find_weights(source)
     for place in (folder / name, folder):
         if is_regular(place / CONFIG):
             return place

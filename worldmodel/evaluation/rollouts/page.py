@@ -65,7 +65,7 @@ def write_rollout_page(
     )
     sections = [
         Section("Videos", tuple(_video_blocks(records, shown, output))),
-        Section("Quality", (_quality_table(results["rows"]), _gap_table(results, records))),
+        Section("Quality", (quality_table(results["rows"]), _gap_table(results, records))),
         *_view_sections(results),
         Section("Do the actions matter?", tuple(_following_blocks(results))),
         Section("Along the horizon", tuple(_horizon_blocks(results, output))),
@@ -87,13 +87,14 @@ def row_title(name: str) -> str:
 def _view_sections(results: Mapping[str, Any]) -> list[Section]:
     """Quality of each camera by itself, where the picture shows several."""
     tables = tuple(
-        _quality_table(rows, title=f"Camera {name}", note="This camera's part of the picture alone.")
+        quality_table(rows, title=f"Camera {name}", note="This camera's part of the picture alone.")
         for name, rows in results.get("views", {}).items()
     )
     return [Section("Each camera", tables)] if tables else []
 
 
-def _quality_table(values_by_row: Mapping[str, Any], title: str = "", note: str = METRIC_NOTE) -> Table:
+def quality_table(values_by_row: Mapping[str, Any], title: str = "", note: str = METRIC_NOTE) -> Table:
+    """Every metric of every row, with its interval."""
     rows = tuple(
         (
             row_title(row),
@@ -155,7 +156,7 @@ def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Fig
 
 def summary_text(results: Mapping[str, Any]) -> str:
     """Quality, wins and gap for a terminal: of quality and gap only means, the report has their intervals."""
-    quality, wins = _quality_table(results["rows"]), _wins_table(results)
+    quality, wins = quality_table(results["rows"]), _wins_table(results)
     means = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in quality.rows)
     gaps = {title: results["gap_closed"][metric] for metric, title in GAP_TITLES.items()}
     closed = ", ".join(

@@ -1,0 +1,74 @@
+"""What quickstart chooses for data of several rates and lengths, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+
+from worldmodel.config import load_config
+from worldmodel.data.synthetic import synthetic_source
+from worldmodel.quickstart.choices import EpisodeFacts, Plan, look_at, make_plan
+from worldmodel.training.runs.world_model import TrainConfig
+
+
+def episodes(count: int, num_frames: int = 200, fps: float = 30.0) -> list[EpisodeFacts]:
+    first = EpisodeFacts("", num_frames, fps, "top", "the only camera", (48, 64))
+    return [replace(first, uid=f"episode_{number}") for number in range(count)]
+
+
+def settings(plan: Plan) -> TrainConfig:
+    return load_config(TrainConfig, None, ["data.paths=[x]", "model.vae=x", *plan.overrides])
+
+
+def test_usual_data() -> None:
+    plan = make_plan(episodes(40))
+    config = settings(plan)
+    clip, splits = config.data.clip, config.data.splits
+    assert (clip.camera, clip.stride, clip.num_frames) == ("top", 4, 17)  # 30 / 4 is near 8
+    assert (len(splits.test_uids), len(splits.val_uids)) == (6, 4)
+    assert not set(splits.test_uids) & set(splits.val_uids)
+    assert (config.fit.global_batch, config.fit.micro_batch) == (16, 16)
+    assert all(choice.reason for choice in plan.choices)
+
+
+def test_short_episodes_get_a_slower_pace_then_shorter_clips() -> None:
+    clip = settings(make_plan(episodes(10, num_frames=20))).data.clip
+    assert (clip.num_frames, clip.stride) == (17, 1)
+    clip = settings(make_plan(episodes(10, num_frames=10, fps=5.0))).data.clip
+    assert (clip.num_frames, clip.stride) == (9, 1)
+
+
+def test_episodes_of_several_rates_go_at_the_slowest() -> None:
+    facts = episodes(10) + [replace(one, uid=f"slow_{one.uid}", fps=10.0) for one in episodes(10)]
+    assert settings(make_plan(facts)).data.clip.fps == 10
+
+
+def test_three_episodes_are_one_each() -> None:
+    splits = settings(make_plan(episodes(3))).data.splits
+    assert (len(splits.test_uids), len(splits.val_uids)) == (1, 1)
+    config = settings(make_plan(episodes(3, num_frames=22, fps=8.0)))
+    assert config.fit.global_batch == 2  # two clips in the episode that trains
+
+
+def test_copies_of_an_episode_stay_together() -> None:
+    facts = [replace(one, actions=str(number % 10)) for number, one in enumerate(episodes(20))]
+    splits = settings(make_plan(facts)).data.splits
+    assert len(splits.test_uids) == 4
+    number = {one.uid: one.actions for one in facts}
+    tested = {number[uid] for uid in splits.test_uids}
+    assert sorted(splits.test_uids) == sorted(uid for uid in number if number[uid] in tested)
+    with pytest.raises(ValueError, match="6 episodes hold 2 different ones, 3 needed"):
+        make_plan([replace(one, actions=str(n % 2)) for n, one in enumerate(episodes(6))])
+
+
+def test_refusals_say_what_is_needed() -> None:
+    with pytest.raises(ValueError, match=r"2 of 2 episodes are as long .* at least 3 are needed"):
+        make_plan(episodes(2))
+    mixed = [*episodes(3), replace(episodes(1)[0], camera="side")]
+    with pytest.raises(ValueError, match="different cameras, top, side: name one with --camera"):
+        make_plan(mixed)
+
+
+def test_every_episode_is_looked_at() -> None:
+    facts = look_at(synthetic_source(num_episodes=3, num_frames=17, size=(32, 32)))
+    assert [one.num_frames for one in facts] == [17, 17, 17]
+    assert facts[0].size == (32, 32)

@@ -1,0 +1,61 @@
+"""One command from files to a report: the whole journey (slow), and what ends it at once."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.array_sets import walk
+from worldmodel.cli import main
+
+
+def write_moving_boxes(folder: Path, count: int = 5, frames: int = 40) -> Path:
+    """A box that goes where the action says."""
+    folder.mkdir()
+    for number in range(count):
+        actions = walk(frames, 2, number).clip(-1, 1)
+        pictures = np.full((frames, 64, 64, 3), 60, np.uint8)
+        for picture, (x, y) in zip(pictures, (24 + 16 * actions).round().astype(int), strict=True):
+            picture[y : y + 12, x : x + 12] = (220, 40, 40)
+        np.savez(folder / f"{number}.npz", image=pictures, action=actions, fps=np.array(10.0))
+    return folder
+
+
+def test_a_folder_that_exists_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_moving_boxes(tmp_path / "boxes", 1, 6)
+    (tmp_path / "out").mkdir()
+    assert main(["quickstart", str(data), "--out", str(tmp_path / "out")]) == 2
+    assert "exists already: name another folder with --out" in capsys.readouterr().err
+    assert main(["quickstart", str(data), "--minutes", "0", "--out", str(tmp_path / "new")]) == 2
+    assert "--minutes is positive" in capsys.readouterr().err
+
+
+def test_too_little_data_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_moving_boxes(tmp_path / "boxes", 2, 20)
+    assert main(["quickstart", str(data), "--out", str(tmp_path / "out")]) == 2
+    assert "at least 3 are needed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_from_files_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = write_moving_boxes(tmp_path / "boxes")
+    assert main(["quickstart", str(data), "--minutes", "0.1"]) == 0
+    out = tmp_path / "outputs/quickstart/boxes"
+    report = (out / "report.md").read_text()
+    for words in (
+        "First model of boxes",
+        "the only camera",
+        "static frame (floor)",
+        "Are the actions followed?",
+    ):
+        assert words in report
+    rows = json.loads((out / "rollouts/results.json").read_text())["rows"]
+    assert {"static", "autoencoder", "true", "shuffled"} <= set(rows)
+    assert rows["autoencoder"]["mse"]["mean"] < rows["static"]["mse"]["mean"]
+    assert (out / "report.html").stat().st_size > 10_000
+    assert not (out / "trial").exists()

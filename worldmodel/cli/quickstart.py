@@ -1,0 +1,48 @@
+"""From a folder of robot data to a report in one command."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from worldmodel.exits import one_way_out
+
+
+@one_way_out
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(
+        description="Inspect a dataset, choose camera and clip settings, fine-tune the shipped desk model, "
+        "roll out on held-out episodes and write a report. Says what it chose and why.",
+    )
+    parser.add_argument("data", metavar="FOLDER", help="dataset of any supported format")
+    parser.add_argument("--out", help="new folder for everything (default: outputs/quickstart/NAME)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of training (default: 10)")
+    parser.add_argument("--camera", help="camera to learn (default: the overview camera)")
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
+    parser.add_argument(
+        "--config",
+        default="desk/own_robot",
+        help="training config or preset that the choices complete (default: desk/own_robot)",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="further training settings")
+    run(parser.parse_intermixed_args(argv))
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """From a folder of robot data to a report in one command."""
+    from worldmodel.quickstart.run import Quickstart, run
+
+    if not arguments.minutes > 0:
+        raise ValueError(f"--minutes is positive, got {arguments.minutes}")
+    name = Path(arguments.data).resolve().name
+    asked = Quickstart(
+        data=arguments.data,
+        out=Path(arguments.out or f"outputs/quickstart/{name}"),
+        minutes=arguments.minutes,
+        preset=arguments.config,
+        camera=arguments.camera,
+        mapping=arguments.mapping,
+        extra=tuple(arguments.overrides),
+    )
+    print(f"report: {run(asked)}")

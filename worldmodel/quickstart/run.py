@@ -1,0 +1,137 @@
+"""Inspect, choose, fine-tune, roll out, judge, report: the steps of `worldmodel quickstart`.
+
+Every step is a command of its own, called with settings that are printed, so that each can be repeated and
+changed by hand.
+"""
+
+import json
+import shlex
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from robotwin_adapters.inspect_dataset import format_summary, summarize, write_pictures
+from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.evaluation.rollouts import run as rollouts
+from worldmodel.evaluation.sensitivity import run as sensitivity
+from worldmodel.exits import CommandError
+from worldmodel.quickstart.choices import Plan, look_at, make_plan
+from worldmodel.quickstart.page import Spent, write_quickstart_page
+from worldmodel.training import world_model as training
+
+TRIAL_STEPS = 4  # of which the first is not counted: it loads and warms up
+LEAST_STEPS, MOST_STEPS = 20, 5000
+NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
+INFERENCE_STEPS = 2  # the shipped model draws well in two
+COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
+TRIED = ("zero", "shuffled", "reversed")  # wrong actions beside the true ones
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """What the command was asked for."""
+
+    data: str
+    out: Path
+    minutes: float  # of training, measured by a short trial
+    preset: str  # training config that is completed by the choices
+    camera: str | None = None
+    mapping: str | None = None
+    extra: tuple[str, ...] = ()  # further settings of the training config
+
+
+def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
+    """All steps; gives the report."""
+    if asked.out.exists():
+        raise ValueError(f"{asked.out} exists already: name another folder with --out")
+    started = time.monotonic()
+    plan = _inspect(asked, say)
+    settings = _training_settings(asked, plan)
+    seconds = _trial(asked, settings)
+    steps = max(LEAST_STEPS, min(MOST_STEPS, int(60 * asked.minutes / seconds)))
+    say(f"{seconds:.2f} s a step: {steps} steps in {asked.minutes:g} minutes")
+    _command("train", [asked.preset, *settings, *_length_settings(steps), f"output={asked.out}/run"], say)
+    trained = time.monotonic()
+    _evaluate(asked, say)
+    spent = Spent(steps, seconds, trained - started, time.monotonic() - trained)
+    return write_quickstart_page(asked.out, Path(asked.data).resolve().name, plan, spent)
+
+
+def _inspect(asked: Quickstart, say: Callable[[str], None]) -> Plan:
+    source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping)
+    summary = summarize(source, range(len(source)))
+    say(format_summary(summary))
+    plan = make_plan(look_at(source, asked.camera))
+    write_pictures(source, summary, asked.out)
+    for choice in plan.choices:
+        say(f"{choice.setting:<9} {choice.value}: {choice.reason}")
+    return plan
+
+
+def _training_settings(asked: Quickstart, plan: Plan) -> list[str]:
+    return [
+        f"data.paths={json.dumps([asked.data])}",
+        f"data.latents={asked.out}/latents",
+        *([f"data.mapping={asked.mapping}"] if asked.mapping else []),
+        *plan.overrides,
+        *asked.extra,
+    ]
+
+
+def _trial(asked: Quickstart, settings: Sequence[str]) -> float:
+    """Seconds of one step, from a few steps that are then thrown away; the latents stay."""
+    folder = asked.out / "trial"
+    short = [
+        f"fit.steps={TRIAL_STEPS}",
+        "fit.log_every=1",
+        "fit.validate_every=0",
+        "fit.optim.warmup_steps=1",
+    ]
+    look = ["validation.num_clips=1", "validation.num_rollouts=1", "validation.num_inference_steps=1"]
+    _command("train", [asked.preset, *settings, *short, *look, f"output={folder}"])
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    shutil.rmtree(folder)
+    return statistics.median([line["seconds"] for line in lines if line["kind"] == "train"][1:])
+
+
+def _length_settings(steps: int) -> list[str]:
+    often = max(1, steps // 4)
+    return [
+        f"fit.steps={steps}",
+        f"fit.optim.warmup_steps={min(20, steps // 4)}",
+        f"fit.checkpoint_every={often}",
+        f"fit.validate_every={often}",
+    ]
+
+
+def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
+    model = [f"{asked.out}/run/model", asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
+    shared = [f"num_inference_steps={INFERENCE_STEPS}", "held_out.episodes=16"]
+    controls = f"controls=[{','.join(TRIED)}]"
+    _command("rollout", [*model, *shared, controls, "videos=3", f"output={asked.out}/rollouts"], say)
+    few = ["response_clips=2", "scales=[0.5,1.0,2.0]", f"output={asked.out}/sensitivity"]
+    _command("sensitivity", [*model, *shared, *few], say, fine=(0, NOT_FOLLOWED))
+
+
+def _command(
+    name: str,
+    arguments: list[str],
+    say: Callable[[str], None] = lambda _: None,
+    fine: tuple[int, ...] = (0,),
+) -> None:
+    """One of the other commands; its own message says what went wrong."""
+    say(f"$ worldmodel {name} {shlex.join(arguments)}")
+    code = COMMANDS[name](arguments)
+    if code not in fine:
+        raise _StepError(f"quickstart ends: `worldmodel {name}` ended with exit code {code}", code)
+
+
+class _StepError(CommandError):
+    """A step failed, and has said why."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
