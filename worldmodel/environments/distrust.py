@@ -31,7 +31,7 @@ class DistrustMeter:
     def __call__(
         self, before: Session, actions: Float[Tensor, "b n a"], frames: Float[Tensor, "b n 3 H W"]
     ) -> dict[str, Float[np.ndarray, " b"]]:
-        """`before` is a fork from before the block; it is used up."""
+        """`before` is a fork from before the block; it stays as it is."""
         last = frames[:, -1:]
         again = self.model.decode(self.model.encode(last))
         other = before.fork(generator=self._generator).step(actions)

@@ -1,4 +1,7 @@
-"""The names under which gymnasium finds the environments; imports gymnasium and nothing else."""
+"""The names under which gymnasium finds the environments; imports gymnasium and nothing else.
+
+The package is a plugin of gymnasium, so an installed one need not be imported first.
+"""
 
 import gymnasium
 

@@ -1,3 +1,5 @@
+import doctest
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from worldmodel.environments import (
     RandomPolicy,
     ScriptedPolicy,
     TabletopEnv,
+    TabletopVectorEnv,
     WorldModelEnv,
     WorldModelVectorEnv,
     run_policy,
@@ -127,6 +130,15 @@ def test_distrust_rises_where_the_dream_has_nothing_to_go_by(desk: WorldModel) -
     env.reset(seed=0, options={"frames": noise, "camera": env.rows.world.starts(0).camera})
     wild = env.step(held.astype(np.float32))[4]
     assert wild["round_trip"] > 2 * calm["round_trip"]
+
+
+@pytest.mark.parametrize("example", [WorldModelVectorEnv, TabletopVectorEnv])
+def test_the_examples_run(example: type) -> None:
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder(recurse=False).find(example, globs={}):
+        runner.run(test)
+    assert runner.summarize(verbose=False).attempted > 3
+    assert runner.summarize(verbose=False).failed == 0
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -35,6 +35,7 @@ POLICY = (
     "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' blob: data:"
 )
 MAX_GAMES = 4
+MAX_LISTED = 64  # episodes that the page offers
 MAX_MESSAGE = 65_536  # characters
 STEP_S = 60.0  # seconds that a block may take
 SAVED = re.compile(r"drive-\d+\.mp4")
@@ -53,7 +54,9 @@ class PlayServer:
     def describe(self, game: Game) -> dict[str, Any]:
         """What the page must know before the first scene."""
         spec, dataset = game.spec, game.dataset
-        lengths = [] if dataset is None else [dataset[i].num_frames for i in range(min(len(dataset), 200))]
+        lengths = (
+            [] if dataset is None else [dataset[i].num_frames for i in range(min(len(dataset), MAX_LISTED))]
+        )
         return {
             "title": self.title,
             "robot": spec.embodiment,

@@ -131,7 +131,6 @@ class Game:
         began = time.perf_counter()
         self._marks.append(self._mark())
         commands, beside, robot = self._commands(inputs, follow), None, None
-        before = self.session.fork()
         given = torch.from_numpy(commands)[None]
         made = self.session.step(given)
         dream = to_uint8(made[0]).permute(0, 2, 3, 1).contiguous().numpy()
@@ -146,7 +145,10 @@ class Game:
                 Moment(dream[number], shown, command, None if robot is None else robot[number])
             )
         self.num_made += len(commands)
-        signals = {name: float(values[0]) for name, values in self.meter(before, given, made).items()}
+        signals = {
+            name: float(values[0])
+            for name, values in self.meter(self._marks[-1].session, given, made).items()
+        }
         reading = {
             "seconds": made_in,
             "frames": self.num_made,

@@ -2,16 +2,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("mujoco")
 
 from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
+from worldmodel.evaluation.locator.model import Locator
+from worldmodel.evaluation.locator.truth import POINTS
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.save import game_episode, save_game
 from worldmodel.serving.play.teleop import Inputs, Teleop
+from worldmodel.types import to_unit_range
 
 DOWN = Inputs({"left": [0, -1, 0, 0]})
 CLOSE = Inputs({"left": [0, 0, 0, -1]})
@@ -41,6 +45,25 @@ def test_a_hand_goes_where_the_key_points_in_the_picture(
     for _ in range(3):
         after = game.step(Inputs({"left": keys})).reading["hands"]["left"]
     assert sign * (after[axis] - before[axis]) > 0.03  # picture rows count downwards
+
+
+def test_the_dreamed_hand_follows_the_keys(desk: WorldModel) -> None:
+    locator = Locator.from_pretrained("locator")
+    game = Game(desk)
+    game.reset(3)
+    side = min(hands := game.step(IDLE).reading["hands"], key=lambda name: hands[name][0])
+    number = POINTS.index(f"{side} gripper")
+
+    def place(keys: list[float], blocks: int) -> np.ndarray:
+        for _ in range(blocks):
+            turn = game.step(Inputs({side: keys}))
+        frames = to_unit_range(torch.from_numpy(turn.dream[-1:]).permute(0, 3, 1, 2))
+        return locator.locate(frames).points[0, number].numpy()
+
+    first = place([0.6, -1, 0, 0], 2)  # into the picture
+    second = place([1, 0, 0, 0], 1)
+    assert second[0] > first[0] + 2  # pixels to the right
+    assert place([-1, 0, 0, 0], 1)[0] < second[0] - 2
 
 
 def test_other_arms_and_openings_stay_what_they_were(game: Game) -> None:
