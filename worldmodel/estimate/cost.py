@@ -14,13 +14,14 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from torch import Tensor, nn
 
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
-from worldmodel.estimate.known_shapes import local_config, num_text_tokens, with_known_shapes
+from worldmodel.estimate.known_shapes import known_vae, local_config, num_text_tokens, with_known_shapes
 from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trace_step
+from worldmodel.estimate.streaming import StreamCost, stream_cost
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.model import DTYPES, WorldModel
-from worldmodel.models.world_model.wan import load_wan
+from worldmodel.models.world_model.wan import VideoAutoencoder, load_wan
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.types import ClipBatch, PoseTrack
 
@@ -29,6 +30,7 @@ GIB = 2**30
 UTILIZATION = (0.25, 0.35, 0.45)
 OPTIMIZER_BYTES = 8  # AdamW keeps two float32 moments per trained parameter
 EMA_BYTES = 4  # float32
+STREAM_STEPS = (1, 2, 4)  # sampling steps of a stream whose speed is told
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,19 @@ class Device:
     peak_flops: float  # dense bfloat16 operations per second
     memory: float  # GiB; 0 = not known
     reserve: float  # GiB for the driver's context, kernels and the allocator's gaps
+    bandwidth: float  # of its memory, bytes per second
 
 
 DEVICES = {
     device.name: device
     for device in (
-        Device("H100", 989e12, 80.0, 3.0),
-        Device("H200", 989e12, 141.0, 3.0),
-        Device("A100", 312e12, 80.0, 3.0),
-        Device("L40S", 362e12, 48.0, 2.0),
-        Device("RTX4090", 165e12, 24.0, 1.5),
+        Device("H100", 989e12, 80.0, 3.0, 3.35e12),
+        Device("H200", 989e12, 141.0, 3.0, 4.8e12),
+        Device("A100", 312e12, 80.0, 3.0, 2.0e12),
+        Device("L40S", 362e12, 48.0, 2.0, 0.864e12),
+        Device("RTX4090", 165e12, 24.0, 1.5, 1.008e12),
         # One core with AVX-512 in float32; small matrices reach about 40 GFLOP/s of it.
-        Device("CPU", 115e9, 0.0, 0.0),
+        Device("CPU", 115e9, 0.0, 0.0, 10e9),
     )
 }
 
@@ -86,6 +89,7 @@ class Estimate:
     step_flops: int  # one optimizer step, all GPUs
     step_seconds: tuple[float, float, float]  # slow, expected, fast: by UTILIZATION
     total_hours: float  # at the expected utilization
+    stream: StreamCost | None = None  # of a causal model
 
     @property
     def total_bytes(self) -> int:
@@ -139,6 +143,7 @@ def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
         step_flops=step.flops * num_slots,
         step_seconds=(seconds[0], seconds[1], seconds[2]),
         total_hours=run.steps * seconds[1] / 3600,
+        stream=_stream(run) if run.model.causal else None,
     )
 
 
@@ -177,6 +182,8 @@ def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
             f"{result.mcl_memory_factor:.2f} x the activations of the same run without it"
         )
     slow, expected, fast = result.step_seconds
+    if result.stream is not None:
+        lines += _describe_stream(result.stream, device)
     return [
         *lines,
         f"step         {expected:.3g} s = {result.step_flops:.3g} FLOP / ({num_gpus} x "
@@ -184,6 +191,28 @@ def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
         f"to {UTILIZATION[0]} of the peak",
         f"whole run    {result.total_hours:.3g} h, {result.total_hours * num_gpus:.3g} GPU hours",
     ]
+
+
+def _describe_stream(cost: StreamCost, device: Device) -> list[str]:
+    """Frames per second of one video on one device, with the formula."""
+    rate = device.peak_flops * UTILIZATION[1]
+    fps = [f"{cost.frames_per_second(n, rate, device.bandwidth):.3g} in {n}" for n in STREAM_STEPS]
+    return [
+        f"streaming    frames per second on one {device.name}, by sampling steps: {', '.join(fps)}",
+        f"             4 frames = {cost.first_flops:.3g} FLOP, {cost.further_flops:.3g} for a further step, "
+        f"{cost.decoder_flops:.3g} to decode, over {device.peak_flops:.3g} FLOP/s x {UTILIZATION[1]};",
+        f"             a network call takes at least {cost.weight_bytes:.3g} bytes of weights / "
+        f"{device.bandwidth:.3g} bytes/s",
+    ]
+
+
+def _stream(run: RunShape) -> StreamCost:
+    with torch.device("meta"):
+        model = _build(
+            replace(run, model=replace(run.model, dtype="bfloat16" if run.has_autocast else "float32"))
+        )
+        vae = _empty_vae(run.model.vae) if run.model.vae else None
+        return stream_cost(model, vae)
 
 
 def _label(run: RunShape) -> str:
@@ -230,15 +259,15 @@ def _memory(run: RunShape, counts: _Counts, activation_bytes: int, num_gpus: int
 
 def _vae_parameters(source: str) -> list[nn.Parameter]:
     """The frozen autoencoder, which stays loaded for validation; a hub id means Wan's own."""
-    if not source:
-        return []
+    return list(_empty_vae(source).requires_grad_(False).parameters()) if source else []
+
+
+def _empty_vae(source: str) -> VideoAutoencoder:
     config = local_config(source, "vae")
     with torch.device("meta"):
         if config is not None and config["_class_name"] == CausalAutoencoder.__name__:
-            vae: nn.Module = CausalAutoencoder.from_config(config)
-        else:
-            vae = AutoencoderKLWan.from_config(config or {})
-    return list(vae.requires_grad_(False).parameters())
+            return CausalAutoencoder.from_config(config)
+        return AutoencoderKLWan.from_config(config or known_vae(source))
 
 
 def _trace(run: RunShape, is_accumulating: bool) -> StepTrace:

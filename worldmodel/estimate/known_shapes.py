@@ -10,9 +10,26 @@ from safetensors import safe_open
 from worldmodel.checked import read_json
 from worldmodel.models.world_model.config import WorldModelConfig
 from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.wan import PROMPT_KEY, TEXT_TOKENS, WAN_1_3B, WanConfig
+from worldmodel.models.world_model.wan import PROMPT_KEY, TEXT_TOKENS, WAN_1_3B, WAN_5B, WanConfig
 
 WAN_VAE_LAYOUT = (16, 8)  # latent channels, pixels per latent and side
+# Backbones by hub id, and the autoencoder of the second generation.
+WAN_SHAPES = {
+    WAN_1_3B: WanConfig(),
+    WAN_5B: WanConfig(num_heads=24, ffn_dim=14336, latent_channels=48),
+}
+WAN_5B_VAE = {
+    "base_dim": 160,
+    "decoder_base_dim": 256,
+    "z_dim": 48,
+    "is_residual": True,
+    "in_channels": 12,
+    "out_channels": 12,
+    "patch_size": 2,
+    "scale_factor_spatial": 16,
+    "latents_mean": [0.0] * 48,
+    "latents_std": [1.0] * 48,
+}
 # Image encoders by hub id: width, layers, heads, pixels per token.
 DINOV2_SHAPES = {
     "facebook/dinov2-small": (384, 12, 6, 14),
@@ -43,9 +60,9 @@ def with_known_shapes(config: WorldModelConfig) -> WorldModelConfig:
 def _backbone_shape(source: str) -> WanConfig:
     shape = local_config(source, "transformer")
     if shape is None:
-        if source != WAN_1_3B:
-            raise ValueError(f"{source}: shapes are known of local folders and of {WAN_1_3B}")
-        return WanConfig()
+        if source not in WAN_SHAPES:
+            raise ValueError(f"{source}: shapes are known of local folders and of {', '.join(WAN_SHAPES)}")
+        return WAN_SHAPES[source]
     return WanConfig(
         num_layers=shape["num_layers"],
         num_heads=shape["num_attention_heads"],
@@ -91,9 +108,14 @@ def local_config(source: str, part: str) -> dict[str, Any] | None:
     return None
 
 
+def known_vae(source: str) -> dict[str, Any]:
+    """Settings of an autoencoder that is known by hub id; empty: those of Wan 2.1."""
+    return WAN_5B_VAE if source == WAN_5B else {}
+
+
 def latent_layout(vae: str) -> tuple[int, int]:
     """Latent channels and pixels per latent of an autoencoder; a hub id is taken to be Wan's."""
-    config = local_config(vae, "vae") if vae else None
-    if config is None:
+    config = local_config(vae, "vae") or known_vae(vae) if vae else None
+    if not config:
         return WAN_VAE_LAYOUT
     return config["z_dim"], config.get("scale_factor_spatial", WAN_VAE_LAYOUT[1])

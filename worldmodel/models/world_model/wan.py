@@ -23,6 +23,7 @@ from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.types import to_unit_range
 
 WAN_1_3B = "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
+WAN_5B = "Wan-AI/Wan2.2-TI2V-5B-Diffusers"  # 48 latent channels, 16x16 pixels a latent
 PROMPT_KEY = "text"  # of a cached prompt embedding in its file
 MAX_PROMPT = 4096  # tokens
 TEXT_TOKENS = 512  # Wan pads its prompts with zeros to this length
@@ -110,10 +111,18 @@ def load_wan(source: str | WanConfig, dtype: torch.dtype = torch.float32) -> Wan
     if isinstance(source, WanConfig):
         return build_wan(source, dtype)
     backbone = load_part(WanTransformer3DModel, find_part(source, "transformer"), dtype)
-    if backbone.config.image_dim is not None or backbone.config.patch_size[0] != 1:
+    shape = backbone.config
+    if shape.image_dim is not None or shape.in_channels != shape.out_channels:
         raise ValueError(
-            f"{source}: expected a text-to-video Wan with one latent frame per token, "
-            f"got image_dim={backbone.config.image_dim}, patch_size={tuple(backbone.config.patch_size)}"
+            f"{source}: image-to-video backbones, which see the first picture through an image encoder or as "
+            f"further channels, are not supported (image_dim={shape.image_dim}, in_channels="
+            f"{shape.in_channels}, out_channels={shape.out_channels}). A world model gives its first frames "
+            f"as clean latents: name a backbone like {WAN_1_3B} or {WAN_5B}"
+        )
+    if shape.patch_size[0] != 1:
+        raise ValueError(
+            f"{source}: expected a Wan with one latent frame per token, got patch_size="
+            f"{tuple(shape.patch_size)}"
         )
     return backbone
 
