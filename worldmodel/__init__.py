@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from worldmodel.models.world_model.config import WorldModelConfig as WorldModelConfig
     from worldmodel.models.world_model.model import WorldModel as WorldModel
     from worldmodel.pipelines.rollout import RolloutPipeline as RolloutPipeline
+    from worldmodel.pipelines.session import Session as Session
     from worldmodel.types import Clip as Clip
     from worldmodel.types import ClipBatch as ClipBatch
     from worldmodel.types import Episode as Episode
@@ -51,6 +52,7 @@ _HOME = {
     "WorldModelConfig": "worldmodel.models.world_model.config",
     "WorldModel": "worldmodel.models.world_model.model",
     "RolloutPipeline": "worldmodel.pipelines.rollout",
+    "Session": "worldmodel.pipelines.session",
     "Clip": "worldmodel.types",
     "ClipBatch": "worldmodel.types",
     "Episode": "worldmodel.types",
