@@ -1,5 +1,7 @@
 """Any dataset -> RoboTwin 2.0 HDF5 (format A) or LeRobot v3.0."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -9,10 +11,49 @@ from robotwin_adapters.robotwin.write import (
     write_robotwin_episode,
     write_robotwin_index,
 )
+from worldmodel.data.verified import Checkable
 from worldmodel.files import new_folder
-from worldmodel.types import EpisodeSource
+from worldmodel.types import Episode, EpisodeSource
 
 TargetFormat = Literal["lerobot", "robotwin"]
+
+
+@dataclass(frozen=True)
+class ChosenEpisodes:
+    """Some episodes of another dataset."""
+
+    inner: EpisodeSource
+    positions: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the dataset."""
+        return self.inner.name
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, index: int) -> Episode:
+        return self.inner[self.positions[index]]
+
+
+def readable_episodes(source: EpisodeSource, positions: Sequence[int]) -> tuple[ChosenEpisodes, list[str]]:
+    """Those that can be opened and decoded, and what is wrong with the others."""
+    good, bad = [], []
+    for position in positions:
+        try:
+            for reader in source[position].frames.values():
+                if isinstance(reader, Checkable):
+                    reader.check()
+                else:
+                    for start in range(0, len(reader), 64):
+                        reader.read(range(start, min(start + 64, len(reader))))
+            good.append(position)
+        except (ValueError, OSError) as error:
+            bad.append(str(error))
+    if not good:
+        raise ValueError(f"{source.name}: none of {len(bad)} episodes can be read; the first: {bad[0]}")
+    return ChosenEpisodes(source, tuple(good)), bad
 
 
 def convert_dataset(source: EpisodeSource, out: str | Path, to: TargetFormat) -> int:

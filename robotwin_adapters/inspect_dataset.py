@@ -1,5 +1,6 @@
 """What is in a dataset: counts, sizes and ranges as a text table, and pictures to look at."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from jaxtyping import Float
 
 from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_action_video
 from robotwin_adapters.open_dataset import describe_format
+from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import choose_camera, find_camera
 from worldmodel.plain_text import unbroken
@@ -18,6 +20,9 @@ from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
 MAX_LISTED = 12  # tasks, notes and skipped files shown in full
 SHEET_EPISODES = 8  # rows of the contact sheet
+BLACK = 16  # gray levels up to which a picture is black
+WRAP_TOLERANCE = 0.5  # radians around a whole turn
+USUAL_FPS = 10.0  # frames per second of clips; more makes a model learn small steps
 VIDEO_FRAMES = 600  # the action video takes whole episodes until it is this long
 
 
@@ -74,10 +79,39 @@ class DatasetSummary:
         self.shown[f"{choice.name}: {choice.reason}"] += 1
         self.embodiments[episode.embodiment] += 1
         self.tasks[episode.task or "(none)"] += 1
-        self.notes.update(episode.notes)
+        self.notes.update((*episode.notes, *oddities(episode)))
         space = describe_action_space(episode.action_space)
-        key = f"{episode.embodiment}, {len(episode.action_names)} dimensions: {space}"
+        kind = describe_deltas(episode.delta_actions, episode.action_names)
+        key = f"{episode.embodiment}, {len(episode.action_names)} dimensions: {space}; {kind}"
         self.actions.setdefault(key, ActionRange(episode.action_names)).add(episode.robot_actions)
+
+
+def oddities(episode: Episode) -> list[str]:
+    """What is strange about an episode, in words: black pictures, angles that wrap around."""
+    found = []
+    for name, reader in episode.frames.items():
+        if reader.read([len(reader) // 2]).max() <= BLACK:
+            found.append(f"camera {name} is black in the middle of some episodes")
+    steps = np.abs(np.diff(episode.robot_actions, axis=0))
+    wraps = np.flatnonzero((np.abs(steps - 2 * np.pi) < WRAP_TOLERANCE).any(axis=0))
+    named = [episode.action_names[column] for column in wraps]
+    if named:
+        found.append(
+            f"actions {', '.join(named)} jump by 6.28: angles that wrap around. A model sees a large motion; "
+            "unwrap them, or record sine and cosine"
+        )
+    return found
+
+
+def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) -> str:
+    """The line of YAML for a training config that fits this dataset."""
+    camera = next(iter(summary.shown)).partition(":")[0]
+    fps, shortest = min(summary.fps), min(summary.lengths)
+    stride = max(1, round(fps / USUAL_FPS))
+    frames = min(17, 4 * max((shortest - 1) // stride // 4, 1) + 1)
+    mapped = f"mapping: {mapping}, " if mapping else ""
+    clip = f"camera: {json.dumps(camera)}, num_frames: {frames}, stride: {stride}"
+    return f"data: {{paths: [{path}], {mapped}clip: {{{clip}}}}}"
 
 
 def parse_positions(text: str, count: int) -> list[int]:
@@ -106,7 +140,9 @@ def summarize(source: EpisodeSource, positions: Iterable[int], on_bad: str = "st
                 raise
             summary.skipped.append(str(error))
     if not summary.good:
-        raise ValueError(f"{source.name}: none of its {len(source)} episodes can be read")
+        raise ValueError(
+            f"{source.name}: none of its {len(source)} episodes can be read; the first: {summary.skipped[0]}"
+        )
     return summary
 
 

@@ -23,6 +23,7 @@ MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 20_000
 MAX_DEPTH = 32  # of nested YAML
 MAX_TEXT = 10_000  # characters of one text
+LFS_POINTER = b"version https://git-lfs.github.com/spec"
 LISTS = (tuple, list, Sequence)  # what a JSON list may become
 LARGEST = 1e12  # of a measured number, in any unit a robot is described in
 
@@ -59,6 +60,16 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     return data
 
 
+def lfs_hint(path: str | Path) -> str:
+    """What to do about a file that Git LFS has not fetched yet; empty: it is none."""
+    try:
+        with open(path, "rb") as file:
+            is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError:
+        return ""
+    return f"{path}: a Git LFS pointer, not the file itself; run git lfs pull" if is_pointer else ""
+
+
 def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
     """The same as text in UTF-8."""
     try:
@@ -69,7 +80,10 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; anything else is refused by the name of its file."""
-    content = parse_json(read_text(path), str(path))
+    text = read_text(path)
+    if text.startswith(LFS_POINTER.decode()):
+        raise ValueError(lfs_hint(path))
+    content = parse_json(text, str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(content).__name__}")
     return content

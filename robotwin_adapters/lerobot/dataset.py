@@ -68,7 +68,7 @@ class LerobotDataset:
         frames, notes = self._all_frames(row)
         deltas = meta.extra.get("action_deltas")
         episode = Episode(
-            uid=f"episode_{row.index:06d}",
+            uid=self._uid(row.index),
             source=str(path),
             frames=frames,
             robot_actions=led,
@@ -85,6 +85,11 @@ class LerobotDataset:
             frame_times=uneven_times(path, table, meta.fps),
         )
         return relabeled(episode, self.mapping)
+
+    def _uid(self, number: int) -> str:
+        """The name before a conversion, where our own writer noted it: splits go by it."""
+        uids = self.meta.extra.get("uids", ())
+        return uids[number] if number < len(uids) else f"episode_{number:06d}"
 
     def _all_frames(self, row: EpisodeRow) -> tuple[dict[str, FrameReader], tuple[str, ...]]:
         """The cameras' frames, and what was cut off them."""

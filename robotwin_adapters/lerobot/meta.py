@@ -16,6 +16,7 @@ from worldmodel.checked import (
     check_regular,
     check_type,
     is_finite,
+    lfs_hint,
     parse_json,
     read_json,
     read_text,
@@ -25,7 +26,8 @@ from worldmodel.types import FASTEST, SLOWEST
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-EXTRA_KEY = "worldmodel"  # our own entry in info.json; LeRobot's loader ignores keys it does not know
+OWN_FILE = "meta/worldmodel.json"  # what our own writer notes beside info.json
+EXTRA_KEY = "worldmodel"  # the same as an entry of info.json, in sets of older versions
 # Default data and video paths, for info.json files that leave them out.
 V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -104,14 +106,21 @@ def read_meta(root: str | Path) -> LerobotMeta:
         features=features,
         episodes=tuple(rows),
         tasks=tasks,
-        extra=_own_entry(path, info),
+        extra=_own_entry(root, info),
     )
 
 
-def _own_entry(path: Path, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What our own writer noted; datasets of others have no such entry."""
-    where = f"{path}: {EXTRA_KEY}"
-    entry = check_object(info.get(EXTRA_KEY, {}), where)
+def _own_entry(root: Path, info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What our own writer noted; datasets of others have no such file or entry."""
+    where = f"{root / OWN_FILE}"
+    if (root / OWN_FILE).is_file():
+        entry: Mapping[str, Any] = read_json(root / OWN_FILE)
+    else:
+        where = f"{root / INFO}: {EXTRA_KEY}"
+        entry = check_object(info.get(EXTRA_KEY, {}), where)
+    for name in ("uids", "action_deltas"):
+        if name in entry:
+            check_type(entry[name], tuple[str, ...], f"{where}: {name}")
     if "recorded_fps" in entry:
         check_type(entry["recorded_fps"], float, f"{where}: recorded_fps")
         check_range(entry["recorded_fps"], SLOWEST, FASTEST, f"{where}: recorded_fps")
@@ -143,7 +152,8 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
             path, columns=columns, filters=filters, page_checksum_verification=True, read_dictionary=texts
         )
     except (OSError, pa.ArrowException, UnicodeError, OverflowError, KeyError) as error:
-        raise ValueError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from error
+        reason = lfs_hint(path) or f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})"
+        raise ValueError(reason) from error
 
 
 def _check_budget(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
-from worldmodel.checked import check_regular
+from worldmodel.checked import check_regular, lfs_hint
 from worldmodel.data.verified import ensure_sound
 
 ACTION, STATE = "action", "observation.state"
@@ -119,7 +119,8 @@ def _schema(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(check_regular(path))
     except (OSError, pa.ArrowException, UnicodeError) as error:
-        raise ValueError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from error
+        reason = lfs_hint(path) or f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})"
+        raise ValueError(reason) from error
 
 
 def _check_counters(path: Path, table: pa.Table, row: EpisodeRow) -> None:

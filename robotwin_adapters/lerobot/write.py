@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Num, UInt8
 
 from robotwin_adapters.lerobot.dataset import LED_BY_ROW
-from robotwin_adapters.lerobot.meta import EXTRA_KEY, INFO, V3_DATA, V3_VIDEO
+from robotwin_adapters.lerobot.meta import INFO, OWN_FILE, V3_DATA, V3_VIDEO
 from robotwin_adapters.lerobot.rows import ACTION, STATE
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.video import write_video
@@ -35,6 +35,7 @@ class _Contents:
     tasks: dict[str, int] = field(default_factory=dict)
     episodes: list[dict[str, Any]] = field(default_factory=list)
     stats: list[dict[str, Stats]] = field(default_factory=list)
+    uids: list[str] = field(default_factory=list)
     num_frames: int = 0
 
 
@@ -183,6 +184,7 @@ def _note_episode(
     stats = _episode_stats(episode, table)
     row |= {f"stats/{key}/{name}": v.tolist() for key, part in stats.items() for name, v in part.items()}
     contents.episodes.append(row)
+    contents.uids.append(episode.uid)
     contents.stats.append(stats)
     contents.num_frames += count
 
@@ -255,14 +257,18 @@ def _write_meta(root: Path, contents: _Contents) -> None:
         "data_path": V3_DATA,
         "video_path": V3_VIDEO,
         "features": contents.features,
-        # LeRobot counts whole frames per second; the true rate and the meaning of an action row stand here.
-        EXTRA_KEY: {
-            "recorded_fps": first.fps,
-            "actions": LED_BY_ROW,
-            "action_space": first.action_space,
-        },
     }
     (root / INFO).write_text(json.dumps(info, indent=4))
+    # LeRobot counts whole frames per second; the true rate and the meaning of an action row stand apart.
+    own: dict[str, Any] = {
+        "recorded_fps": first.fps,
+        "actions": LED_BY_ROW,
+        "action_space": first.action_space,
+        "uids": contents.uids,
+    }
+    if first.delta_actions is not None:
+        own["action_deltas"] = list(first.delta_actions)
+    (root / OWN_FILE).write_text(json.dumps(own, indent=4))
 
 
 def _task_table(tasks: Mapping[str, int]) -> pa.Table:

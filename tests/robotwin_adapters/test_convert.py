@@ -1,5 +1,6 @@
 """Conversion between formats, and the commands `inspect` and `convert` as a person runs them."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -89,3 +90,40 @@ def test_skipping_bad_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (root / "data/chunk-000/episode_000000.parquet").write_bytes(b"broken")
     assert main(["inspect", str(root), "--out", str(tmp_path / "out"), "--on-bad", "skip"]) == 0
     assert "skipped 1" in capsys.readouterr().out
+
+
+def test_uids_and_deltas_survive_a_conversion_and_info_json_is_plain(tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "a", count=3)
+    first = open_dataset(tmp_path / "a")
+    convert_dataset(first, tmp_path / "b", "lerobot")
+    second = open_dataset(tmp_path / "b")
+    assert [second[i].uid for i in range(3)] == [first[i].uid for i in range(3)]
+    assert second[0].delta_actions == first[0].delta_actions == ()
+    assert "worldmodel" not in json.loads((tmp_path / "b/meta/info.json").read_text())
+
+
+def test_some_episodes_are_converted_and_broken_ones_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "set"))
+    assert main(["convert", str(folder), str(tmp_path / "one"), "--to", "lerobot", "--episodes", "1"]) == 0
+    assert [episode.uid for episode in open_dataset(tmp_path / "one")] == ["episode_000001"]
+    (folder / "data/chunk-000/episode_000000.parquet").unlink()
+    arguments = ["convert", str(folder), str(tmp_path / "rest"), "--to", "lerobot", "--on-bad", "skip"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "skipped" in shown
+    assert "wrote 1 episodes" in shown
+
+
+def test_git_lfs_pointers_are_named(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    for name in ("meta/info.json", "data/chunk-000/episode_000000.parquet"):
+        folder = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / name.replace("/", "_")))
+        (folder / name).write_text(pointer)
+        with pytest.raises(ValueError, match="a Git LFS pointer, not the file itself; run git lfs pull"):
+            open_dataset(folder)[0]
+    folder = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "video"))
+    next(folder.glob("videos/*/*/episode_000000.mp4")).write_text(pointer)
+    with pytest.raises(ValueError, match=r"episode_000000\.mp4: a Git LFS pointer"):
+        open_dataset(folder)[0]

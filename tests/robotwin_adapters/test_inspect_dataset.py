@@ -6,10 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarize, write_pictures
+from robotwin_adapters.convert import readable_episodes
+from robotwin_adapters.inspect_dataset import (
+    config_line,
+    format_summary,
+    oddities,
+    parse_positions,
+    summarize,
+    write_pictures,
+)
 from robotwin_adapters.open_dataset import open_dataset
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
+from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import open_video
 
 DATA = Path(__file__).parent / "data"
@@ -75,3 +85,51 @@ def test_bad_episodes_stop_or_are_listed(tmp_path: Path) -> None:
     (root / "data/chunk-000/episode_000001.parquet").write_bytes(b"broken")
     with pytest.raises(ValueError, match="none of its 2 episodes can be read"):
         summarize(source, range(2), on_bad="skip")
+
+
+def test_black_pictures_and_angles_that_wrap_are_noted() -> None:
+    episode = synthetic_source(1, 9, size=(16, 16), action_dim=2)[0]
+    angles = np.array([[0.0, 3.1], [0.1, -3.12], [0.2, -3.0], *[[0.2, -3.0]] * 5])
+    odd = replace(episode, robot_actions=angles, frames={"head": Black(), "side": episode.frames["head"]})
+    notes = oddities(odd)
+    assert any("camera head is black" in note for note in notes)
+    assert not any("camera side" in note for note in notes)
+    assert any("actions joint1 jump by 6.28" in note for note in notes)
+    assert oddities(episode) == []
+
+
+class Black:
+    size = (16, 16)
+
+    def __len__(self) -> int:
+        return 9
+
+    def read(self, indices):
+        return np.zeros((len(indices), 16, 16, 3), np.uint8)
+
+
+def test_the_last_line_is_yaml_for_a_training_config(tmp_path: Path) -> None:
+    source = synthetic_source(2, 40, size=(16, 16), fps=30.0)
+    summary = summarize(source, range(2))
+    line = config_line(summary, "data/set", "my.yaml")
+    (tmp_path / "config.yaml").write_text(line + "\n")
+    data = yaml.safe_load((tmp_path / "config.yaml").read_text())["data"]
+    assert data["paths"] == ["data/set"]
+    assert data["mapping"] == "my.yaml"
+    assert data["clip"] == {"camera": "head", "num_frames": 13, "stride": 3}
+
+
+def test_all_unreadable_says_why() -> None:
+    class Broken:
+        name = "broken"
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int):
+            raise ValueError(f"{index}.mp4: no frames")
+
+    with pytest.raises(ValueError, match=r"none of its 2 episodes can be read; the first: 0\.mp4: no frames"):
+        summarize(Broken(), range(2), "skip")
+    with pytest.raises(ValueError, match=r"none of 2 episodes can be read; the first: 0\.mp4"):
+        readable_episodes(Broken(), range(2))

@@ -16,8 +16,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "The same command again goes on where it stopped. Several tasks or embodiments go to "
         "OUT/<task>/<embodiment>. The files do not depend on the number of workers.",
     )
-    parser.add_argument("--task", nargs="+", required=True, help="place_a2b_left, place_a2b_right, babble")
-    parser.add_argument("--embodiment", nargs="+", required=True, help="finch, heron, wren, crane (7 joints)")
+    parser.add_argument(
+        "--task",
+        nargs="+",
+        default=["place_a2b_left"],
+        help="place_a2b_left (default), place_a2b_right, babble",
+    )
+    parser.add_argument(
+        "--embodiment", nargs="+", default=["finch"], help="finch (default), heron, wren, crane (7 joints)"
+    )
     parser.add_argument("--episodes", type=int, default=50, help="how many to keep (default: 50)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the dataset")
     parser.add_argument(

@@ -28,7 +28,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Print what is in a dataset; write a contact sheet and a video with the actions."""
     from tqdm import tqdm
 
-    from robotwin_adapters.inspect_dataset import format_summary, parse_positions, summarize, write_pictures
+    from robotwin_adapters.inspect_dataset import (
+        config_line,
+        format_summary,
+        parse_positions,
+        summarize,
+        write_pictures,
+    )
     from robotwin_adapters.open_dataset import open_dataset
 
     source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
@@ -40,3 +46,4 @@ def run(arguments: argparse.Namespace) -> None:
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     print("\n".join(f"wrote        {path}" for path in written))
+    print(f"to train     {config_line(summary, arguments.dataset, arguments.mapping)}")

@@ -39,7 +39,8 @@ class BatchSampler:
             raise ValueError(f"got batch_size={batch_size}, rank={rank} of world_size={world_size}")
         if num_items < (batch_size * world_size if drop_last else 1):
             raise ValueError(
-                f"{num_items} clips do not fill one batch of {batch_size} on {world_size} process(es)"
+                f"{num_items} clips do not fill one batch of {batch_size} on {world_size} process(es): lower "
+                "fit.global_batch and fit.micro_batch, or data.clip.step, which makes more clips"
             )
         self.num_items, self.batch_size = num_items, batch_size
         self.seed, self.rank, self.world_size = seed, rank, world_size

@@ -55,5 +55,8 @@ def _named(episode: Episode, camera: str) -> str:
     close = [name for name in episode.frames if name.endswith(camera) or camera.endswith(f".{name}")]
     if len(close) != 1:
         found = ", ".join(episode.frames) or "no camera"
-        raise ValueError(f"{episode.source}: camera {camera!r} expected, found {found}")
+        raise ValueError(
+            f"{episode.source}: camera {camera!r} expected, found {found}; name one of these in "
+            "data.clip.camera (training) or --camera (commands), or give it that name in a mapping: cameras"
+        )
     return close[0]

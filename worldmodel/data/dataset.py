@@ -37,7 +37,7 @@ class ClipDataset(Dataset[Clip]):
     ) -> None:
         records = [r for r in index.of(split) if latents is None or (r.source, r.episode) in latents.paths]
         if not records:
-            raise ValueError(f"no clips in split {split!r}: {index.summary()}")
+            raise ValueError(f"no clips in split {split!r}: {index.summary()}. {how_to_fill(split, index)}")
         check_action_names(index, records, normalizer)
         self.index, self.split, self.normalizer, self.latents = index, split, normalizer, latents
         self.with_frames = latents is None if with_frames is None else with_frames
@@ -154,6 +154,18 @@ def build_clip_dataset(
     index = index_episodes(sources, config, splits, on_bad)
     normalizer = normalizer or index.normalizer()
     return ClipDataset(index, split, normalizer, on_bad=on_bad, with_poses=with_poses)
+
+
+def how_to_fill(split: Split, index: EpisodeIndex) -> str:
+    """What to set so that a split of a small dataset is not empty."""
+    others = [record.uid for record in index.records if record.split != split]
+    if not others:
+        return "There is no episode as long as a clip: lower data.clip.num_frames or data.clip.stride"
+    listed = f"data.splits.{split}_uids=[{others[-1]}]"
+    if split == "train":
+        return f"Lower data.splits.val and data.splits.test, or set {listed}"
+    without = ", or validation.num_clips=0 to train without it" if split == "val" else ""
+    return f"Set {listed} or a larger data.splits.{split}{without}"
 
 
 def check_action_names(

@@ -262,7 +262,9 @@ class ActionNormalizer:
     def _stats_of(self, embodiment: str) -> ActionStats:
         if embodiment not in self.stats:
             raise ValueError(
-                f"unknown embodiment {embodiment!r}; statistics exist for {', '.join(self.embodiments)}"
+                f"unknown embodiment {embodiment!r}; statistics exist for {', '.join(self.embodiments)}. If "
+                "it is one of these under another name, say so in a mapping (--mapping): embodiment: "
+                f"{self.embodiments[0]}"
             )
         return self.stats[embodiment]
 

@@ -22,7 +22,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from jaxtyping import Int64, UInt8
 
-from worldmodel.checked import is_regular
+from worldmodel.checked import is_regular, lfs_hint
 from worldmodel.data.verified import ensure_sound
 from worldmodel.files import atomic_file
 
@@ -169,7 +169,7 @@ def _open_stream(path: str) -> Iterator[tuple[Any, Any]]:
             stream.codec_context.options = STRICT
             yield container, stream
     except (av.FFmpegError, UnicodeError, OverflowError) as error:
-        raise ValueError(f"{path}: cannot be read as a video ({error})") from error
+        raise ValueError(lfs_hint(path) or f"{path}: cannot be read as a video ({error})") from error
 
 
 @lru_cache(maxsize=4096)

@@ -157,7 +157,9 @@ def held_out_clips(
     records = index.records if config.split == "all" else index.of(config.split)
     if not records:
         raise ValueError(
-            f"{source.name}: no episode to evaluate in split {config.split!r}: {index.summary()}"
+            f"{source.name}: no episode to evaluate in split {config.split!r}: {index.summary()}. Set "
+            "held_out.split=all for a dataset that was not trained on, or name episodes: "
+            "held_out.splits.test_uids=[...]"
         )
     for record in records:
         _check_robot(record, normalizer)

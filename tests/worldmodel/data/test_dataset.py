@@ -237,3 +237,19 @@ def test_listed_episodes_must_exist():
     with pytest.raises(ValueError, match=r"splits\.test_uids lists 'episod2', .* near it: episode"):
         index_episodes([source], CLIP, typo)
     assert len(index_episodes([source], CLIP, typo, uids_must_exist=False).records) == 4
+
+
+def test_an_empty_split_says_what_to_set():
+    index = index_episodes([synthetic_source(2, size=(16, 16))], CLIP, ALL_TRAIN)
+    with pytest.raises(ValueError, match=r"data\.splits\.val_uids=\[episode1\] .* validation\.num_clips=0"):
+        ClipDataset(index, "val", index.normalizer())
+    with pytest.raises(ValueError, match=r"Set data\.splits\.test_uids=\[episode1\] or a larger"):
+        ClipDataset(index, "test", index.normalizer())
+
+
+def test_an_unknown_robot_and_an_unknown_camera_say_what_to_set():
+    index = index_episodes([synthetic_source(2, size=(16, 16))], CLIP, ALL_TRAIN)
+    with pytest.raises(ValueError, match=r"mapping \(--mapping\): embodiment: a"):
+        index.normalizer().check_names("renamed", ())
+    with pytest.raises(ValueError, match=r"data\.clip\.camera \(training\) or --camera"):
+        index_episodes([synthetic_source(2, size=(16, 16))], replace(CLIP, camera="top"), ALL_TRAIN)
