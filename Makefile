@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 
-.PHONY: install test test-slow lint format docs demo demo-forget desk clean
+.PHONY: install test test-slow test-faults lint format docs demo demo-forget desk clean
 
 install: .venv/.installed
 
@@ -23,6 +23,10 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+# Kills, failing disks and broken inputs: an hour or more.
+test-faults: install
+	nice -n 10 $(BIN)/python -m pytest -m faults --timeout 7200 tests/faults
 
 lint: install
 	$(BIN)/ruff check .
