@@ -1,12 +1,11 @@
-"""Folders of mp4 files with JSON, NPZ or CSV annotations (IRASim, Cosmos, Ctrl-World style sets) -> Episode.
+"""Folders of mp4 files with annotations beside them (IRASim, Cosmos, Ctrl-World, flat ones) -> Episode.
 
-A small YAML (`dataset.yaml` in the folder, or given) maps names to keys; the two public layouts need none.
+A small YAML (`dataset.yaml` in the folder, or given) maps names to keys. Public layouts and flat folders need
+none.
 """
 
 import contextlib
-import csv
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -15,10 +14,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
+from robotwin_adapters.annotations import ARRAY, SUFFIXES, read_annotation
 from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.mapping import MAPPING_FILE, DataMapping, read_mapping, relabeled
-from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
-from worldmodel.checked import read_json
 from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
@@ -37,6 +35,12 @@ IRASIM = DataMapping(
 # IRASim's Language-Table: changes in the plane, no states.
 LANGUAGE_TABLE = DataMapping(state_keys=(), action_keys=("actions",), action_names=("dx", "dy"))
 LAYOUTS = (CTRL_WORLD, IRASIM, LANGUAGE_TABLE)
+# Flat folders, a video and an annotation of the same name: the usual names, actions before states.
+PLAIN_LAYOUTS = tuple(
+    DataMapping(state_keys=states, action_keys=actions)
+    for actions in (("action",), ("actions",), (ARRAY,), ())
+    for states in (("observation.state",), ("state",), ("states",), *([()] if actions else []))
+)
 
 
 def is_video_folder(path: str | Path, mapping: str | Path | None = None) -> bool:
@@ -45,7 +49,7 @@ def is_video_folder(path: str | Path, mapping: str | Path | None = None) -> bool
     known = read_mapping(path, mapping)
     if known is not None:
         return any(_matches(path, known.annotation))
-    return all((path / name).is_dir() for name in ("annotation", "videos"))
+    return _flat_mapping(path) is not None or all((path / name).is_dir() for name in ("annotation", "videos"))
 
 
 class VideoFolderDataset:
@@ -63,7 +67,7 @@ class VideoFolderDataset:
         self.camera = camera
         self.verify = verify
         self.name = self.root.resolve().name
-        given = read_mapping(self.root, mapping) or DataMapping()
+        given = read_mapping(self.root, mapping) or _flat_mapping(self.root) or DataMapping()
         self.entries = sorted(_matches(self.root, given.annotation), key=lambda entry: _natural(entry[0]))
         if not self.entries:
             hint = "" if given != DataMapping() else f"; describe the folder in {MAPPING_FILE}"
@@ -84,6 +88,8 @@ class VideoFolderDataset:
         actions = _columns(path, content, config.action_keys) if config.action_keys else None
         actions = actions[:: config.action_stride] if actions is not None else None
         length = _length(path, content, config, states, actions)
+        if states is None and config.length_key not in content and self._has_frames(fields, length - 1):
+            length -= 1  # as many actions as frames: the last one leads nowhere
         frames, notes = self._frames(path, content, fields, length)
         fps = config.fps or probe_video(next(iter(frames.values())).path).fps
         if actions is None:
@@ -133,35 +139,13 @@ class VideoFolderDataset:
             frames[camera] = open_video(file, length=length, verify=self.verify)
         return frames, tuple(notes)
 
+    def _has_frames(self, fields: Mapping[str, str], count: int) -> bool:
+        return all(len(probe_video(self.root / name).pts) == count for _, name in self._videos(fields))
+
     def _videos(self, fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         pattern = _filled(self.config.video, {field: _escape(value) for field, value in fields.items()})
         for name, found in _matches(self.root, pattern):
             yield found.get("camera", ONLY_CAMERA), name
-
-
-def read_annotation(path: Path) -> Mapping[str, Any]:
-    """Keys and values of a .json, .npz or .csv file (a column per key); nothing is unpickled."""
-    if path.suffix == ".json":
-        return read_json(path)
-    try:
-        if path.suffix == ".npz":
-            return _read_npz(path)
-        if path.suffix == ".csv":
-            with path.open(newline="", encoding="utf-8") as file:
-                header, *rows = list(csv.reader(file, strict=True)) or [[]]
-            return {key: [row[column] for row in rows] for column, key in enumerate(header)}
-    except Exception as error:  # zip and npy parsers raise many kinds on broken files
-        raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
-    raise ValueError(f"{path}: annotations are .json, .npz or .csv files")
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    packed = sum(member.compress_size for member in members)
-    check_expansion("the archive", packed, sum(m.file_size for m in members), free=TABLE_FREE_BYTES)
-    with np.load(path, allow_pickle=False) as arrays:
-        return {key: arrays[key] for key in arrays.files}
 
 
 Entries = list[tuple[str, dict[str, str]]]  # relative path of each annotation, and the fields of its name
@@ -178,7 +162,7 @@ def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
         return replace(mapping, state_keys=("states",) if "states" in content else ())
     if mapping.state_keys is not None:
         return replace(mapping, action_keys=())
-    for layout in LAYOUTS:
+    for layout in PLAIN_LAYOUTS if given.annotation.startswith("{id}.") else LAYOUTS:
         keys = (*(layout.state_keys or ()), *(layout.action_keys or ()))
         if all(key in content for key in keys):
             return _as_layout(mapping, layout, root / name, content)
@@ -186,6 +170,15 @@ def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
     raise ValueError(
         f"{root / name}: keys {found} are of no known layout; map them in {MAPPING_FILE}: action_keys: [...]"
     )
+
+
+def _flat_mapping(root: Path) -> DataMapping | None:
+    """For a folder in which a video and its annotation lie side by side; none: it is another folder."""
+    for video in sorted(root.glob("*.mp4"))[:1]:
+        for suffix in SUFFIXES:
+            if video.with_suffix(suffix).is_file():
+                return DataMapping(annotation=f"{{id}}{suffix}", video="{id}.mp4")
+    return None
 
 
 def _as_layout(

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robotwin_adapters.annotations import read_annotation
 from robotwin_adapters.mapping import DataMapping
-from robotwin_adapters.video_folder import VideoFolderDataset, read_annotation
+from robotwin_adapters.video_folder import VideoFolderDataset
 from worldmodel.config import load_config
 from worldmodel.data.video import write_video
 

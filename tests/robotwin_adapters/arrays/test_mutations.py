@@ -6,6 +6,7 @@ from pathlib import Path
 import numcodecs
 import pytest
 
+from tests.robotwin_adapters.test_annotations import write_flat
 from tests.support.array_sets import (
     write_agibot,
     write_aloha,
@@ -23,6 +24,8 @@ WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
     "aloha_jpeg": (lambda folder: write_aloha(folder, compress=True), 0.25),
     "rlds": (lambda folder: write_rlds(folder, name="set"), 0.0),
     "npz": (write_npz, 0.0),
+    "flat_jsonl": (lambda folder: write_flat(folder, ".jsonl"), 0.3),  # a digit is another digit
+    "flat_npy": (lambda folder: write_flat(folder, ".npy"), 0.4),
     "zarr": (lambda folder: write_zarr(folder / "s.zarr", compressor=numcodecs.Blosc("lz4")), 0.2),
     "robomimic": (lambda folder: write_robomimic(folder / "demos.hdf5"), 0.15),
 }

@@ -1,0 +1,75 @@
+"""Annotations of videos as keys and columns, whatever the file: JSON, JSON lines, CSV, NPZ or NPY."""
+
+import csv
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
+from worldmodel.checked import read_json
+
+SUFFIXES = (".json", ".jsonl", ".csv", ".npz", ".npy")
+ARRAY = "array"  # key of the one table in an .npy file
+
+
+def read_annotation(path: Path) -> Mapping[str, Any]:
+    """Keys and values of the file (a column per key); nothing is unpickled."""
+    if path.suffix == ".json":
+        return read_json(path)
+    try:
+        if path.suffix == ".npz":
+            return _read_npz(path)
+        if path.suffix == ".npy":
+            return _read_npy(path)
+        if path.suffix == ".jsonl":
+            return _read_lines(path)
+        if path.suffix == ".csv":
+            with path.open(newline="", encoding="utf-8") as file:
+                header, *rows = list(csv.reader(file, strict=True)) or [[]]
+            return {key: [row[column] for row in rows] for column, key in enumerate(header)}
+    except Exception as error:  # zip and npy parsers raise many kinds on broken files
+        raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
+    raise ValueError(f"{path}: annotations are {', '.join(SUFFIXES)} files")
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    packed = sum(member.compress_size for member in members)
+    check_expansion("the archive", packed, sum(m.file_size for m in members), free=TABLE_FREE_BYTES)
+    with np.load(path, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays.files}
+
+
+def _read_npy(path: Path) -> dict[str, np.ndarray]:
+    """One table, or the fields of a structured array."""
+    values = np.load(path, allow_pickle=False)
+    names = values.dtype.names
+    return {ARRAY: values} if names is None else {name: values[name] for name in names}
+
+
+def _read_lines(path: Path) -> dict[str, list[Any]]:
+    """A JSON object per frame; keys of nested objects are joined by dots, and every line has the same."""
+    columns: dict[str, list[Any]] = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines()):
+        row = dict(_flattened(json.loads(line)))
+        if number and row.keys() != columns.keys():
+            odd = ", ".join(sorted(row.keys() ^ columns.keys()))
+            raise ValueError(f"line {number + 1} has other keys than the first: {odd}")
+        for key, value in row.items():
+            columns.setdefault(key, []).append(value)
+    return columns
+
+
+def _flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object in every line, got {str(value)[:40]!r}")
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            yield from _flattened(entry, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", entry
