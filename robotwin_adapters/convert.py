@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from robotwin_adapters.labeled import LabeledDataset
+from robotwin_adapters.lerobot.copy import copy_lerobot
+from robotwin_adapters.lerobot.dataset import LerobotDataset
 from robotwin_adapters.lerobot.write import write_lerobot
+from robotwin_adapters.mapping import DataMapping
 from robotwin_adapters.robotwin.write import (
     robotwin_episode_from,
     write_robotwin_episode,
@@ -59,10 +63,22 @@ def readable_episodes(source: EpisodeSource, positions: Sequence[int]) -> tuple[
 def convert_dataset(source: EpisodeSource, out: str | Path, to: TargetFormat) -> int:
     """Write all episodes as a new dataset at `out`, which appears when complete; returns their number."""
     if to == "lerobot":
-        return write_lerobot(source, out)
+        found = _plain_lerobot(source)
+        return write_lerobot(source, out) if found is None else copy_lerobot(*found, out)
     with new_folder(out) as building:
         _write_robotwin(source, building)
     return len(source)
+
+
+def _plain_lerobot(source: EpisodeSource) -> tuple[LerobotDataset, tuple[int, ...]] | None:
+    """The LeRobot dataset behind a source, and which of its episodes; none if a mapping changes them."""
+    chosen = (
+        source if isinstance(source, ChosenEpisodes) else ChosenEpisodes(source, tuple(range(len(source))))
+    )
+    labeled = chosen.inner
+    if not isinstance(labeled, LabeledDataset) or labeled.mapping != DataMapping():
+        return None
+    return (labeled.inner, chosen.positions) if isinstance(labeled.inner, LerobotDataset) else None
 
 
 def _write_robotwin(source: EpisodeSource, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Float, Num, UInt8
+from jaxtyping import Bool, Float, Num, UInt8
 
 from robotwin_adapters.lerobot.dataset import LED_BY_ROW
 from robotwin_adapters.lerobot.meta import INFO, OWN_FILE, V3_DATA, V3_VIDEO
@@ -194,16 +194,22 @@ def _episode_stats(episode: Episode, table: pa.Table) -> dict[str, Stats]:
     for key in table.column_names:
         values = table[key].combine_chunks()
         flat = values.flatten() if pa.types.is_fixed_size_list(values.type) else values
-        stats[key] = _stats(flat.to_numpy().reshape(table.num_rows, -1))
+        stats[key] = column_stats(flat.to_numpy().reshape(table.num_rows, -1))
     for camera, reader in episode.frames.items():
         frames = reader.read(evenly_spread(len(reader), STATS_FRAMES))
-        part = _stats(frames.reshape(-1, 3) / 255.0)
-        part = {name: value.reshape(3, 1, 1) for name, value in part.items() if name != "count"}
-        stats[f"observation.images.{camera}"] = {**part, "count": np.array([len(frames)])}
+        stats[f"observation.images.{camera}"] = picture_stats(frames)
     return stats
 
 
-def _stats(values: Num[np.ndarray, "n d"]) -> Stats:
+def picture_stats(frames: UInt8[np.ndarray, "n H W 3"]) -> Stats:
+    """Of each color, in [0, 1]."""
+    part = column_stats(frames.reshape(-1, 3) / 255.0)
+    part = {name: value.reshape(3, 1, 1) for name, value in part.items() if name != "count"}
+    return {**part, "count": np.array([len(frames)])}
+
+
+def column_stats(values: Num[np.ndarray, "n d"] | Bool[np.ndarray, "n d"]) -> Stats:
+    """Extremes, moments and quantiles of each dimension."""
     values = values.astype(np.float64)
     quantiles = np.quantile(values, list(QUANTILES.values()), axis=0)
     return {
@@ -216,7 +222,7 @@ def _stats(values: Num[np.ndarray, "n d"]) -> Stats:
     }
 
 
-def _joined_stats(parts: list[Stats]) -> Stats:
+def joined_stats(parts: list[Stats]) -> Stats:
     """Over all episodes; quantiles are the weighted mean of those of the episodes, as LeRobot itself does."""
     counts = np.array([part["count"][0] for part in parts], dtype=np.float64)
     stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0] if name != "count"}
@@ -235,11 +241,8 @@ def _joined_stats(parts: list[Stats]) -> Stats:
 
 
 def _write_meta(root: Path, contents: _Contents) -> None:
-    episodes = root / "meta/episodes/chunk-000/file-000.parquet"
-    episodes.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(contents.episodes), episodes, write_page_checksum=True)
-    pq.write_table(_task_table(contents.tasks), root / "meta/tasks.parquet", write_page_checksum=True)
-    stats = {key: _joined_stats([part[key] for part in contents.stats]) for key in contents.stats[0]}
+    episode_files(root, contents.episodes, task_table(contents.tasks))
+    stats = {key: joined_stats([part[key] for part in contents.stats]) for key in contents.stats[0]}
     plain = {key: {name: v.tolist() for name, v in part.items()} for key, part in stats.items()}
     (root / "meta/stats.json").write_text(json.dumps(plain, indent=4))
     first = contents.first
@@ -271,7 +274,15 @@ def _write_meta(root: Path, contents: _Contents) -> None:
     (root / OWN_FILE).write_text(json.dumps(own, indent=4))
 
 
-def _task_table(tasks: Mapping[str, int]) -> pa.Table:
+def episode_files(root: Path, rows: list[dict[str, Any]], tasks: pa.Table) -> None:
+    """The tables of episodes and of tasks."""
+    episodes = root / "meta/episodes/chunk-000/file-000.parquet"
+    episodes.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), episodes, write_page_checksum=True)
+    pq.write_table(tasks, root / "meta/tasks.parquet", write_page_checksum=True)
+
+
+def task_table(tasks: Mapping[str, int]) -> pa.Table:
     """The text is the index of a pandas frame: said in the metadata that pandas looks for."""
     table = pa.table(
         {"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())}

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from robotwin_adapters.convert import convert_dataset
+from robotwin_adapters.convert import ChosenEpisodes, convert_dataset
 from robotwin_adapters.open_dataset import describe_format, open_dataset
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_open_dataset import write_robotwin
@@ -127,3 +129,38 @@ def test_git_lfs_pointers_are_named(tmp_path: Path) -> None:
     next(folder.glob("videos/*/*/episode_000000.mp4")).write_text(pointer)
     with pytest.raises(ValueError, match=r"episode_000000\.mp4: a Git LFS pointer"):
         open_dataset(folder)[0]
+
+
+@pytest.mark.parametrize("version", ["lerobot_v21", "lerobot_v30"])
+def test_lerobot_to_lerobot_copies_videos_and_keeps_every_column(tmp_path: Path, version: str) -> None:
+    folder = Path(shutil.copytree(DATA / version, tmp_path / "set"))
+    info = json.loads((folder / "meta/info.json").read_text())
+    info["features"]["next.reward"] = {"dtype": "float32", "shape": [1], "names": None}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    for path in folder.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(
+            table.append_column("next.reward", pa.array(np.arange(table.num_rows, dtype="f4"))), path
+        )
+    first = open_dataset(folder)
+    assert convert_dataset(first, tmp_path / "all", "lerobot") == 2
+    second = open_dataset(tmp_path / "all")
+    for index in range(2):
+        one, other = first[index], second[index]
+        assert (one.uid, one.task, one.fps, one.notes) == (other.uid, other.task, other.fps, other.notes)
+        assert np.array_equal(one.robot_actions, other.robot_actions)
+        assert np.array_equal(one.robot_states, other.robot_states)
+        for camera, reader in one.frames.items():
+            assert np.array_equal(
+                reader.read(range(len(reader))), other.frames[camera].read(range(len(reader)))
+            )
+    copied = {path.read_bytes() for path in (tmp_path / "all").rglob("*.mp4")}
+    assert copied == {path.read_bytes() for path in folder.rglob("*.mp4")}
+    tables = [pq.read_table(path) for path in sorted((tmp_path / "all/data").rglob("*.parquet"))]
+    assert all("next.reward" in table.column_names for table in tables)
+    assert (
+        "stats/next.reward/mean"
+        in pq.read_schema(next((tmp_path / "all/meta/episodes").rglob("*.parquet"))).names
+    )
+    assert convert_dataset(ChosenEpisodes(first, (1,)), tmp_path / "one", "lerobot") == 1
+    assert open_dataset(tmp_path / "one")[0].uid == "episode_000001"
