@@ -194,7 +194,8 @@ def check_pose_tracks(index: EpisodeIndex, records: Sequence[EpisodeRecord]) -> 
     """Refuse data whose actions are no poses, or whose camera is not described."""
     for record in _first_of_each_robot(records):
         episode = index.open(record)
-        clip_pose_track(episode, record.starts[0], episode.robot_actions[:1], index.config)
+        actions = episode.robot_actions[:1].repeat(index.config.num_frames - 1, 0)  # any: names are looked at
+        clip_pose_track(episode, record.starts[0], actions, index.config)
 
 
 def _first_of_each_robot(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:

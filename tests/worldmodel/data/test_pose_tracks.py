@@ -145,6 +145,7 @@ def test_clips_bring_their_tracks_with_and_without_a_cache(tmp_path):
     fresh = build_clip_dataset([source], config=CLIP, with_poses=True)
     plain = build_clip_dataset([source], config=CLIP)
     assert plain[0].pose_track is None
+    check_pose_tracks(index, index.records)
 
     def encode(video):
         return video.new_zeros(len(video), 4, 3, 6, 8)
