@@ -109,7 +109,8 @@ def _length_settings(steps: int) -> list[str]:
 
 def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
     model = [f"{asked.out}/run/model", asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
-    shared = [f"num_inference_steps={INFERENCE_STEPS}", "held_out.episodes=16"]
+    held_out = ["held_out.episodes=16", "held_out.clips_per_episode=2"]
+    shared = [f"num_inference_steps={INFERENCE_STEPS}", *held_out]
     controls = f"controls=[{','.join(TRIED)}]"
     _command("rollout", [*model, *shared, controls, "videos=3", f"output={asked.out}/rollouts"], say)
     few = ["response_clips=2", "scales=[0.5,1.0,2.0]", f"output={asked.out}/sensitivity"]

@@ -1,11 +1,13 @@
 """Several cameras in one picture: places, pixels, the contract and refusals."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import ClipConfig, cut_clip, resize_frames
 from worldmodel.data.index import index_episodes
@@ -14,6 +16,8 @@ from worldmodel.data.layouts import Box, compose, view_boxes
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.world_model.config import FrameContract
 from worldmodel.types import Episode
+
+DROID = Path(__file__).parents[3] / "../shared/data/robots/droid_franka_real/droid_subset"
 
 
 class Plain:
@@ -100,3 +104,15 @@ def test_refusals_name_what_to_set() -> None:
     config = ClipConfig(num_frames=9, height=32, width=64, camera=("head", "wrist"))
     with pytest.raises(ValueError, match="camera 'wrist' expected, found"):
         index_episodes([source], config)
+
+
+@pytest.mark.skipif(not DROID.exists(), reason="real DROID sample absent")
+def test_the_three_views_of_droid() -> None:
+    episode = open_dataset(DROID)[0]
+    config = ClipConfig(num_frames=5, height=96, width=64, camera=("0", "1", "2"), layout="wrists_below")
+    frames, _ = cut_clip(episode, 0, config)
+    boxes = view_boxes("wrists_below", 3, 96, 64)
+    for name, box in zip(("0", "1", "2"), boxes, strict=True):
+        single = ClipConfig(num_frames=5, height=box.height, width=box.width, camera=name)
+        alone, _ = cut_clip(episode, 0, single)
+        assert torch.equal(box.cut(frames), alone)

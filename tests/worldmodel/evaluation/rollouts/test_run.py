@@ -351,3 +351,41 @@ def test_what_cannot_be_is_refused(model_folder, source):
         RolloutsConfig(controls=("upside_down",))
     with pytest.raises(ValueError, match="regime lacg, this one is acg"):
         run(str(model_folder), source, RolloutsConfig(held_out=HELD_OUT, drive="latent"))
+
+
+class TwoViews:
+    """The same episodes seen by two cameras."""
+
+    name = "two_views"
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(self.source)
+
+    def __getitem__(self, index):
+        episode = self.source[index]
+        reader = next(iter(episode.frames.values()))
+        return dataclasses.replace(episode, frames={"head": reader, "wrist": reader})
+
+
+def test_each_camera_of_a_picture_is_scored_by_itself(make_model, source, contract, tmp_path):
+    model = make_model(regime="acg")
+    model.contract = dataclasses.replace(contract, camera="head+wrist", layout="side_by_side")
+    model.save_pretrained(tmp_path / "model")
+    output = tmp_path / "report"
+    config = RolloutsConfig(
+        output=str(output), held_out=HELD_OUT, num_inference_steps=1, controls=(), videos=1
+    )
+    assert run(str(tmp_path / "model"), TwoViews(source), config) == 0
+    clips = [json.loads(line) for line in (output / "clips.jsonl").read_text().splitlines()[1:]]
+    first = clips[0].get("record", clips[0])
+    whole = first["rows"]["static"]["mse"]
+    halves = [first["views"][name]["static"]["mse"] for name in ("head", "wrist")]
+    assert np.mean(halves, axis=0) == pytest.approx(np.array(whole), rel=1e-6)
+    results = json.loads((output / "results.json").read_text())
+    assert set(results["views"]) == {"head", "wrist"}
+    report = (output / "report.md").read_text()
+    assert "Camera head" in report
+    assert "Camera wrist" in report
