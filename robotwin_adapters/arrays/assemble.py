@@ -15,6 +15,7 @@ from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.camera_order import overview_first
 from worldmodel.types import Episode, FrameReader
 
+BASE = "base_"  # begins the names of a mobile base's velocities
 LED = "action[t] leads from frame t to t+1"
 NEXT_STATE = "the action is the next state"
 
@@ -48,12 +49,13 @@ def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = No
         assert states is not None  # `_length` asks for one of the two
         actions, note = states[1:], NEXT_STATE
     action_names = keys.action_names or (() if keys.action_keys else keys.state_names)
+    action_names = _names(where, action_names, actions.shape[1], "action")
     return Episode(
         uid=arrays.uid,
         source=where,
         frames=frames,
         robot_actions=actions[: length - 1],
-        action_names=_names(where, action_names, actions.shape[1], "action"),
+        action_names=action_names,
         fps=keys.fps,
         embodiment=keys.embodiment,
         task=keys.task or (arrays.instructions[0] if arrays.instructions else ""),
@@ -62,7 +64,15 @@ def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = No
         instructions=arrays.instructions,
         notes=(*arrays.notes, note),
         action_space=keys.action_space,
+        delta_actions=_known_deltas(keys, action_names),
     )
+
+
+def _known_deltas(keys: KeyMapping, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Joint commands are targets and a next state is where to go; only a base is told its velocity."""
+    if keys.action_keys and keys.action_space != "joint_commands":
+        return None
+    return tuple(name for name in names if name.startswith(BASE))
 
 
 def first_present(choices: tuple[tuple[str, ...], ...], known: Mapping[str, object]) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 Row t of `actions` was applied at observation t and leads to observation t + 1. With robosuite's usual
 controller an action is [dx dy dz, rotation vector, gripper]: deltas in its own units (-1 .. 1), and a
-gripper: -1 open, 1 closed. Nothing in the files says delta or absolute, so nothing is converted.
+gripper: -1 open, 1 closed. Where env_args says control_delta: false, they are targets. Nothing is converted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from worldmodel.types import Episode
 FPS = 20.0  # of robosuite, LIBERO and Isaac Lab's manipulation tasks, where the file says nothing
 ACTIONS = "actions"
 DELTA_POSE = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")  # of 7 columns
+ABSOLUTE_POSE = ("x", "y", "z", "rx", "ry", "rz", "gripper")
 STATES = (
     ("obs/robot0_eef_pos", "obs/robot0_eef_quat", "obs/robot0_gripper_qpos"),  # robomimic, MimicGen
     ("obs/ee_states", "obs/gripper_states"),  # LIBERO
@@ -79,14 +80,16 @@ class RobomimicDataset:
             keys = self.mapping.over(self._defaults(path, numbers, about))
             episode = build_episode(arrays, keys, self.camera)
             _check_count(group, episode)
-        return episode
+        if about.is_absolute is None or episode.action_names not in (DELTA_POSE, ABSOLUTE_POSE):
+            return episode
+        return replace(episode, delta_actions=() if about.is_absolute else DELTA_POSE[:-1])
 
     def _defaults(self, path: Path, numbers: Numbers, about: "About") -> KeyMapping:
         width = numbers[ACTIONS]().shape[-1] if ACTIONS in numbers else 0
         return KeyMapping(
             action_keys=(ACTIONS,) if ACTIONS in numbers else (),
             state_keys=first_present(STATES, numbers),
-            action_names=DELTA_POSE if width == len(DELTA_POSE) else (),
+            action_names=(ABSOLUTE_POSE if about.is_absolute else DELTA_POSE) if width == 7 else (),
             fps=about.fps or FPS,
             embodiment=about.robot or self.name,
             task=about.text or about.task or path.stem,
@@ -101,6 +104,7 @@ class About:
     robot: str = ""
     task: str = ""
     text: str = ""  # instruction
+    is_absolute: bool | None = None  # the controller takes targets, or changes; none: they do not say
 
 
 @lru_cache(maxsize=512)
@@ -117,8 +121,14 @@ def _about(path: str, stamp: tuple[int, int]) -> About:
             robot=robots if isinstance(robots, str) else about.robot,
             task=_text(said.get("env_name")) or about.task,
             text=_text(said.get("language_instruction")) or about.text,
+            is_absolute=_is_absolute(arguments.get("controller_configs"), about.is_absolute),
         )
     return about
+
+
+def _is_absolute(controller: Any, otherwise: bool | None) -> bool | None:
+    said = controller.get("control_delta") if isinstance(controller, dict) else None
+    return not said if isinstance(said, bool) else otherwise
 
 
 def _isaac_fps(sim_args: Any) -> float:

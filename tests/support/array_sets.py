@@ -51,7 +51,7 @@ def write_aloha(folder: Path, count: int = 2, *, frames: int = 9, compress: bool
 ROBOMIMIC_STATES = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2}
 
 
-def write_robomimic(path: Path, count: int = 2, *, frames: int = 9) -> Path:
+def write_robomimic(path: Path, count: int = 2, *, frames: int = 9, delta: bool = True) -> Path:
     """robomimic's image observations, gzip, with env_args."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
@@ -66,7 +66,9 @@ def write_robomimic(path: Path, count: int = 2, *, frames: int = 9) -> Path:
                 for place, camera in enumerate(("agentview_image", "robot0_eye_in_hand_image")):
                     images = pictures(frames, seed=place)
                     demo.create_dataset(f"{group}/{camera}", data=images, compression="gzip")
-        arguments = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 10, "robots": ["Panda"]}}
+        controller = {"type": "OSC_POSE", "control_delta": delta}
+        settings = {"control_freq": 10, "robots": ["Panda"], "controller_configs": controller}
+        arguments = {"env_name": "Lift", "type": 1, "env_kwargs": settings}
         file["data"].attrs["env_args"] = json.dumps(arguments)
         file["mask/train"] = np.array([b"demo_0"], "S8")
     return path

@@ -46,6 +46,7 @@ def test_a_mobile_base_is_part_of_the_action(tmp_path: Path) -> None:
         file["base_action"] = walk(9, 2)
     episode = open_dataset(folder)[0]
     assert episode.action_names[-2:] == ("base_linear", "base_angular")
+    assert episode.delta_actions == ("base_linear", "base_angular")
     np.testing.assert_array_equal(episode.robot_actions[:, 14:], walk(9, 2)[:-1])
 
 

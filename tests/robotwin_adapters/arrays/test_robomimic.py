@@ -23,6 +23,14 @@ def test_robomimic(tmp_path: Path) -> None:
     assert episode.action_names[0] == "dx"
 
 
+def test_absolute_actions_are_named_so_and_not_added_up(tmp_path: Path) -> None:
+    changes = open_dataset(write_robomimic(tmp_path / "a.hdf5"))[0]
+    targets = open_dataset(write_robomimic(tmp_path / "b.hdf5", delta=False))[0]
+    assert changes.delta_actions == changes.action_names[:6]
+    assert targets.action_names[0] == "x"
+    assert targets.delta_actions == ()
+
+
 def test_libero_is_turned_upright_and_keeps_its_instruction(tmp_path: Path) -> None:
     path = write_libero(tmp_path / "set/open_the_drawer_demo.hdf5")
     episode = open_dataset(tmp_path / "set")[0]
