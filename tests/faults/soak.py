@@ -1,0 +1,81 @@
+"""Collect, train and roll out in a loop, in one process: memory, open and temporary files stay flat.
+
+python -m tests.faults.soak --minutes 120 --out soak.jsonl
+
+One line a loop. The first loops warm caches up, so growth is judged from the fifth one on.
+"""
+
+import argparse
+import contextlib
+import gc
+import io
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from tests.faults.kills import COMMANDS, prepare
+
+PARTS = ("collect", "encode_latents", "train", "rollouts", "convert")
+
+
+def measure(started: float, number: int) -> dict[str, float]:
+    """What the process holds now."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "loop": number,
+        "minutes": round((time.monotonic() - started) / 60, 2),
+        "cpu_s": round(time.process_time(), 1),
+        "rss_mb": round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1),
+        "open_files": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "temporary": len(os.listdir(tempfile.gettempdir())),
+    }
+
+
+def soak(minutes: float, folder: Path) -> list[dict[str, float]]:
+    """Measurements, one a loop."""
+    started, lines = time.monotonic(), []
+    prepare(folder / "inputs")
+    # Other programs use the machine's temporary folder: ours is our own.
+    tempfile.tempdir = str(folder / "temporary")
+    Path(tempfile.tempdir).mkdir()
+    while time.monotonic() - started < 60 * minutes:
+        for name in PARTS:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                COMMANDS[name].run(folder / "inputs", folder / "out")
+            shutil.rmtree(folder / "out", ignore_errors=True)
+        lines.append(measure(started, len(lines)))
+        print(json.dumps(lines[-1]), flush=True)
+    return lines
+
+
+def growth(lines: list[dict[str, float]]) -> dict[str, float]:
+    """Between the fifth loop and the last, a loop."""
+    first, last = lines[min(4, len(lines) - 1)], lines[-1]
+    count = max(1.0, last["loop"] - first["loop"])
+    return {key: (last[key] - first[key]) / count for key in ("rss_mb", "open_files", "threads", "temporary")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=120)
+    parser.add_argument("--out", type=Path, help="JSON lines to write")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="soak_") as folder:
+        lines = soak(arguments.minutes, Path(folder))
+        tempfile.tempdir = None
+    print(json.dumps({"growth per loop": growth(lines)}))
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main()
