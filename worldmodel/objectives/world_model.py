@@ -104,7 +104,7 @@ def _parts(model: WorldModel, batch: ClipBatch) -> list[slice]:
 def _driven(
     model: WorldModel, batch: ClipBatch, actions: Float[Tensor, "b n u"], clip: NoisyClip
 ) -> DrivenClips:
-    text, track = model.text_context(), _pose_track(model, batch)
+    text, track = model.text_context(), pose_track_of(model, batch)
 
     def embed(actions: Tensor) -> ActionEmbedding:
         embedding: ActionEmbedding = model.interface(actions, clip.missing, track)
@@ -193,7 +193,8 @@ def _latent_drive(
     return latent_actions, Terms(terms, metrics)
 
 
-def _pose_track(model: WorldModel, batch: ClipBatch) -> PoseTrack | None:
+def pose_track_of(model: WorldModel, batch: ClipBatch) -> PoseTrack | None:
+    """The track that a model draws, if it draws any."""
     if not model.config.draws_poses:
         return None
     if batch.pose_track is None:

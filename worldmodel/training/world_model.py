@@ -14,7 +14,6 @@ from pathlib import Path
 
 from worldmodel.config import save_config
 from worldmodel.exits import one_way_out
-from worldmodel.objectives.world_model import world_model_step
 from worldmodel.training.command_line import run_script
 from worldmodel.training.loop.checkpoints import export_finished
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
@@ -27,6 +26,7 @@ from worldmodel.training.runs.world_model import (
     export_model,
     load_train_config,
     log_mcl_reach,
+    step_of,
     whole_model,
 )
 
@@ -44,7 +44,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
         )
     log_mcl_reach(run, accelerator)
     result = fit(
-        world_model_step,
+        step_of(run, accelerator.device),
         run.model,
         run.train_clips,
         config.fit_with_heads,

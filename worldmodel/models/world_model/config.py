@@ -28,6 +28,8 @@ class ObjectiveConfig:
     forcing: Literal["clip", "prefix"] = "clip"  # which latent frames are noisy in training, and how
     context_noise: float = 0.0  # prefix: highest sigma of given frames behind the history; half have none
     sink_jump: float = 0.0  # prefix: share of clips in which frames behind the first are forgotten (causal)
+    student_steps: int = 0  # > 0: distill start_from into a model that samples in so many steps; 0: off
+    student_substeps: int = 8  # teacher's steps in each step of the student
     shift: float = 3.0  # flow shift of the sampled noise levels; 3 up to about 320 pixels, 5 at 480
     action_dropout: float = 0.1  # share of clips whose actions are hidden behind the null embedding
     beta: float = 1e-4  # weight of the KL term (lacg)
@@ -43,6 +45,11 @@ class ObjectiveConfig:
             raise ValueError(
                 "context_noise is a sigma in [0, 0.5] and sink_jump a share in [0, 1], got "
                 f"{self.context_noise} and {self.sink_jump}"
+            )
+        if self.student_steps < 0 or self.student_substeps < 1:
+            raise ValueError(
+                f"student_steps is 0 (off) or more and student_substeps 1 or more, got {self.student_steps} "
+                f"and {self.student_substeps}"
             )
         if not 0 <= self.action_dropout < 1:
             raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
@@ -102,6 +109,11 @@ class WorldModelConfig:
         )
         if self.refiner_width and self.prediction != "clean":
             raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
+        if self.objective.student_steps and (self.regime == "lacg" or self.mcl or self.objective.idm_weight):
+            raise ValueError(
+                "objective.student_steps distills the video alone: set regime acg or no_action, no mcl and "
+                "objective.idm_weight=0"
+            )
         if self.causal and self.history_noise:
             raise ValueError("a causal model gives its history clean: set objective.context_noise instead")
         if self.causal and self.action_sum:

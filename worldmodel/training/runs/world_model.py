@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from worldmodel.models.world_model.config import WorldModelConfig
 from worldmodel.models.world_model.folder import locate
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import load_vae
-from worldmodel.objectives.world_model import mcl_reach
+from worldmodel.objectives.student import student_step
+from worldmodel.objectives.world_model import mcl_reach, world_model_step
 from worldmodel.training.data import (
     DataConfig,
     cache_latents,
@@ -31,6 +34,7 @@ from worldmodel.training.data import (
 )
 from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.fit import FitConfig
+from worldmodel.training.loop.step import StepFn
 from worldmodel.training.runs.fine_tuning import continued_model, settings_beneath
 from worldmodel.training.runs.validation import Validation, ValidationConfig
 
@@ -56,6 +60,8 @@ class TrainConfig:
         self.data.check_given()
         if not self.start_from and not self.model.vae:
             raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
+        if self.model.objective.student_steps and not self.start_from:
+            raise ValueError("model.objective.student_steps distills a trained model: name it in start_from")
         mode = None if self.model.mcl is None else self.model.mcl.mode
         if self.fit.compile and mode in ("exact", "hessian_diag"):
             raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
@@ -147,6 +153,14 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
         model.fdm.backbone.set_attention_backend("_native_math")
     return model
+
+
+def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
+    """What a training step does: the model's own objective, or that of a student of it as it is now."""
+    if not run.model.config.objective.student_steps:
+        return world_model_step
+    teacher = deepcopy(run.model).requires_grad_(False).eval().to(device)
+    return partial(student_step, teacher)
 
 
 def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
