@@ -1,5 +1,6 @@
 """One training step: L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL, and the judge's losses."""
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +19,9 @@ from worldmodel.models.world_model.frame_view import FrameView
 from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.forcing import draw_forcing
+from worldmodel.models.world_model.wan import decode_video
 from worldmodel.objectives.losses import Losses
+from worldmodel.objectives.pictures import picture_loss
 from worldmodel.objectives.world_model_contrast import DrivenClips, contrast_actions, read_mechanism
 from worldmodel.types import ClipBatch, PoseTrack, num_video_frames
 
@@ -121,7 +124,10 @@ def _with_reconstruction(
     model: WorldModel, outputs: Sequence[FdmOutput], clips: Sequence[NoisyClip], terms: Terms
 ) -> Terms:
     losses = [_reconstruction(model, output, clip) for output, clip in zip(outputs, clips, strict=True)]
-    return Terms({"reconstruction": (1.0, torch.cat(losses).mean()), **terms.weighted}, terms.metrics)
+    weighted = {"reconstruction": (1.0, torch.cat(losses).mean())}
+    if weight := model.config.objective.pixel_weight:
+        weighted["pixels"] = (weight, _pixel_error(model, outputs[0], clips[0]))
+    return Terms(weighted | terms.weighted, terms.metrics)
 
 
 def _noisy_clip(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> NoisyClip:
@@ -145,6 +151,19 @@ def _reconstruction(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Fl
     if model.config.prediction == "clean":
         return clean_loss(output.clean, clip.data, clip.sigma, num_history=given)
     return velocity_loss(output.velocity, clip.data, clip.noise, num_history=given)
+
+
+def _pixel_error(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Float[Tensor, ""]:
+    """The error of the first clips' pictures; given frames are shown as they are, without error."""
+    if model.vae is None:
+        raise ValueError("pixel_weight needs an autoencoder to see pictures: name one in model.vae")
+    count = math.ceil(model.config.objective.pixel_share * len(clip.data))
+    is_made = is_future(clip.num_given, clip.sigma)[:count, None, :, None, None]
+    clean, data = output.clean[:count], clip.data[:count]
+    with torch.no_grad():
+        real = decode_video(model.vae, data)
+    made = decode_video(model.vae, torch.where(is_made, clean, data))
+    return picture_loss(made, real, moving_weight=5.0, edge_weight=0.3)
 
 
 def _contrasted(clip: NoisyClip) -> Bool[Tensor, "b f"]:

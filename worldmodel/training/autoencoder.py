@@ -18,6 +18,7 @@ from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.exits import one_way_out
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.objectives.losses import Losses
+from worldmodel.objectives.pictures import picture_loss
 from worldmodel.training.command_line import run_script
 from worldmodel.training.data import DataConfig, open_clips, open_index
 from worldmodel.training.loop.distributed import start_accelerator
@@ -37,8 +38,8 @@ class AutoencoderConfig:
     hidden: int = 64  # channels of the refining convolutions
     num_blocks: int = 2  # residual blocks per direction
     num_initial_clips: int = 64  # clips whose patches the PCA sees, and that set the latent statistics
-    foreground_weight: float = 5.0  # weight of pixels that differ from the mean image; others count 1
-    foreground_threshold: float = 0.15  # difference from the mean image, of a range of 2
+    moving_weight: float = 5.0  # weight of pixels that differ from the clip's first frame; others count 1
+    edge_weight: float = 0.3  # of the error of the pictures' Laplacian, which keeps edges sharp
     data: DataConfig = field(default_factory=DataConfig)
     fit: FitConfig = field(default_factory=FitConfig)
 
@@ -82,11 +83,9 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
     def step(model: CausalAutoencoder, batch: ClipBatch, generator: torch.Generator) -> Losses:
         video = to_video(batch)
         rebuilt = model.decode(model.encode(video).latent_dist.mode()).sample
-        is_front = (video - model.mean_image[:, None]).abs().amax(
-            1, keepdim=True
-        ) > config.foreground_threshold
-        weight = 1 + (config.foreground_weight - 1) * is_front
-        loss = (weight * (rebuilt - video).square()).mean()
+        loss = picture_loss(
+            rebuilt, video, moving_weight=config.moving_weight, edge_weight=config.edge_weight
+        )
         return Losses(loss, {"mse": (rebuilt - video).square().mean().detach() / 4})
 
     result = fit(step, model, clips, config.fit, Path(config.output), resume=resume, accelerator=accelerator)

@@ -154,3 +154,30 @@ def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomize):
     assert set(detached.values()) == {"NO"}
     with pytest.raises(ValueError, match="no mcl term"):
         mcl_reach(make_world_model(), batch, torch.Generator())
+
+
+def test_pixel_error_trains_the_model_through_the_frozen_decoder(make_world_model, batch):
+    objective = ObjectiveConfig(idm_weight=0.0, pixel_weight=0.5, pixel_share=0.5)
+    model = make_world_model(regime="acg", prediction="clean", objective=objective)
+    plain = make_world_model(
+        regime="acg", prediction="clean", objective=dataclasses.replace(objective, pixel_weight=0.0)
+    )
+    losses, without = step(model, batch), step(plain, batch)
+    assert torch.equal(losses.parts["reconstruction"], without.parts["reconstruction"])
+    expected = losses.parts["reconstruction"] + 0.5 * losses.parts["pixels"]
+    assert float(losses.total.detach()) == pytest.approx(float(expected), rel=1e-6)
+    losses.total.backward()
+    without.total.backward()
+    gradients = [m.fdm.backbone.get_parameter("proj_out.weight").grad for m in (model, plain)]
+    assert not torch.allclose(*gradients)
+    assert all(p.grad is None for p in model.vae.parameters())
+
+
+def test_pixel_error_needs_an_autoencoder(make_world_model, batch):
+    model = make_world_model(regime="acg", objective=ObjectiveConfig(idm_weight=0.0, pixel_weight=1.0))
+    cached = dataclasses.replace(batch, latents=model.encode(batch.frames), frames=None)
+    model.vae = None
+    with pytest.raises(ValueError, match=r"name one in model\.vae"):
+        step(model, cached)
+    with pytest.raises(ValueError, match=r"pixel_share in \(0, 1\], got 1\.0 and 0"):
+        ObjectiveConfig(pixel_weight=1.0, pixel_share=0.0)

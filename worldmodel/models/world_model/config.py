@@ -37,6 +37,9 @@ class ObjectiveConfig:
     mcl_weight: float = 0.01  # lambda_MCL
     idm_weight: float = 1.0  # weight of judging the robot action from frames; 0: no judge, acg has no IDM
     controller_weight: float = 1.0  # weight of predicting z from robot actions (lacg)
+    # The error of decoded pictures, against blur: absolute, of moving pixels and of edges. It needs the vae.
+    pixel_weight: float = 0.0  # weight of that error; 0: latents alone
+    pixel_share: float = 0.25  # share of the clips that are decoded for it, at least one
 
     def __post_init__(self) -> None:
         if (self.context_noise or self.sink_jump) and self.forcing != "prefix":
@@ -53,6 +56,11 @@ class ObjectiveConfig:
             )
         if not 0 <= self.action_dropout < 1:
             raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
+        if self.pixel_weight < 0 or not 0 < self.pixel_share <= 1:
+            raise ValueError(
+                "pixel_weight is 0 or more and pixel_share in (0, 1], got "
+                f"{self.pixel_weight} and {self.pixel_share}"
+            )
         if self.idm_weight < 0:
             raise ValueError(f"idm_weight is 0 (no judge) or more, got {self.idm_weight}")
         check_ranges(self, shift=(1e-3, 1e3))

@@ -169,8 +169,14 @@ def encode_video(vae: VideoAutoencoder, video: Float[Tensor, "b t 3 H W"]) -> Fl
 @torch.no_grad()
 def decode_latents(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b t 3 H W"]:
     """Frames in [0, 1]; inverse of `encode_frames` up to what the autoencoder loses."""
-    video = vae.decode(denormalize_latents(vae, latents)).sample.float()
+    video = decode_video(vae, latents)
     return rearrange((video + 1) / 2, "b c t H W -> b t c H W").clamp(0, 1)
+
+
+def decode_video(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b 3 t H W"]:
+    """Frames in [-1, 1]; gradients reach the latents."""
+    video: Tensor = vae.decode(denormalize_latents(vae, latents)).sample.float()
+    return video
 
 
 def denormalize_latents(
