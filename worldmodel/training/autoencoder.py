@@ -17,6 +17,7 @@ from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.exits import one_way_out
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.wan import load_vae
 from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.training.command_line import run_script
@@ -40,6 +41,9 @@ class AutoencoderConfig:
     num_initial_clips: int = 64  # clips whose patches the PCA sees, and that set the latent statistics
     moving_weight: float = 5.0  # weight of pixels that differ from the clip's first frame; others count 1
     edge_weight: float = 0.3  # of the error of the pictures' Laplacian, which keeps edges sharp
+    # A trained autoencoder whose decoder is to learn on. Its latents stay as they are, so world models of them
+    # do too; its sizes are used, not those above.
+    decoder_of: str = ""  # folder of that autoencoder; empty: a new one, both directions
     data: DataConfig = field(default_factory=DataConfig)
     fit: FitConfig = field(default_factory=FitConfig)
 
@@ -59,14 +63,8 @@ def initial_video(clips: ClipDataset, count: int) -> Tensor:
     return to_video(collate_clips([clips[number] for number in chosen]))
 
 
-def train(config: AutoencoderConfig, resume: bool) -> bool:
-    """Build from data, fit, save; False when a signal ended it early."""
-    accelerator = start_accelerator(config.fit.machine)
-    open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
-    index = open_index(config.data)
-    log.info("%s\n%s", index.summary(), index.camera_summary())
-    clips = open_clips(config.data, index, "train", index.normalizer(), None, with_frames=True)
-    torch.manual_seed(config.fit.seed)
+def new_autoencoder(config: AutoencoderConfig, start: Tensor) -> CausalAutoencoder:
+    """One of the configured sizes, whose linear path is the PCA of these clips."""
     model = CausalAutoencoder(
         height=config.data.clip.height,
         width=config.data.clip.width,
@@ -77,8 +75,31 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
         latents_mean=(0.0,) * config.latent_channels,
         latents_std=(1.0,) * config.latent_channels,
     )
-    start = initial_video(clips, config.num_initial_clips)
     model.initialize_from(start)
+    return model
+
+
+def decoder_alone(folder: str) -> CausalAutoencoder:
+    """A trained autoencoder of which only what decodes can learn."""
+    model = load_vae(folder)
+    if not isinstance(model, CausalAutoencoder):
+        raise ValueError(f"{folder}: decoder_of names a desk autoencoder, got {type(model).__name__}")
+    for part in (model.first, model.group):
+        part.decoder.requires_grad_()
+        part.synthesis.requires_grad_()
+    return model
+
+
+def train(config: AutoencoderConfig, resume: bool) -> bool:
+    """Build from data, fit, save; False when a signal ended it early."""
+    accelerator = start_accelerator(config.fit.machine)
+    open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
+    index = open_index(config.data)
+    log.info("%s\n%s", index.summary(), index.camera_summary())
+    clips = open_clips(config.data, index, "train", index.normalizer(), None, with_frames=True)
+    torch.manual_seed(config.fit.seed)
+    start = initial_video(clips, config.num_initial_clips)
+    model = decoder_alone(config.decoder_of) if config.decoder_of else new_autoencoder(config, start)
 
     def step(model: CausalAutoencoder, batch: ClipBatch, generator: torch.Generator) -> Losses:
         video = to_video(batch)
@@ -90,7 +111,9 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
 
     result = fit(step, model, clips, config.fit, Path(config.output), resume=resume, accelerator=accelerator)
     if result.is_finished and accelerator.is_main_process:
-        model.eval().to("cpu").set_latent_statistics(start)
+        model.eval().to("cpu")
+        if not config.decoder_of:
+            model.set_latent_statistics(start)
         model.save_pretrained(Path(config.output) / "vae")
         save_config(config, Path(config.output) / "config.yaml")
     return result.is_finished
