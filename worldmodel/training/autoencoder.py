@@ -37,12 +37,13 @@ class AutoencoderConfig:
     latent_channels: int = 16  # channels of a latent
     latent_scale: int = 4  # pixels per latent and side
     hidden: int = 64  # channels of the refining convolutions
-    num_blocks: int = 2  # residual blocks per direction
+    num_blocks: int = 2  # residual blocks per direction and scale
+    num_scales: int = 1  # convolutions at the size of the latents (1), or on 2x2 pixels as well (2)
     num_initial_clips: int = 64  # clips whose patches the PCA sees, and that set the latent statistics
     moving_weight: float = 5.0  # weight of pixels that differ from the clip's first frame; others count 1
     edge_weight: float = 0.3  # of the error of the pictures' Laplacian, which keeps edges sharp
-    # A trained autoencoder whose decoder is to learn on. Its latents stay as they are, so world models of them
-    # do too; its sizes are used, not those above.
+    # A trained autoencoder whose decoder is to learn on. Its latents stay as they are, so world models of
+    # them do too. Its sizes are used, not those above.
     decoder_of: str = ""  # folder of that autoencoder; empty: a new one, both directions
     data: DataConfig = field(default_factory=DataConfig)
     fit: FitConfig = field(default_factory=FitConfig)
@@ -72,6 +73,7 @@ def new_autoencoder(config: AutoencoderConfig, start: Tensor) -> CausalAutoencod
         scale_factor_spatial=config.latent_scale,
         hidden=config.hidden,
         num_blocks=config.num_blocks,
+        num_scales=config.num_scales,
         latents_mean=(0.0,) * config.latent_channels,
         latents_std=(1.0,) * config.latent_channels,
     )
@@ -84,9 +86,8 @@ def decoder_alone(folder: str) -> CausalAutoencoder:
     model = load_vae(folder)
     if not isinstance(model, CausalAutoencoder):
         raise ValueError(f"{folder}: decoder_of names a desk autoencoder, got {type(model).__name__}")
-    for part in (model.first, model.group):
-        part.decoder.requires_grad_()
-        part.synthesis.requires_grad_()
+    for part in (model.decoder, model.synthesis):
+        part.requires_grad_()
     return model
 
 

@@ -1,13 +1,16 @@
 """The desk autoencoder: small and causal, behind the encode / decode interface of AutoencoderKLWan.
 
 Frame 0 makes latent frame 0 alone (repeated four times), frames 4j-3 .. 4j make latent frame j, so each
-latent depends on its own frames only. A linear patch transform, initialized by PCA, carries the picture; a
-convolutional residual that starts at zero refines both directions.
+latent depends on its own frames only, and where nothing moves all latent frames are equal. A linear patch
+transform, initialized by PCA, carries the picture. Convolutions whose output starts at zero refine both
+directions, at the size of the latents or on two scales.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
@@ -19,17 +22,16 @@ from torch import Tensor, nn
 from worldmodel.types import FRAMES_PER_LATENT, num_latent_frames
 
 MIN_LOGVAR = -30.0  # AutoencoderKLWan clamps here: the posterior is a point
+GROUP = 3 * FRAMES_PER_LATENT  # channels of the four frames of a latent
+HALF = 2  # pixels per cell and side on the finer of the two scales
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with group norm, added to the input."""
+    """Two 3x3 convolutions, added to the input; with or without group norm, which is slow on a CPU."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, has_norm: bool = True) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            *(nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, width, 3, padding=1)),
-            *(nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, width, 3, padding=1)),
-        )
+        self.layers = nn.Sequential(*_convolution(width, has_norm), *_convolution(width, has_norm))
 
     def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
         """The refined features."""
@@ -48,30 +50,37 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
         scale_factor_spatial: int = 4,
         hidden: int = 64,
         num_blocks: int = 2,
+        num_scales: int = 1,
         latents_mean: Sequence[float] = (0.0,) * 16,
         latents_std: Sequence[float] = (1.0,) * 16,
         scale_factor_temporal: int = FRAMES_PER_LATENT,
     ) -> None:
         super().__init__()
         size = scale_factor_spatial
+        if num_scales not in (1, 2) or (num_scales == 2 and size % HALF):
+            raise ValueError(
+                f"num_scales is 1, or 2 where scale_factor_spatial is a multiple of {HALF}, got {num_scales} "
+                f"and {size}"
+            )
         if height % size or width % size:
             raise ValueError(f"height and width must be multiples of {size}, got {height}x{width}")
         if len(latents_mean) != z_dim or len(latents_std) != z_dim:
             raise ValueError(f"latents_mean and latents_std need z_dim = {z_dim} values each")
-        patch = 3 * FRAMES_PER_LATENT * size * size
         self.register_buffer("mean_image", torch.zeros(3, height, width))
-        self.analysis = nn.Conv2d(patch, z_dim, 1)
-        self.synthesis = nn.Conv2d(z_dim, patch, 1)
-        self.encoder = _refiner(patch, hidden, num_blocks, z_dim)
-        self.decoder = _refiner(z_dim, hidden, num_blocks, patch)
+        self.analysis = nn.Conv2d(GROUP * size * size, z_dim, 1)
+        self.synthesis = nn.Conv2d(z_dim, GROUP * size * size, 1)
+        # Pixels per side of the cells that convolutions see.
+        self.cell = cell = size if num_scales == 1 else HALF
+        channels, step = GROUP * cell * cell, size // cell
+        make = _one_scale if num_scales == 1 else partial(_two_scales, step=step)
+        self.encoder, self.decoder = make(channels, z_dim, hidden=hidden, num_blocks=num_blocks)
 
     def encode(self, x: Float[Tensor, "b 3 t H W"], return_dict: bool = True) -> AutoencoderKLOutput:
         """A point posterior over the latents: `.latent_dist.mode()` is [b z f h w]."""
-        self._check_size(x)
-        batch, frames = x.shape[0], num_latent_frames(x.shape[2])
-        patches = self._to_patches(x)
-        latents = self.analysis(patches) + self.encoder(patches)
-        latents = rearrange(latents, "(b f) z h w -> b z f h w", b=batch, f=frames)
+        groups = self._to_groups(x)
+        latents = self.analysis(F.pixel_unshuffle(groups, self.config["scale_factor_spatial"]))
+        latents = latents + self.encoder(F.pixel_unshuffle(groups, self.cell))
+        latents = rearrange(latents, "(b f) z h w -> b z f h w", b=len(x))
         posterior = DiagonalGaussianDistribution(
             torch.cat([latents, torch.full_like(latents, MIN_LOGVAR)], 1), deterministic=True
         )
@@ -79,17 +88,18 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
 
     def decode(self, z: Float[Tensor, "b z f h w"], return_dict: bool = True) -> DecoderOutput:
         """`.sample` is [b 3 t H W] in [-1, 1]."""
-        batch = z.shape[0]
         latents = rearrange(z, "b z f h w -> (b f) z h w")
-        patches = self.synthesis(latents) + self.decoder(latents)
-        return DecoderOutput(sample=self._from_patches(patches, batch).clamp(-1, 1))
+        groups = F.pixel_shuffle(self.synthesis(latents), self.config["scale_factor_spatial"])
+        groups = groups + F.pixel_shuffle(self.decoder(latents), self.cell)
+        return DecoderOutput(sample=self._from_groups(groups, len(z)).clamp(-1, 1))
 
     @torch.no_grad()
     def initialize_from(self, x: Float[Tensor, "b 3 t H W"]) -> None:
         """Set the mean image and the linear path from frames, by PCA of their patches (closed form)."""
         self._check_size(x)
         self.mean_image.copy_(x.mean((0, 2)))
-        patches = rearrange(self._to_patches(x), "n p h w -> (n h w) p").double()
+        patches = F.pixel_unshuffle(self._to_groups(x), self.config["scale_factor_spatial"])
+        patches = rearrange(patches, "n p h w -> (n h w) p").double()
         mean = patches.mean(0)
         covariance = torch.cov((patches - mean).T)
         basis = torch.linalg.eigh(covariance).eigenvectors[:, -self.config["z_dim"] :].flip(1)
@@ -114,38 +124,67 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
                 f"got {tuple(x.shape[-2:])}"
             )
 
-    def _to_patches(self, x: Float[Tensor, "b 3 t H W"]) -> Float[Tensor, "n p h w"]:
+    def _to_groups(self, x: Float[Tensor, "b 3 t H W"]) -> Float[Tensor, "n 12 H W"]:
+        """Four frames a latent as the channels of one picture, without the mean image."""
+        self._check_size(x)
+        num_latent_frames(x.shape[2])
         centered = x - self.mean_image[:, None]
         first = repeat(centered[:, :, :1], "b c 1 H W -> b c r H W", r=FRAMES_PER_LATENT)
-        groups = torch.cat([first, centered[:, :, 1:]], 2)
-        size = self.config["scale_factor_spatial"]
-        return rearrange(
-            groups,
-            "b c (f r) (h p) (w q) -> (b f) (r c p q) h w",
-            r=FRAMES_PER_LATENT,
-            p=size,
-            q=size,
-        )
+        frames = torch.cat([first, centered[:, :, 1:]], 2)
+        return rearrange(frames, "b c (f r) H W -> (b f) (r c) H W", r=FRAMES_PER_LATENT)
 
-    def _from_patches(self, patches: Float[Tensor, "n p h w"], batch: int) -> Float[Tensor, "b 3 t H W"]:
-        size = self.config["scale_factor_spatial"]
-        groups = rearrange(
-            patches,
-            "(b f) (r c p q) h w -> b c f r (h p) (w q)",
-            b=batch,
-            r=FRAMES_PER_LATENT,
-            p=size,
-            q=size,
-        )
+    def _from_groups(self, groups: Float[Tensor, "n 12 H W"], batch: int) -> Float[Tensor, "b 3 t H W"]:
+        frames = rearrange(groups, "(b f) (r c) H W -> b c f r H W", b=batch, c=3)
         # Latent frame 0 stands for one frame: its four answers are averaged.
-        first = groups[:, :, 0].mean(2, keepdim=True)
-        rest = rearrange(groups[:, :, 1:], "b c f r H W -> b c (f r) H W")
+        first = frames[:, :, 0].mean(2, keepdim=True)
+        rest = rearrange(frames[:, :, 1:], "b c f r H W -> b c (f r) H W")
         return torch.cat([first, rest], 2) + self.mean_image[:, None]
 
 
-def _refiner(inputs: int, hidden: int, num_blocks: int, outputs: int) -> nn.Sequential:
-    last = nn.Conv2d(hidden, outputs, 1)
-    for parameter in last.parameters():
+def _one_scale(
+    patch: int, z_dim: int, *, hidden: int, num_blocks: int
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """Encoder and decoder at the size of the latents."""
+
+    def layers(inputs: int, outputs: int) -> nn.Sequential:
+        blocks = [ResidualBlock(hidden) for _ in range(num_blocks)]
+        return nn.Sequential(
+            nn.Conv2d(inputs, hidden, 3, padding=1), *blocks, nn.SiLU(), _zero_conv(hidden, outputs, 1)
+        )
+
+    return layers(patch, z_dim), layers(z_dim, patch)
+
+
+def _two_scales(
+    half: int, z_dim: int, *, hidden: int, num_blocks: int, step: int
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """Encoder and decoder that also see cells of 2x2 pixels, with half the channels there."""
+    fine = hidden // 2
+
+    def blocks(width: int) -> list[ResidualBlock]:
+        return [ResidualBlock(width, has_norm=False) for _ in range(num_blocks)]
+
+    encoder = nn.Sequential(
+        *(nn.Conv2d(half, fine, 3, padding=1), *blocks(fine), nn.SiLU()),
+        *(nn.PixelUnshuffle(step), nn.Conv2d(fine * step * step, hidden, 1)),
+        *(*blocks(hidden), nn.SiLU(), _zero_conv(hidden, z_dim, 1)),
+    )
+    decoder = nn.Sequential(
+        *(nn.Conv2d(z_dim, hidden, 3, padding=1), *blocks(hidden), nn.SiLU()),
+        *(nn.Conv2d(hidden, fine * step * step, 1), nn.PixelShuffle(step)),
+        *(*blocks(fine), nn.SiLU(), _zero_conv(fine, half, 3)),
+    )
+    return encoder, decoder
+
+
+def _convolution(width: int, has_norm: bool) -> list[nn.Module]:
+    layers = [nn.SiLU(), nn.Conv2d(width, width, 3, padding=1)]
+    return [nn.GroupNorm(8, width), *layers] if has_norm else layers
+
+
+def _zero_conv(inputs: int, outputs: int, kernel: int) -> nn.Conv2d:
+    """A convolution that answers zero until it is trained."""
+    layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
+    for parameter in layer.parameters():
         nn.init.zeros_(parameter)
-    blocks = [ResidualBlock(hidden) for _ in range(num_blocks)]
-    return nn.Sequential(nn.Conv2d(inputs, hidden, 3, padding=1), *blocks, nn.SiLU(), last)
+    return layer

@@ -22,9 +22,10 @@ def rebuilt(vae: CausalAutoencoder, video: torch.Tensor) -> torch.Tensor:
     return vae.decode(vae.encode(video).latent_dist.mode()).sample
 
 
+@pytest.mark.parametrize("scales", [1, 2])
 @pytest.mark.parametrize("scale", [4, 8])
-def test_shapes_are_those_of_the_wan_autoencoder(scale):
-    vae = make(scale_factor_spatial=scale)
+def test_shapes_are_those_of_the_wan_autoencoder(scale, scales):
+    vae = make(scale_factor_spatial=scale, num_scales=scales)
     video = torch.zeros(2, 3, 9, 32, 32)
     encoded = vae.encode(video)
     assert encoded.latent_dist.mode().shape == (2, 16, 3, 32 // scale, 32 // scale)
@@ -37,6 +38,8 @@ def test_shapes_are_those_of_the_wan_autoencoder(scale):
         vae.encode(video[..., :16])
     with pytest.raises(ValueError, match="multiples of 4, got 30x32"):
         make(height=30)
+    with pytest.raises(ValueError, match=r"num_scales is 1, or 2 .* got 3 and 4"):
+        make(num_scales=3)
 
 
 def test_initial_linear_path_is_the_pca_of_the_patches(clips):
@@ -57,8 +60,20 @@ def test_initial_linear_path_is_the_pca_of_the_patches(clips):
 
 
 @torch.no_grad()
-def test_latents_see_their_own_frames_only(clips):
-    vae, video = make(), video_of(clips, 1)
+@pytest.mark.parametrize("scales", [1, 2])
+def test_latents_of_a_still_scene_are_equal(clips, scales):
+    vae = make(num_scales=scales)
+    vae.initialize_from(video_of(clips, 4))
+    torch.nn.init.normal_(vae.encoder[-1].weight, std=0.1)
+    still = video_of(clips, 2)[:, :, :1].expand(-1, -1, 9, -1, -1)
+    latents = vae.encode(still).latent_dist.mode()
+    assert torch.allclose(latents, latents[:, :, :1].expand_as(latents), atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scales", [1, 2])
+def test_latents_see_their_own_frames_only(clips, scales):
+    vae, video = make(num_scales=scales), video_of(clips, 1)
     vae.initialize_from(video_of(clips, 4))
     torch.nn.init.normal_(vae.encoder[-1].weight, std=0.1)
     reference = vae.encode(video).latent_dist.mode()
@@ -69,8 +84,9 @@ def test_latents_see_their_own_frames_only(clips):
         assert moved.nonzero().flatten().tolist() == [(frame + 3) // 4]
 
 
-def test_training_refines_both_directions_from_the_linear_start(clips):
-    vae, video = make(), video_of(clips, 8)
+@pytest.mark.parametrize("scales", [1, 2])
+def test_training_refines_both_directions_from_the_linear_start(clips, scales):
+    vae, video = make(num_scales=scales), video_of(clips, 8)
     vae.initialize_from(video)
     start = float((rebuilt(vae, video) - video).square().mean())
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3)
