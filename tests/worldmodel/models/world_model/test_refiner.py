@@ -8,7 +8,7 @@ from worldmodel.models.world_model.refiner import LatentRefiner
 
 @pytest.fixture
 def latents() -> torch.Tensor:
-    return torch.randn(2, 4, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    return torch.randn(2, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
@@ -29,7 +29,6 @@ def test_an_untrained_refiner_changes_nothing(make_world_model, batch, latents, 
 @torch.no_grad()
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomize, depth):
-    latents = torch.nn.functional.pad(latents, (0, 0, 0, 2))
     refiner = LatentRefiner(4, 8, depth=depth)
     randomize(refiner)
     noisy = torch.zeros_like(latents)
@@ -52,9 +51,8 @@ def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigm
 @torch.no_grad()
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_refiner_sees_the_pose_maps_of_a_frame_and_of_the_one_before(latents, sigma, randomize, depth):
-    latents = torch.nn.functional.pad(latents, (0, 0, 0, 2))
-    refiner, noisy = LatentRefiner(4, 8, depth=depth, map_channels=6), torch.zeros_like(latents)
-    maps = torch.rand(2, 3, 6, *latents.shape[-2:])
+    refiner, noisy = LatentRefiner(4, 8, depth=depth, map_channels=8), torch.zeros_like(latents)
+    maps = torch.rand(2, 3, 8, *latents.shape[-2:])
     untrained = refiner(latents, noisy, sigma, maps)
     assert torch.equal(untrained, latents)
     randomize(refiner)
@@ -69,9 +67,9 @@ def test_a_refiner_sees_the_pose_maps_of_a_frame_and_of_the_one_before(latents, 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_weight_of_a_refiner_can_learn(randomize, depth):
-    refiner = LatentRefiner(4, 8, depth=depth, map_channels=6)
+    refiner = LatentRefiner(4, 8, depth=depth, map_channels=8)
     randomize(refiner)
-    latents, maps = torch.randn(2, 4, 3, 8, 8), torch.rand(2, 3, 6, 8, 8)
+    latents, maps = torch.randn(2, 4, 3, 8, 8), torch.rand(2, 3, 8, 8, 8)
     refiner(latents, 0 * latents, torch.ones(2, 3), maps).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in refiner.parameters())
 
