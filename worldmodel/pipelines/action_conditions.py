@@ -96,28 +96,35 @@ def pose_track_for(
     model: WorldModel,
     robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
     embodiments: Sequence[str],
-    cameras: CameraMatrices | Sequence[CameraMatrices],
+    cameras: CameraMatrices | Sequence[CameraMatrices] | None,
     *,
     first_frame: int = 0,
-) -> PoseTrack:
+) -> PoseTrack | None:
     """The track of raw actions, for a model that draws poses.
 
     Args:
         model: knows the names of the actions and how its pictures are cut.
         robot_actions: in the robot's own units.
         embodiments: one for each sample.
-        cameras: for all samples, or one for each; static, or with one matrix per frame of the video.
+        cameras: for all samples, or one for each; static, or with one matrix per frame of the video. None:
+            the camera of training, if it never moved; otherwise there is no track.
         first_frame: of the video, which action 0 leads on from.
     """
     raw, contract = torch.as_tensor(robot_actions), model.contract
+    names = [model.normalizer.names_of(embodiment) for embodiment in embodiments]
+    poses = torch.stack([pose_columns(row, known) for row, known in zip(raw, names, strict=True)])
+    if cameras is None:
+        if not contract.projection:
+            return None
+        projection = torch.tensor(contract.projection).view(3, 4)
+        return PoseTrack(poses, projection.expand(*raw.shape[:2], 3, 4))
     each = [cameras] * len(raw) if isinstance(cameras, CameraMatrices) else list(cameras)
     if len(each) != len(raw):
         raise ValueError(f"expected one camera for all samples or {len(raw)}, one for each, got {len(each)}")
     frames = range(first_frame + 1, first_frame + 1 + raw.shape[1])
     size = contract.height, contract.width
-    names = [model.normalizer.names_of(embodiment) for embodiment in embodiments]
     return PoseTrack(
-        torch.stack([pose_columns(row, known) for row, known in zip(raw, names, strict=True)]),
+        poses,
         torch.stack([clip_projections(camera, frames, size, contract.aspect) for camera in each]),
     )
 

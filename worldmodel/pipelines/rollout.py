@@ -81,14 +81,15 @@ class RolloutPipeline:
             camera: refused when it is not the model's.
             action_names: one per action dimension; refused when they are not the embodiment's.
             cameras: matrices of the camera, for a model that draws poses (`adaln+pose_maps`): for all samples
-                or one for each, static or with a matrix for every frame of the video.
+                or one for each, static or with a matrix for every frame of the video. None: the camera of
+                training, if it never moved.
         """
         self.model.contract.check(fps=fps, camera=camera)
         normalized = pose_track = None
         if robot_actions is not None:
             names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
             normalized = normalize_actions(self.model, robot_actions, names, action_names)
-            if self.model.config.draws_poses and cameras is not None:
+            if self.model.config.draws_poses:
                 pose_track = pose_track_for(self.model, robot_actions, names, cameras)
         return self.rollout(
             frames,

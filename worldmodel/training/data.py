@@ -21,7 +21,7 @@ from worldmodel.data.trained_on import TrainedEpisode, TrainedOn
 from worldmodel.data.verified import Verify
 from worldmodel.models.world_model.config import FPS_TOLERANCE, FrameContract
 from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
-from worldmodel.types import EpisodeSource
+from worldmodel.types import EpisodeSource, evenly_spread
 
 RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change
 
@@ -148,6 +148,14 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
         latent_channels=vae.config["z_dim"],
         latent_scale=vae.config["scale_factor_spatial"],
     )
+
+
+def still_projection(clips: ClipDataset, count: int = 16) -> tuple[float, ...]:
+    """The projection that some clips of the data have in common at every frame; empty where they differ."""
+    tracks = [clips[number].pose_track for number in evenly_spread(len(clips), count)]
+    seen = torch.cat([track.projections for track in tracks if track is not None])
+    first = seen[0]
+    return tuple(first.flatten().tolist()) if torch.allclose(seen, first.expand_as(seen)) else ()
 
 
 def _common_merge(index: EpisodeIndex) -> Merge:

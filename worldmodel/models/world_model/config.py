@@ -1,5 +1,6 @@
 """What a world model is (config) and what frames it was made for (contract)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -90,7 +91,7 @@ class WorldModelConfig:
     action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
-    refiner_depth: int = 1  # its levels of halved size; from 2 on with residual blocks
+    refiner_depth: int = 1  # its levels of halved size; from 2 on it draws each video frame apart
     interface_hidden: int = 256  # hidden channels of the action interface
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
@@ -157,8 +158,13 @@ class FrameContract:
     merge: Merge = "last"  # how the actions of a coarser transition were made
     latent_channels: int = 16  # of the autoencoder
     latent_scale: int = 8  # pixels per latent and side
+    # From the world into the picture, 3x4 row by row, where poses are drawn by a camera that never moved; it
+    # stands in for camera matrices that a rollout does not bring. Empty: it moved, or none are drawn.
+    projection: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.projection) not in (0, 12) or not all(map(math.isfinite, self.projection)):
+            raise ValueError(f"projection is empty or 12 finite numbers, got {self.projection}")
         check_ranges(
             self,
             num_frames=(1, 100_001),

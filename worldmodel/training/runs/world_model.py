@@ -30,6 +30,7 @@ from worldmodel.training.data import (
     on_device,
     open_clips,
     open_index,
+    still_projection,
     trained_on,
 )
 from worldmodel.training.loop.checkpoints import Checkpoint
@@ -129,6 +130,8 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
         )
     needs_frames = model.idm is not None
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, with_poses)
+    if with_poses:
+        model.contract = replace(model.contract, projection=still_projection(clips))
     return WorldModelRun(config, index, model, clips, _validation(config, index, model))
 
 

@@ -17,6 +17,7 @@ from worldmodel.models.world_model.pose_maps import DRAWN, PoseMapEmbedding, Pos
 from worldmodel.models.world_model.wan import WanConfig, tiny_wan
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.training.data import still_projection
 from worldmodel.types import PoseTrack
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
@@ -175,6 +176,19 @@ def test_the_pipeline_makes_tracks_of_raw_actions_and_cameras(make, clips, batch
 
 
 @torch.no_grad()
+def test_a_camera_that_never_moved_need_not_be_brought(make, clips, batch):
+    model = make(trained=True)
+    model.contract = dataclasses.replace(model.contract, projection=still_projection(clips))
+    pipeline, given, raw = RolloutPipeline(model), batch.frames[:, :1], batch.pose_track.poses
+    frames = [
+        pipeline(given, raw, cameras=camera, embodiment="a", generator=torch.Generator(), **STEPS).frames
+        for camera in (HEAD, None)
+    ]
+    assert torch.allclose(*frames, atol=1e-5)
+    with pytest.raises(ValueError, match="12 finite numbers"):
+        dataclasses.replace(model.contract, projection=(1.0, 2.0))
+
+
 def test_long_rollouts_draw_every_chunk(make, batch):
     """A video of two chunks is the first chunk, and a second one behind its last frame."""
     model = make(trained=True)
