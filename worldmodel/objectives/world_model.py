@@ -18,8 +18,8 @@ from worldmodel.models.world_model.fdm import FdmOutput
 from worldmodel.models.world_model.frame_view import FrameView
 from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.models.world_model.wan import decode_video
+from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.objectives.world_model_contrast import DrivenClips, contrast_actions, read_mechanism
