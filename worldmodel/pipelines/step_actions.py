@@ -65,6 +65,6 @@ def read_actions(
 ) -> StepActions:
     """Commands in the robots' own units, from a frame of the video on."""
     normalized, track = normalize_actions(model, robot_actions, embodiments), None
-    if model.config.draws_poses and cameras is not None:
+    if model.config.draws_poses:
         track = pose_track_for(model, robot_actions, embodiments, cameras, first_frame=first_frame)
     return StepActions(normalized, track=track)

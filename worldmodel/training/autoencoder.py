@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
@@ -110,7 +110,10 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
         )
         return Losses(loss, {"mse": (rebuilt - video).square().mean().detach() / 4})
 
-    result = fit(step, model, clips, config.fit, Path(config.output), resume=resume, accelerator=accelerator)
+    network: nn.Module = model  # type: ignore[assignment]  # diffusers' models have no types
+    result = fit(
+        step, network, clips, config.fit, Path(config.output), resume=resume, accelerator=accelerator
+    )
     if result.is_finished and accelerator.is_main_process:
         model.eval().to("cpu")
         if not config.decoder_of:
