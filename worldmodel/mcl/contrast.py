@@ -43,6 +43,7 @@ class MclOutput:
     loss: Float[Tensor, "*s"]
     accuracy: Float[Tensor, "*s"]  # share of rows that find their own condition; nan for score matching
     floor: Float[Tensor, "*s"]  # what the loss tends to at best, given repeated conditions
+    chance: Float[Tensor, "*s"]  # the accuracy of guessing; nan for score matching
     gradient_norm: Float[Tensor, "*s"]  # mean norm of a row's mechanism feature before clipping; nan for nce
     clipped: Float[Tensor, "*s"]  # share of rows that were clipped
 
@@ -324,7 +325,7 @@ class MechanisticContrast(nn.Module):
                 row_loss = critic.rows(score.square() / 2 + trace).sum(-1)
         loss = masked_mean(row_loss, valid)
         unknown = torch.full_like(loss, torch.nan)
-        contrast = Contrast(loss=loss, accuracy=unknown, floor=unknown)
+        contrast = Contrast(loss=loss, accuracy=unknown, floor=unknown, chance=unknown)
         return self._output(contrast, critic.rows(score).norm(dim=-1), valid)
 
     def _output(self, contrast: Contrast, norm: Tensor, valid: Tensor) -> MclOutput:
@@ -333,6 +334,7 @@ class MechanisticContrast(nn.Module):
             loss=contrast.loss,
             accuracy=contrast.accuracy,
             floor=contrast.floor,
+            chance=contrast.chance,
             gradient_norm=masked_mean(norm.detach(), valid),
             clipped=masked_mean(((norm > clip) & bool(clip and self.config.scale == "raw")).float(), valid),
         )

@@ -24,6 +24,7 @@ class Contrast:
     loss: Float[Tensor, "*s"]
     accuracy: Float[Tensor, "*s"]  # share of valid rows whose best key carries the row's own condition
     floor: Float[Tensor, "*s"]  # what the loss tends to when every distinct condition is told apart perfectly
+    chance: Float[Tensor, "*s"]  # the accuracy of guessing
 
 
 def equal_conditions(u: Float[Tensor, "*s n a"], tolerance: float) -> Bool[Tensor, "*s n n"]:
@@ -83,6 +84,7 @@ def info_nce(
         loss=masked_mean(row_loss, valid),
         accuracy=masked_mean(best_is_equal.float(), valid),
         floor=masked_mean(indistinct.log(), valid),
+        chance=masked_mean((candidates & (equal | own)).sum(-1) / candidates.sum(-1), valid),
     )
 
 
@@ -97,4 +99,6 @@ def logistic_nce(
     loss = loss + masked_mean(F.softplus(shuffled_scores), shuffled_valid)
     right = masked_mean((true_scores > 0).float(), valid)
     right = right + masked_mean((shuffled_scores < 0).float(), shuffled_valid)
-    return Contrast(loss=loss, accuracy=right / 2, floor=torch.zeros_like(loss))
+    return Contrast(
+        loss=loss, accuracy=right / 2, floor=torch.zeros_like(loss), chance=torch.full_like(loss, 0.5)
+    )

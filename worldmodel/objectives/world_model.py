@@ -93,7 +93,11 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
     terms = _with_reconstruction(model, outputs, clips, terms)
     contrast = contrast_actions(model, driven[0], reading, generator)
     mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
-    watched = {"mcl_accuracy": contrast.accuracy, "mcl_gradient_norm": contrast.gradient_norm}
+    watched = {
+        "mcl_accuracy": contrast.accuracy,
+        "mcl_chance": contrast.chance,
+        "mcl_gradient_norm": contrast.gradient_norm,
+    }
     return Terms(terms.weighted | mcl, terms.metrics | watched)
 
 

@@ -352,7 +352,7 @@ def test_metrics_and_no_grad_evaluation() -> None:
     mcl, decoder = vector_mcl(MclConfig(clip_norm=1e-6)), Decoder()
     with torch.no_grad():
         metrics = mcl_metrics(mcl(decoder, torch.randn(5, LATENT), torch.randn(5, CONDITION)))
-    assert set(metrics) == {"loss", "accuracy", "floor", "gradient_norm", "clipped"}
+    assert set(metrics) == {"loss", "accuracy", "floor", "chance", "gradient_norm", "clipped"}
     assert metrics["clipped"] == 1
 
 

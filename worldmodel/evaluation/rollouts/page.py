@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodel.data.action_spaces import describe_action_spaces
+from worldmodel.evaluation.rollouts.contrast_curve import contrast_section
 from worldmodel.evaluation.rollouts.results import (
     CEILING,
     CLIP_PSNR,
@@ -69,6 +70,7 @@ def write_rollout_page(
         *_view_sections(results),
         Section("Do the actions matter?", tuple(_following_blocks(results))),
         Section("Along the horizon", tuple(_horizon_blocks(results, output))),
+        *contrast_section(results.get("contrast", []), output / "contrast.png"),
     ]
     return write_pages(Page(title, lead, tuple(sections)), output)
 

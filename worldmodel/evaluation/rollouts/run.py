@@ -28,6 +28,7 @@ from worldmodel.evaluation.metrics.actions import Carried, action_error, carried
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
 from worldmodel.evaluation.record_lines import RecordLines
+from worldmodel.evaluation.rollouts.contrast_curve import contrast_records
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarize
 from worldmodel.exits import one_way_out
@@ -230,6 +231,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
         "regime": model.config.regime,
         "action_spaces": clips.action_spaces,
         "trained_on": clips.overlap,
+        "contrast": contrast_records(folder),
         **summarize(ordered),
     }
     checkpoint_name = Path(checkpoint_source).name
