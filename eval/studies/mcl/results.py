@@ -1,0 +1,107 @@
+"""What MCL adds to each comparison, paired by seed, and what the study could have seen."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from studies.mcl.cells import (
+    PHASES,
+    WITHOUT,
+    Comparison,
+    MclStudyConfig,
+    arm_folder,
+    arm_names,
+    arms_of,
+    comparisons,
+)
+from worldmodel.report.intervals import mean_estimate
+from worldmodel.report.page import Page, Section, Table, Text, write_pages
+
+METRICS = {"moving_psnr": "PSNR dB, moving", "psnr": "PSNR dB", "ssim_last": "SSIM, last"}
+POWER = 0.8  # of seeing the smallest effect that is called visible
+
+
+def paired_gains(
+    config: MclStudyConfig, comparison: Comparison, arm: str, task: str, metric: str
+) -> list[float]:
+    """With minus without, one number a seed that has both."""
+    seeds = config.choose_seeds if comparison.phase == "choose" else config.confirm_seeds
+    pairs = [
+        [_mean(arm_folder(config, comparison, name, seed) / task, metric) for name in (arm, WITHOUT)]
+        for seed in seeds
+    ]
+    return [after - before for after, before in pairs if after is not None and before is not None]
+
+
+def _mean(report: Path, metric: str) -> float | None:
+    path = report / "results.json"
+    if not path.exists():
+        return None
+    rows: Mapping[str, Any] = json.loads(path.read_text())["rows"]
+    return float(rows["true"][metric]["mean"])
+
+
+def visible_effect(gains: list[float]) -> float:
+    """The smallest true gain that a paired t test of this spread finds with 80 % power at 5 %."""
+    if len(gains) < 2:
+        return float("nan")
+    count, spread = len(gains), float(np.std(gains, ddof=1))
+    critical = stats.t.ppf(0.975, count - 1)
+    candidates = np.linspace(0, 8 * spread, 2001)
+    found = 1 - stats.nct.cdf(critical, count - 1, candidates / (spread / count**0.5 + 1e-300))
+    return float(candidates[np.argmax(found >= POWER)])
+
+
+def choose_arms(config: MclStudyConfig) -> dict[str, str]:
+    """Per regime the arm with the highest mean gain in moving pixels on the choosing robot's target task."""
+    best = {}
+    for comparison in comparisons(config, "choose"):
+        means = {
+            arm: float(np.mean(gains))
+            for arm in arm_names(config.arms)
+            if (gains := paired_gains(config, comparison, arm, "target", "moving_psnr"))
+        }
+        if means:
+            best[comparison.regime] = max(means, key=means.__getitem__)
+    return best
+
+
+def write_study(config: MclStudyConfig) -> Path:
+    """OUTPUT/report.{md,html}: one table a phase, of what is finished."""
+    sections = [Section(phase.capitalize(), (_table(config, phase), Text(NOTE))) for phase in PHASES]
+    lead = "Gains are with MCL minus without, paired by seed, with 95 % t intervals over seeds."
+    return write_pages(
+        Page("Does MCL help the video follow the action?", lead, tuple(sections)), Path(config.output)
+    )
+
+
+def _table(config: MclStudyConfig, phase: str) -> Table:
+    header = ("comparison", "arm", "task", *METRICS.values(), "visible, moving dB")
+    rows = []
+    for comparison in comparisons(config, phase):
+        if phase == "confirm" and comparison.regime not in config.chosen:
+            continue
+        for arm in arm_names(arms_of(config, comparison)):
+            rows += [
+                _row(config, comparison, arm, task)
+                for task in ("target", "transfer")
+                if paired_gains(config, comparison, arm, task, "moving_psnr")
+            ]
+    return Table(header, tuple(rows))
+
+
+def _row(config: MclStudyConfig, comparison: Comparison, arm: str, task: str) -> tuple[str, ...]:
+    gains = {metric: paired_gains(config, comparison, arm, task, metric) for metric in METRICS}
+    texts = (mean_estimate(values).text(3) for values in gains.values())
+    visible = f"{visible_effect(gains['moving_psnr']):.3f}"
+    return (comparison.name.partition("/")[2], arm, task, *texts, visible)
+
+
+NOTE = (
+    "Visible is the smallest true gain that this many seeds, with this spread, would show with a chance of "
+    "80 %. A gain whose interval holds zero is no evidence for MCL, and none against gains below that size."
+)

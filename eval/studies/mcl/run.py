@@ -1,0 +1,57 @@
+"""Does MCL help a world model follow actions? One command a phase, which may be interrupted:
+
+python eval/mcl_study.py configs/mcl/study.yaml --phase choose  [key=value ...] [--dry-run]
+python eval/mcl_study.py configs/mcl/study.yaml --phase confirm [key=value ...]
+
+`choose` ends with the arm of each regime to write into the config as `chosen`. Finished cells are skipped.
+The tables in OUTPUT/report.{md,html} are written anew after every evaluation. docs/results/mcl.md is the
+protocol.
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from studies.child_process import interrupt_on_signals
+from studies.mcl.cells import PHASES, MclStudyConfig, plan
+from studies.mcl.results import choose_arms, write_study
+from studies.table2.cells import ROLL_OUT, log_file, run_cells
+from worldmodel.config import describe_config, load_config
+from worldmodel.exits import one_way_out
+
+
+def run(config: MclStudyConfig, phase: str) -> int:
+    """Work through the cells of a phase."""
+    cells, logs, failed = plan(config, phase), Path(config.output) / "logs", 0
+    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
+        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
+        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
+        failed += state != "done"
+        if state == "done" and cell.script == ROLL_OUT:
+            write_study(config)
+    if phase == "choose":
+        print(f"chosen: {choose_arms(config)}")
+    return 1 if failed else 0
+
+
+@one_way_out
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="keys:\n" + "\n".join(describe_config(MclStudyConfig)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--phase", choices=PHASES, required=True)
+    parser.add_argument("--dry-run", action="store_true", help="list the cells and stop")
+    arguments = parser.parse_intermixed_args(argv)
+    config = load_config(MclStudyConfig, arguments.config, arguments.overrides)
+    if arguments.dry_run:
+        for cell in plan(config, arguments.phase):
+            print(shlex.join([*cell.launch, str(cell.script), *cell.arguments]))
+        return 0
+    interrupt_on_signals()
+    return run(config, arguments.phase)
