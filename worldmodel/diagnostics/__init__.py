@@ -5,6 +5,7 @@ from worldmodel.diagnostics.contexts.concept_directions import concept_direction
 from worldmodel.diagnostics.contexts.concept_mcc import concept_mcc
 from worldmodel.diagnostics.contexts.sliced_wasserstein import sliced_wasserstein
 from worldmodel.diagnostics.identifiability.ica import IcaAligner
+from worldmodel.diagnostics.identifiability.label_probe import label_probe
 from worldmodel.diagnostics.identifiability.mcc import mcc
 from worldmodel.diagnostics.identifiability.multi_view import multi_view_laws, recover_views
 from worldmodel.diagnostics.identifiability.near_identifiability import NearIdentifiability
@@ -60,6 +61,7 @@ __all__ = [
     "irreducible_components",
     "irs",
     "jacobian_blocks",
+    "label_probe",
     "latent_diversity",
     "local_diffeomorphism",
     "mcc",

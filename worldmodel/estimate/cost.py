@@ -306,6 +306,7 @@ def _build(run: RunShape) -> WorldModel:
     text = torch.zeros(1, num_text_tokens(run.model), run.model.backbone.text_dim)
     backbone = load_wan(config.backbone, DTYPES[config.dtype])
     model = WorldModel(config, run.contract, normalizer, backbone, None, text)
+    model.freeze_untrained()
     if run.gradient_checkpointing:
         checkpoint_blocks(model)
     if config.mcl is not None and config.mcl.needs_math_attention:

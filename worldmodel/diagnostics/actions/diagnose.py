@@ -17,9 +17,11 @@ from worldmodel.diagnostics.actions.action_channel import action_channel, divers
 from worldmodel.diagnostics.actions.action_groups import ActionGroups, group_actions, parse_groups
 from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
 from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions, world_model_diversity
+from worldmodel.diagnostics.mechanisms.contrast_premises import contrast_premises
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
 from worldmodel.diagnostics.mechanisms.report import mechanistic_report
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.objectives.world_model import world_model_step
 from worldmodel.report.page import Page, Section, Table, Text, write_page
 from worldmodel.types import ClipBatch, EpisodeSource, num_video_frames
 
@@ -72,8 +74,33 @@ def diagnose_world_model(
     grouped = [index for indices in found.dimensions.values() for index in indices]
     first = view and replace(view, projections=view.projections[:1])
     contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
-    sections = (_group_section(found, names), *report.sections(), contrasts)
+    sections = (_group_section(found, names), *report.sections(), contrasts, *_premises(model, batch, seed))
     return write_page(Page(f"Action channel of a world model, {embodiment}", "", sections), page)
+
+
+def _premises(model: WorldModel, batch: ClipBatch, seed: int) -> list[Section]:
+    """How close the contrast of a model with MCL is to the premises of Theorem 2."""
+    contrast = model.mcl
+    if contrast is None or contrast.config.variant not in ("infonce", "jacobian_vjp"):
+        return []
+    seen: dict[str, Tensor] = {}
+    heads = {"query": contrast.gradient_head, "key": contrast.condition_head}
+    hooks = [
+        head.register_forward_hook(lambda _, __, rows, name=name: seen.update({name: rows.detach()}))
+        for name, head in heads.items()
+    ]
+    with torch.no_grad():
+        losses = world_model_step(model, batch, torch.Generator(batch.robot_actions.device).manual_seed(seed))
+    for hook in hooks:
+        hook.remove()
+    kept = seen["query"].abs().sum(-1) > 0
+    found = contrast_premises(seen["query"][kept], seen["key"][kept], model.contract.latent_channels)
+    accuracy = float(losses.parts["mcl_accuracy"])
+    text = (
+        f"Theorem 2, on {int(kept.sum())} rows of these clips: {found.verdict()}. The contrast finds "
+        f"{accuracy:.0%} of the rows. Latents are counted as the channels of the latent video."
+    )
+    return [Section("Premises of the contrast", (Text(text),))]
 
 
 def _group_section(groups: ActionGroups, names: Sequence[str]) -> Section:

@@ -98,6 +98,8 @@ class WorldModelConfig:
     history_noise: float = 0.0  # sigma of the history frames, the same in training and rollout
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
     lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
+    # interface: everything but the backbone, its scene and its refiner (adapters are settings of `lora`)
+    trained: Literal["all", "interface"] = "all"  # what a training changes
     seed: int = 0  # of the random weights beside the backbone
     mcl: ActionMclConfig | None = None  # mechanistic contrast on the action channel; none: off
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)  # the training loss

@@ -308,6 +308,13 @@ class WorldModel(nn.Module):
         }
         return {name: module for name, module in modules.items() if module is not None}
 
+    def freeze_untrained(self) -> None:
+        """Before a training: no gradients for what the config leaves as it is."""
+        if self.config.trained == "interface":
+            for part in (self.fdm.backbone, self.fdm.scene, self.fdm.refiner):
+                if part is not None:
+                    part.requires_grad_(False)
+
     def _freeze_unused(self) -> None:
         if self.text.shape[1] == 1 and self.config.action_path != "adaln+tokens":
             self.fdm.freeze_unused_query_key()

@@ -29,7 +29,7 @@ from worldmodel.training.data import DataConfig, extended_normalizer, frame_cont
 log = logging.getLogger(__name__)
 
 # Settings that training goes on with whatever they were.
-CHANGEABLE = ("causal", "dtype", "history", "history_noise", "lora", "mcl", "objective")
+CHANGEABLE = ("causal", "dtype", "history", "history_noise", "lora", "mcl", "objective", "trained")
 ON_ITS_BACKBONE = "; for a new model on its backbone set model.pretrained={} instead of start_from"
 ANEW = "; for another one train a new model, without start_from"
 # Why the others cannot change, and what to do instead, by the first part of their name.
@@ -86,6 +86,7 @@ def continued_model(
     _check_clips(start_from, model.contract, frame_contract(index, model.vae))
     num_known = len(model.normalizer.embodiments)
     model.normalizer = extended_normalizer(data, index, model.normalizer)
+    asked = _without_lone_class(asked, index)
     model.config, model.fdm.causal = asked, asked.causal
     _fit_judge(model)
     if asked.refiner_width and model.fdm.refiner is None:
@@ -99,6 +100,20 @@ def continued_model(
     if asked.mcl != known.mcl or (names_robots and is_outgrown):
         model.mcl = build_mcl(asked, model.contract, model.normalizer, model.fdm.width)
     return model
+
+
+def _without_lone_class(asked: WorldModelConfig, index: EpisodeIndex) -> WorldModelConfig:
+    """A classifier of robots needs two of them in the batches: with one it is off."""
+    robots = {record.embodiment for record in index.of("train")}
+    if asked.regime != "lacg" or len(robots) > 1 or not asked.objective.adversarial_weight:
+        return asked
+    log.warning(
+        "all training episodes show %s: a classifier of one class makes nothing invariant, so "
+        "objective.adversarial_weight is taken as 0; add the source robots to data.paths to keep it",
+        *robots,
+    )
+    objective = dataclasses.replace(asked.objective, adversarial_weight=0.0)
+    return dataclasses.replace(asked, objective=objective)
 
 
 def _check_settings(start_from: str, folder: Path, known: WorldModelConfig, asked: WorldModelConfig) -> None:
