@@ -114,7 +114,9 @@ def save_config(config: Any, path: str | Path) -> None:
 
 def describe_config(schema: type, prefix: str = "") -> Iterator[str]:
     """One line per field: dotted name, default, and the comment that stands beside it in the source."""
-    comments = _field_comments(schema)
+    comments: dict[str, str] = {}
+    for part in reversed(schema.__mro__):
+        comments |= _field_comments(part) if dataclasses.is_dataclass(part) else {}
     hints = get_type_hints(schema)
     for field in dataclasses.fields(schema):
         nested = _nested_schema(hints[field.name])

@@ -67,12 +67,16 @@ class MclStudyConfig:
     @property
     def arms(self) -> tuple[Arm, ...]:
         """No MCL, and every reading with every weight."""
-        pairs = itertools.product(self.readings.items(), self.weights)
-        with_mcl = (
-            Arm(f"{name}_{weight:g}", (*settings, f"model.objective.mcl_weight={weight:g}"))
-            for (name, settings), weight in pairs
-        )
-        return (Arm(WITHOUT, ("model.mcl=null",)), *with_mcl)
+        return _arms(self)
+
+
+def _arms(config: MclStudyConfig) -> tuple[Arm, ...]:
+    pairs = itertools.product(config.readings.items(), config.weights)
+    with_mcl = (
+        Arm(f"{name}_{weight:g}", (*settings, f"model.objective.mcl_weight={weight:g}"))
+        for (name, settings), weight in pairs
+    )
+    return (Arm(WITHOUT, ("model.mcl=null",)), *with_mcl)
 
 
 @dataclass(frozen=True)
