@@ -50,8 +50,8 @@ class MclStudyConfig:
     updates: dict[str, list[str]] = field(default_factory=dict)  # what trains: name -> settings
     choose: RobotData = field(default_factory=RobotData)  # robot on which reading and weight are chosen
     confirm: RobotData = field(default_factory=RobotData)  # robot on which they are confirmed
-    choose_seeds: tuple[int, ...] = (0, 1)
-    confirm_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    choose_seeds: tuple[int, ...] = (0, 1)  # of phase choose
+    confirm_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of phase confirm
     choose_episodes: int = 25  # of the choosing robot
     episodes: tuple[int, ...] = (5, 10, 25, 100)  # of the confirming robot
     chosen: dict[str, str] = field(default_factory=dict)  # regime -> READING_WEIGHT, after phase choose
