@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 pytest.importorskip("mujoco")
 
 from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.data.synthetic import synthetic_source
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
 from worldmodel.evaluation.locator.model import Locator
@@ -151,3 +154,30 @@ def test_sliders_move_a_dimension_at_a_bounded_pace(desk: WorldModel) -> None:
     assert (steps > 0).all()
     assert steps.max() < 0.1 * (spec.high[0] - spec.low[0])
     np.testing.assert_array_equal(rows[:, 1:], np.broadcast_to(before[1:], (4, len(before) - 1)))
+
+
+@pytest.mark.parametrize("options", [{"history": 1}, {"history": 2}, {"causal": True}])
+def test_a_robot_without_a_simulator_is_driven_by_sliders_from_recorded_frames(
+    make_world_model: Callable[..., WorldModel], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    source = synthetic_source(
+        num_episodes=2, num_frames=40, size=(32, 32), embodiments=("a",), action_dim=6, fps=50 / 3
+    )
+    game = Game(make_world_model(**options), dataset=source)
+    assert not game.has_simulator
+    assert game.reset(1).beside is None
+    assert game.teleop.sides == ()
+    high = float(game.spec.high[2])
+    before = game.teleop.command[2]
+    turn = game.step(Inputs(sliders={2: high}))
+    assert turn.dream.shape == (4, 32, 32, 3)
+    assert game.teleop.command[2] > before
+    followed = game.load(0, 7)
+    assert followed.reading["frames"] == 0
+    assert game.step(IDLE, follow=True).beside is not None
+    assert save_game(game, tmp_path, "lerobot").is_dir()
+    with pytest.raises(ValueError, match="joint angles"):
+        save_game(game, tmp_path, "robotwin")
+    alone = Game(make_world_model(**options))
+    with pytest.raises(ValueError, match="--dataset"):
+        alone.reset(0)
