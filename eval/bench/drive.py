@@ -38,7 +38,7 @@ def drive(game: Game, seed: int, blocks: int) -> list[dict[str, Any]]:
         if block % HOLD == 0:
             held = Inputs({side: _keys(rng) for side in game.teleop.sides})
         began = time.process_time()
-        reading = game.step(held).reading
+        reading = game.step(held).reading | game.measure()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         readings.append({**reading, "cpu": time.process_time() - began, "memory": memory})
     return readings

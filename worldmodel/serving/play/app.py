@@ -88,6 +88,7 @@ class PlayServer:
             except (ValueError, KeyError, TypeError, OSError, ServiceError) as error:
                 answer = encode({"type": "error", "message": str(error) or type(error).__name__}, None, game)
             await socket.send_bytes(answer)
+            await self._run(game.measure)  # while the page shows the frames
 
     def _answer(self, game: Game, message: dict[str, Any]) -> bytes:
         kind = message["type"]

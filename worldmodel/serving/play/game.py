@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from torch import Tensor
 
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import resize_frames
@@ -92,6 +93,8 @@ class Game:
         self._follow: tuple[np.ndarray, np.ndarray] | None = None
         self._followed_frames: np.ndarray | None = None
         self._marks: deque[_Mark] = deque(maxlen=BACK)
+        self._unmeasured: tuple[Session, Tensor, Tensor] | None = None  # before the block, commands, frames
+        self._measured: dict[str, Any] = {}
         self.moments: deque[Moment] = deque(maxlen=KEPT_FRAMES)
 
     @property
@@ -145,18 +148,21 @@ class Game:
                 Moment(dream[number], shown, command, None if robot is None else robot[number])
             )
         self.num_made += len(commands)
-        signals = {
-            name: float(values[0])
-            for name, values in self.meter(self._marks[-1].session, given, made).items()
-        }
-        reading = {
-            "seconds": made_in,
-            "frames": self.num_made,
-            **signals,
-            "distrust": self.meter.level(signals),
-            **self._errors(dream, beside),
-        }
-        return Turn(dream, beside, {**reading, **self._places()})
+        self._unmeasured = (self._marks[-1].session, given, made)
+        reading = {"seconds": made_in, "frames": self.num_made, **self._measured, **self._places()}
+        return Turn(dream, beside, reading)
+
+    def measure(self) -> dict[str, Any]:
+        """Distrust and errors of the last block, which are shown with the next one: nobody waits for them."""
+        if self._unmeasured is None:
+            return self._measured
+        before, given, made = self._unmeasured
+        signals = {name: float(values[0]) for name, values in self.meter(before, given, made).items()}
+        shown = self.moments[-1]
+        level = {"distrust": self.meter.level(signals)}
+        self._measured = {**signals, **level, **self._errors(shown.dream, shown.beside)}
+        self._unmeasured = None
+        return self._measured
 
     def back(self) -> Turn:
         """Undo the last block."""
@@ -169,6 +175,7 @@ class Game:
         for _ in range(min(FRAMES_PER_LATENT, len(self.moments) - 1)):
             self.moments.pop()
         self.num_made = max(0, self.num_made - FRAMES_PER_LATENT)
+        self._unmeasured = None
         return self._shown({"frames": self.num_made, **self._places()})
 
     def _begin(self, start: Start, seed: int) -> Turn:
@@ -180,6 +187,7 @@ class Game:
         self._follow = self._followed_frames = None
         self._marks.clear()
         self.moments.clear()
+        self._unmeasured, self._measured = None, {}
         robot = None if self.simulator is None else self.simulator.frame
         picture = start.frames[-1]
         beside = None if self.simulator is None else picture
@@ -232,13 +240,13 @@ class Game:
         return np.stack(pictures), robot
 
     def _errors(self, dream: np.ndarray, beside: np.ndarray | None) -> dict[str, Any]:
-        """How far the dream is from the truth beside it: in gray levels, and of the hands in pixels."""
+        """How far the last frame is from the truth beside it: in gray levels, and of the hands in pixels."""
         if beside is None:
             return {}
         gray = float(np.abs(dream.astype(np.int16) - beside).mean())
         if self.locator is None:
             return {"error": gray}
-        pair = torch.from_numpy(np.stack([dream[-1], beside[-1]])).permute(0, 3, 1, 2)
+        pair = torch.from_numpy(np.stack([dream, beside])).permute(0, 3, 1, 2)
         found = self.locator.locate(to_unit_range(pair))
         gaps = (found.points[0, :2] - found.points[1, :2]).norm(dim=-1).tolist()
         return {"error": gray, "gap": [round(gap, 2) for gap in gaps]}
