@@ -10,7 +10,6 @@ level with the true error over all blocks.
 
 import argparse
 import json
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def drive(game: Game, seed: int, blocks: int) -> list[dict[str, Any]]:
             held = Inputs({side: _keys(rng) for side in game.teleop.sides})
         began = time.process_time()
         reading = game.step(held).reading | game.measure()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        memory = int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
         readings.append({**reading, "cpu": time.process_time() - began, "memory": memory})
     return readings
 
@@ -62,9 +61,9 @@ def summary(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any
         "blocks": len(every),
         "CPU ms of a block, all in: median, 95 %": np.round(1000 * np.quantile(cpu, [0.5, 0.95]), 1).tolist(),
         "ms from input to dream: median, 95 %": np.round(1000 * np.quantile(made, [0.5, 0.95]), 1).tolist(),
-        "memory MB after the first tenth, at the end": [
-            round(drives[0][len(drives[0]) // 10]["memory"]),
-            round(drives[-1][-1]["memory"]),
+        "memory MB, at every tenth of the first drive": [
+            round(drives[0][number]["memory"])
+            for number in range(0, len(drives[0]), max(1, len(drives[0]) // 10))
         ],
         "rank correlation of distrust and error": round(
             float(spearmanr([reading["distrust"] for reading in every], errors)[0]), 2

@@ -20,6 +20,8 @@ from worldmodel.evaluation.locator.model import Locator
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
+from worldmodel.serving.memory import return_free_memory
+from worldmodel.serving.play.tape import Moment, Tape
 from worldmodel.serving.play.teleop import Inputs, Teleop
 from worldmodel.types import (
     FRAMES_PER_LATENT,
@@ -35,17 +37,8 @@ if TYPE_CHECKING:
     from robotwin_adapters.tabletop.simulate import Frame
 
 BACK = 40  # blocks that can be taken back
+TRIM_EVERY = 200  # frames between two times that free memory is given back
 KEPT_FRAMES = 1500  # of the recording: three minutes of the desk model
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A frame of the recording."""
-
-    dream: UInt8[np.ndarray, "H W 3"]
-    beside: UInt8[np.ndarray, "H W 3"] | None  # simulator or recording
-    command: Float[np.ndarray, " a"]  # that led here; of the first frame, the last known one
-    robot: "Frame | None" = None  # joints and poses of the simulator
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ class Game:
         self._marks: deque[_Mark] = deque(maxlen=BACK)
         self._unmeasured: tuple[Session, Tensor, Tensor] | None = None  # before the block, commands, frames
         self._measured: dict[str, Any] = {}
-        self.moments: deque[Moment] = deque(maxlen=KEPT_FRAMES)
+        self.moments = Tape(KEPT_FRAMES)
 
     @property
     def has_simulator(self) -> bool:
@@ -162,6 +155,8 @@ class Game:
         level = {"distrust": self.meter.level(signals)}
         self._measured = {**signals, **level, **self._errors(shown.dream, shown.beside)}
         self._unmeasured = None
+        if self.num_made % TRIM_EVERY == 0:
+            return_free_memory()
         return self._measured
 
     def back(self) -> Turn:

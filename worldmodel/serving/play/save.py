@@ -16,7 +16,8 @@ from robotwin_adapters.robotwin.write import (
 )
 from worldmodel.data.video import write_video
 from worldmodel.files import new_folder
-from worldmodel.serving.play.game import Game, Moment
+from worldmodel.serving.play.game import Game
+from worldmodel.serving.play.tape import Moment
 from worldmodel.types import Episode
 
 FORMATS = ("lerobot", "robotwin", "mp4")
