@@ -181,6 +181,8 @@ def camera_argument(model: WorldModel, cameras: Sequence[CameraMatrices | None])
     if not getattr(model.config, "draws_poses", False):
         return {}
     if any(camera is None for camera in cameras):
+        if model.contract.projection:  # the camera of the training data never moved
+            return {}
         raise ValueError(
             "this model draws the commands into the picture and needs the matrices of its camera: start from "
             "a dataset that has them, from the simulator, or pass them"

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from worldmodel.data.cameras import find_camera
-from worldmodel.data.clips import resize_frames
+from worldmodel.data.clips import cut_clip
 from worldmodel.environments.distrust import DistrustMeter
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.starts import Start, episode_start, open_session
@@ -213,17 +212,11 @@ class Game:
 
     def _recorded(self, episode: Episode, frame: int) -> tuple[np.ndarray, np.ndarray]:
         """Commands and pictures behind a frame, at the model's rate."""
-        step = episode.fps / self.spec.fps
-        first = frame + round((self.num_frames - 1) * step)
-        positions = np.floor(np.arange(1 + int((episode.num_frames - 1 - first) / step)) * step + 0.5)
-        rows = (first + positions).astype(int)
-        actions = episode.robot_actions[rows[1:] - 1].astype(np.float64)
-        if not len(actions):
-            return actions, np.zeros((0, self.spec.height, self.spec.width, 3), np.uint8)
-        contract = self.model.contract
-        images = find_camera(episode, contract.camera or None).read(rows[1:].tolist())
-        sized = resize_frames(images, contract.height, contract.width, contract.aspect)
-        return actions, sized.permute(0, 2, 3, 1).numpy()
+        left = int((episode.num_frames - 1 - frame) * self.spec.fps / episode.fps + 1e-6)
+        count = 1 + FRAMES_PER_LATENT * (left // FRAMES_PER_LATENT)
+        frames, actions = cut_clip(episode, frame, self.model.contract.clip_config(num_frames=count))
+        known = self.num_frames - 1
+        return actions[known:].astype(np.float64), frames[known + 1 :].permute(0, 2, 3, 1).numpy()
 
     def _simulate(self, commands: np.ndarray) -> tuple[np.ndarray, "list[Frame]"]:
         assert self.simulator is not None
