@@ -28,6 +28,9 @@ HINTS = {
     errno.EPERM: "no right to do this: name another folder or change its rights",
     errno.EMFILE: "too many open files: raise `ulimit -n`",
 }
+DEAD_WORKER = (
+    "a worker died, most often for lack of memory: use fewer workers, then go on with the same command"
+)
 
 
 class CommandError(RuntimeError):
@@ -67,7 +70,13 @@ def exit_code(error: BaseException) -> int | None:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError | MemoryError) or kinds & {"OutOfMemoryError", "SafetensorError"}:
         return FAILED
-    return None
+    return FAILED if is_dead_worker(error) else None
+
+
+def is_dead_worker(error: BaseException) -> bool:
+    """Whether a process that loads or simulates died, most often since the system ran out of memory."""
+    is_loader = isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    return is_loader or type(error).__name__ == "BrokenProcessPool"
 
 
 def _say(error: Exception, code: int) -> int:
@@ -75,7 +84,7 @@ def _say(error: Exception, code: int) -> int:
         # Python would complain again when it flushes the pipe at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code
-    hint = HINTS.get(getattr(error, "errno", None) or 0, "")
+    hint = HINTS.get(getattr(error, "errno", None) or 0, DEAD_WORKER if is_dead_worker(error) else "")
     message = str(error) or type(error).__name__
     prefix = sys.argv[0] if sys.argv[0].startswith("worldmodel ") else "error"
     sys.stderr.write(printable(f"{prefix}: {message}" + (f" ({hint})" if hint else "")) + "\n")

@@ -183,3 +183,22 @@ def test_a_clock_that_jumps_does_not_matter(tmp_path: Path, monkeypatch: pytest.
         WRITERS[name](tmp_path / name)
     lines = RecordLines(tmp_path / "records/clips.jsonl", {"a": 1})
     assert "one" in lines
+
+
+class DyingItems(torch.utils.data.Dataset):
+    """An item whose loader process is killed, as the system does when memory runs out."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> int:
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
+def test_a_dead_loader_is_no_fault_of_the_program(tmp_path: Path) -> None:
+    def load(folder: Path) -> None:
+        list(torch.utils.data.DataLoader(DyingItems(), num_workers=1))
+
+    assert run_apart(load, tmp_path, lambda: None) == 1

@@ -1,6 +1,7 @@
 import errno
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ class StoppedError(CommandError):
         (SafetensorError("header too large"), 1, "header too large"),
         (MemoryError(), 1, "MemoryError"),
         (torch.OutOfMemoryError("CUDA out of memory"), 1, "out of memory"),
+        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), 1, "use fewer workers"),
+        (BrokenProcessPool("a process was terminated abruptly"), 1, "use fewer workers"),
         (StoppedError("saved"), 143, "saved"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (ValueError("task \x1b[2J\x9b31m gone"), 2, "task ?[2J?31m gone"),
