@@ -119,7 +119,7 @@ def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
     """The episode under the names that the mapping gives."""
     names = _names(episode, "action", mapping.action_names, episode.action_names)
     state_names = _names(episode, "state", mapping.state_names, episode.state_names)
-    if mapping.action_keys == () and not mapping.action_names and state_names:
+    if mapping.action_keys == () and not mapping.action_names and mapping.state_names:
         names = state_names
     return replace(
         episode,
