@@ -10,6 +10,8 @@ import h5py
 import numpy as np
 from numpy import ndarray
 
+from robotwin_adapters.hdf5_names import check_names
+
 MAX_NUMBER_BYTES = 256 << 20
 HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # begins a heap of variable-length strings
 HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
@@ -18,7 +20,16 @@ Buffer = bytes | mmap.mmap  # the bytes of a whole file
 
 def open_hdf5(path: str | Path) -> h5py.File:
     """Read-only and without a lock: file locks fail on many network file systems."""
+    _check_names(str(path), stamp_of(path))
     return h5py.File(path, "r", locking=False)
+
+
+@lru_cache(maxsize=4096)
+def _check_names(path: str, stamp: tuple[int, int]) -> None:
+    with open(path, "rb") as file:
+        if stamp[0]:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                check_names(data)
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:

@@ -22,6 +22,8 @@ from typing import Protocol
 
 import h5py
 
+from robotwin_adapters.hdf5_names import check_names
+from robotwin_adapters.hdf5_tree import open_hdf5
 from worldmodel.checked import is_regular, read_bytes
 
 MAX_MEMBERS = 500_000
@@ -165,8 +167,7 @@ class FolderFiles:
     def open_hdf5(self, name: str) -> h5py.File:
         if self.stamp(name)[0] > MAX_EPISODE_BYTES:
             raise ValueError(f"larger than {MAX_EPISODE_BYTES} bytes")
-        # Readers never write, and file locks fail on many network file systems.
-        return h5py.File(self.root / name, "r", locking=False)
+        return open_hdf5(self.root / name)
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,9 @@ class ZipFiles:
         return [data[offset : offset + length] for offset, length in spans]
 
     def open_hdf5(self, name: str) -> h5py.File:
-        return h5py.File(io.BytesIO(self.read(name, MAX_MEMBER_BYTES)), "r")
+        data = self.read(name, MAX_MEMBER_BYTES)
+        check_names(data)
+        return h5py.File(io.BytesIO(data), "r")
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -1,0 +1,73 @@
+"""Lists of names in HDF5 files, checked before the library reads them: it circles for ever in a damaged one.
+
+The names of a group lie in a local heap, whose free blocks are a linked list. HDF5 follows the list without
+counting. We follow it first, from the root group down, and refuse a list that leaves its heap or turns back.
+Only the classic layout of groups has such lists; it is what h5py writes unless told otherwise.
+"""
+
+import mmap
+import struct
+
+Buffer = bytes | mmap.mmap
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+ROOT_ENTRY = 56  # byte of the root group's entry in superblocks of version 0; those of version 1 have 4 more
+ENTRY = struct.Struct("<QQIIQQ")  # name, object header, cached kind, unused, B-tree, heap
+IS_GROUP = 1  # cached kind of an entry that tells where the B-tree and the heap of a group are
+END = 1  # of a list of free blocks
+MAX_GROUPS = 100_000
+
+
+def check_names(data: Buffer) -> None:
+    """Refuse a file whose lists of names would never end; what else is wrong is left to HDF5."""
+    if data[:8] != SIGNATURE or data[8] > 1:
+        return
+    waiting, seen = [_entry(data, ROOT_ENTRY + 4 * data[8])], set[int]()
+    while waiting and len(seen) < MAX_GROUPS:
+        kind, tree, heap = waiting.pop()
+        if kind == IS_GROUP and heap not in seen:
+            seen.add(heap)
+            _check_heap(data, heap)
+            waiting += _members(data, tree)
+
+
+def _entry(data: Buffer, at: int) -> tuple[int, int, int]:
+    """Cached kind, B-tree and heap of the entry at this byte; nothing where there is none."""
+    try:
+        _, _, kind, _, tree, heap = ENTRY.unpack_from(data, at)
+    except (struct.error, OverflowError):
+        return 0, 0, 0
+    return kind, tree, heap
+
+
+def _check_heap(data: Buffer, heap: int) -> None:
+    try:
+        signature, size, free, start = struct.unpack_from("<8sQQQ", data, heap)
+        if signature != b"HEAP\0\0\0\0":
+            return
+        for _ in range(size // 16 + 1):
+            if free == END or free + 16 > size:
+                return
+            (free,) = struct.unpack_from("<Q", data, start + free)
+    except (struct.error, OverflowError):
+        return
+    raise ValueError(f"the list of names at byte {heap} never ends")
+
+
+def _members(data: Buffer, tree: int) -> list[tuple[int, int, int]]:
+    """Entries of a group: the leaves of its B-tree are nodes of entries."""
+    nodes, found, seen = [tree], list[tuple[int, int, int]](), set[int]()
+    while nodes and len(seen) < MAX_GROUPS:
+        at = nodes.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        try:
+            signature, count = struct.unpack_from("<4s2xH", data, at)
+            if signature == b"TREE":
+                children = struct.unpack_from(f"<{2 * count}Q", data, at + 24)
+                nodes += children[1::2]
+            elif signature == b"SNOD":
+                found += [_entry(data, at + 8 + ENTRY.size * number) for number in range(count)]
+        except (struct.error, OverflowError):
+            continue
+    return found
