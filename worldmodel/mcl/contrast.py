@@ -33,7 +33,7 @@ from worldmodel.mcl.features import (
 from worldmodel.mcl.gathering import scale_gradient
 from worldmodel.mcl.info_nce import Contrast, logistic_nce, masked_mean
 from worldmodel.mcl.key_contrast import contrast_keys
-from worldmodel.mcl.rows import clip_rows, full_precision, is_half_precision, unit_rows
+from worldmodel.mcl.rows import Rows, clip_rows, full_precision, is_half_precision, unit_rows
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,6 @@ class MclOutput:
     chance: Float[Tensor, "*s"]  # the accuracy of guessing; nan for score matching
     gradient_norm: Float[Tensor, "*s"]  # mean norm of a row's mechanism feature before clipping; nan for nce
     clipped: Float[Tensor, "*s"]  # share of rows that were clipped
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What the mechanism features of a batch are contrasted with, row by row."""
-
-    keys: Float[Tensor, "*s n a"]
-    valid: Bool[Tensor, "*s n"]  # rows that take part
-    also: dict[str, Float[Tensor, "*s n b"]]  # further keys, for the auxiliary heads
 
 
 class MechanisticContrast(nn.Module):
@@ -104,6 +95,7 @@ class MechanisticContrast(nn.Module):
         x_hat: Float[Tensor, "..."] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
         also: Mapping[str, Float[Tensor, "..."]] | None = None,
+        is_half: bool = False,
         rng: torch.Generator | None = None,
     ) -> MclOutput:
         """The loss of one batch.
@@ -117,6 +109,7 @@ class MechanisticContrast(nn.Module):
                 from this z, which must require grad, under `math_attention()` where `needs_math_attention`.
                 A z with a graph of its own then needs `through_latent`: x_hat leads back into it.
             mask: rows that take part, shaped like u without its last axis; all by default.
+            is_half: the generator computes in half precision, although z is not and autocast is off.
             also: keys of the auxiliary heads, shaped like u with a last axis of their own.
             rng: source of directions, probes, noise and shuffles.
         """
@@ -137,8 +130,8 @@ class MechanisticContrast(nn.Module):
             keys, valid, {name: self.critic.condition_rows(key) for name, key in (also or {}).items()}
         )
         if config.mode == "first_order":
-            return self._first_order(generator, z, u_for_g, x_hat, rows, rng)
-        feature, norm = self._feature(generator, z, u_for_g, x_hat, rng)
+            return self._first_order(generator, z, u_for_g, x_hat, rows, is_half, rng)
+        feature, norm = self._feature(generator, z, u_for_g, x_hat, is_half, rng)
         return self._output(self._contrast(feature, rows), norm, valid)
 
     def _contrast(self, feature: Tensor, rows: Rows) -> Contrast:
@@ -160,6 +153,7 @@ class MechanisticContrast(nn.Module):
         u: Tensor,
         x_hat: Tensor | None,
         rows: Rows,
+        is_half: bool,
         rng: torch.Generator | None,
     ) -> MclOutput:
         """The loss of mode exact, L(g), with its gradients and without a second derivative.
@@ -183,7 +177,8 @@ class MechanisticContrast(nn.Module):
             if not trains:
                 return self._output(contrast, norm, rows.valid)
             (direction,) = torch.autograd.grad(contrast.loss.sum(), gradient, retain_graph=True)
-            latent, is_half = z if self.config.through_latent else z.detach(), is_half_precision(z)
+            latent = z if self.config.through_latent else z.detach()
+            is_half = is_half or is_half_precision(z)
             along = derivative_along(
                 lambda moved: score(moved, generator(moved, u)),
                 latent,
@@ -202,7 +197,13 @@ class MechanisticContrast(nn.Module):
         return {"params": list(self.parameters()), "lr": self.config.head_lr or host_lr}
 
     def _feature(
-        self, generator: Generator, z: Tensor, u: Tensor, x_hat: Tensor | None, rng: torch.Generator | None
+        self,
+        generator: Generator,
+        z: Tensor,
+        u: Tensor,
+        x_hat: Tensor | None,
+        is_half: bool,
+        rng: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         """Clipped mechanism feature and its norm before clipping, row by row."""
         config = self.config
@@ -213,7 +214,7 @@ class MechanisticContrast(nn.Module):
                 response = directional_derivative(generator, z, u, direction)
             else:
                 response = finite_difference(
-                    generator, z, u, direction, config.step_size(is_half_precision(z)), x_hat
+                    generator, z, u, direction, config.step_size(is_half or is_half_precision(z)), x_hat
                 )
             feature, norm = self._scaled(response)
             return self._shown(feature, direction), norm

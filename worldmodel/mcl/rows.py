@@ -1,8 +1,19 @@
-"""Scale and precision of the rows that are contrasted."""
+"""The rows that are contrasted: their keys, scale and precision."""
+
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the mechanism features of a batch are contrasted with, row by row."""
+
+    keys: Float[Tensor, "*s n a"]
+    valid: Bool[Tensor, "*s n"]  # rows that take part
+    also: dict[str, Float[Tensor, "*s n b"]]  # further keys, for the auxiliary heads
 
 
 def is_half_precision(z: Tensor) -> bool:

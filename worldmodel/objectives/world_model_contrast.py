@@ -103,6 +103,7 @@ def contrast_actions(
         x_hat=clean if clean.requires_grad else None,
         mask=rows,
         also=keys,
+        is_half=model.fdm.backbone.patch_embedding.weight.dtype == torch.bfloat16,
         rng=generator,
     )
     return output

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.config import ObjectiveConfig
+from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.world_model import mcl_term, world_model_step
 from worldmodel.objectives.world_model_contrast import task_vector
@@ -98,6 +99,14 @@ def test_a_share_of_the_clips_is_contrasted_and_all_are_reconstructed(make_contr
     again = world_model_step(model, other, torch.Generator().manual_seed(0))
     assert torch.equal(again.parts["mcl"], losses.parts["mcl"])
     assert not torch.equal(again.parts["reconstruction"], losses.parts["reconstruction"])
+
+
+def test_a_backbone_in_half_precision_gets_central_steps(make_world_model, batch):
+    mcl, sizes = ActionMclConfig(), []
+    model = make_world_model(mcl=mcl, objective=OBJECTIVE, dtype="bfloat16", lora=LoraConfig(rank=2)).train()
+    model.fdm.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    world_model_step(model, batch, torch.Generator().manual_seed(0)).total.backward()
+    assert sizes == [4, 4, 4]
 
 
 def test_a_whole_share_costs_one_more_forward_pass(make_contrasted, batch):

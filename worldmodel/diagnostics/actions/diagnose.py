@@ -74,11 +74,16 @@ def diagnose_world_model(
     grouped = [index for indices in found.dimensions.values() for index in indices]
     first = view and replace(view, projections=view.projections[:1])
     contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
-    sections = (_group_section(found, names), *report.sections(), contrasts, *_premises(model, batch, seed))
+    sections = (
+        _group_section(found, names),
+        *report.sections(),
+        contrasts,
+        *premises_section(model, batch, seed),
+    )
     return write_page(Page(f"Action channel of a world model, {embodiment}", "", sections), page)
 
 
-def _premises(model: WorldModel, batch: ClipBatch, seed: int) -> list[Section]:
+def premises_section(model: WorldModel, batch: ClipBatch, seed: int) -> list[Section]:
     """How close the contrast of a model with MCL is to the premises of Theorem 2."""
     contrast = model.mcl
     if contrast is None or contrast.config.variant not in ("infonce", "jacobian_vjp"):

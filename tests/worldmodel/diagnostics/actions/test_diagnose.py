@@ -19,8 +19,10 @@ from worldmodel.diagnostics.actions.diagnose import (
     diagnose_world_model,
     first_clips,
     load_generator,
+    premises_section,
 )
 from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import EpisodeSource
 
@@ -223,3 +225,12 @@ def test_real_robots_get_a_page(
     page = tmp_path / "page.md"
     diagnose_world_model(model, first_clips(model, source, 1), page, groups=groups)
     assert first_column(page, "Action channel") == re.findall(r"(\w+)=", groups)
+
+
+def test_a_contrast_is_held_against_the_premises_of_its_theorem(make_world_model, batch) -> None:
+    model = make_world_model(mcl=ActionMclConfig()).eval()
+    (section,) = premises_section(model, batch, seed=0)
+    (text,) = section.blocks
+    assert "Theorem 2, on 16 rows" in text.text
+    assert "the embedding of 128 is wide enough for 16 latents" in text.text
+    assert premises_section(make_world_model(), batch, seed=0) == []

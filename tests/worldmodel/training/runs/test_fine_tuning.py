@@ -307,3 +307,25 @@ def test_a_new_model_on_the_backbone_of_an_adapted_one_has_the_adapters_in_it(
     assert all(torch.equal(weights[name], v) for name, v in merged.fdm.backbone.state_dict().items())
     name = "blocks.0.ffn.net.2.weight"
     assert not torch.allclose(weights[name], base_of(adapted)[name])
+
+
+def test_a_backbone_can_stay_as_it_is_while_the_rest_trains(whole: Path, overrides: list[str]) -> None:
+    model = continued(whole, overrides, "model.trained=interface", "model.mcl.mode=first_order")
+    assert not any(p.requires_grad for p in model.fdm.backbone.parameters())
+    assert all(p.requires_grad for p in model.interface.parameters())
+    assert any(p.requires_grad for p in model.mcl.parameters())
+
+
+def test_one_robot_switches_its_classifier_off_and_says_so(
+    start: Start, overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = start("model.regime=lacg")
+    assert WorldModel.from_pretrained(folder).embodiment_classifier is not None
+    both = continued(folder, overrides, "model.regime=lacg")
+    assert both.embodiment_classifier is not None
+    assert "adversarial_weight is taken as 0" not in caplog.text
+    one = continued(folder, overrides, "model.regime=lacg", "data.synthetic_embodiments=1")
+    assert one.embodiment_classifier is None
+    assert "adversarial_weight is taken as 0; add the source robots" in caplog.text
+    one.save_pretrained(tmp_path / "model")
+    assert WorldModel.from_pretrained(tmp_path / "model").embodiment_classifier is None
