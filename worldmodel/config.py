@@ -65,7 +65,10 @@ def load_config(
 def _read_yaml(path: Path) -> Any:
     text = read_text(path, MAX_YAML_BYTES)
     check_yaml(text, str(path))
-    return OmegaConf.load(io.StringIO(text))
+    try:
+        return OmegaConf.load(io.StringIO(text))
+    except OSError as error:  # what OmegaConf raises for a number or a truth value alone
+        raise ValueError(f"{path}: expected named settings ({error})") from error
 
 
 def _without_interpolation(layer: Any, source: str) -> Any:

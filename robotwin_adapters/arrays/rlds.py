@@ -22,9 +22,11 @@ from robotwin_adapters.arrays.tfrecord import Feature, Span, find_records, parse
 from robotwin_adapters.hdf5_tree import stamp_of
 from robotwin_adapters.lerobot.meta import read_json
 from robotwin_adapters.storage import Stamp, errors_name, is_regular
+from worldmodel.checked import check_range
 from worldmodel.types import Episode
 
 INFO, FEATURES = "dataset_info.json", "features.json"
+MAX_EPISODES = 10_000_000  # that one shard may declare
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<shard>\d{5})-of-(?P<total>\d{5})")
 STEPS = "steps/"
 CACHED_RECORDS = 4  # parsed, per process
@@ -208,12 +210,15 @@ def _declared(path: Path) -> dict[tuple[str, int], int]:
         return {}
     try:
         splits = read_json(path).get("splits", [])
-        return {
+        counts = {
             (split["name"], number): int(count)
             for split in splits
             for number, count in enumerate(split.get("shardLengths", []))
         }
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        for count in counts.values():
+            check_range(count, 0, MAX_EPISODES, "a shard's number of episodes")
+        return counts
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: splits and shardLengths are not as expected ({error})") from error
 
 

@@ -116,6 +116,7 @@ def test_what_is_no_json_object_is_named(tmp_path: Path, text: str) -> None:
         ("!!python/object/apply:os.system ['true']", r"c\.yaml"),
         ("- 1\n- 2", r"c\.yaml"),
         ("just words", r"c\.yaml"),
+        ("12", r"c\.yaml: expected named settings"),
         ("\tfps: 1", r"c\.yaml"),
         ("? [a, b]\n: 1", r"c\.yaml"),
         ("fps: [1, 2]", r"c\.yaml"),

@@ -86,3 +86,13 @@ def test_bridge_sample_equals_a_plain_scan_of_its_bytes() -> None:
     first = data.index(b"\xff\xd8\xff", data.index(b"steps/observation/image_0"))
     picture = np.asarray(Image.open(io.BytesIO(data[first : first + 20000])).convert("RGB"))
     np.testing.assert_array_equal(episode.frames["image_0"].read([0])[0], picture)
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), 1e300, -1, "many", None])
+def test_impossible_numbers_of_episodes_are_refused_by_name(tmp_path: Path, count: object) -> None:
+    folder = write_rlds(tmp_path / "set")
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = [count]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"dataset_info\.json: splits and shardLengths"):
+        open_dataset(folder)
