@@ -24,7 +24,8 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.teleop import Inputs
 
-MARKS_S = (2, 10, 60, 600)  # seconds of driving at which errors are stated, each over the 2 s before
+MARKS_S = (2, 10, 60, 600)  # seconds of driving at which errors are stated
+WINDOW_S = 6.0  # seconds before such a mark that are taken together
 HOLD = 3  # blocks that a key is held
 
 
@@ -70,14 +71,15 @@ def summary(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any
         ),
     }
     for mark in MARKS_S:
-        last = round(mark / block_s)
-        window = [one[max(0, last - round(2 / block_s)) : last] for one in drives if len(one) >= last]
+        last, span = round(mark / block_s), round(min(mark, WINDOW_S) / block_s)
+        window = [one[last - span : last] for one in drives if len(one) >= last]
         taken = [reading for part in window for reading in part]
         if taken:
-            gap = np.array([reading["gap"] for reading in taken])
+            gap = [g for reading in taken for g in reading["gap"] if g is not None]
             rows[f"at {mark} s"] = {
-                "gripper px, median": round(float(np.median(gap)), 2),
-                "gripper px, mean": round(float(gap.mean()), 2),
+                "grippers in the picture": len(gap),
+                "gripper px, median": round(float(np.median(gap)), 2) if gap else None,
+                "gripper px, mean": round(float(np.mean(gap)), 2) if gap else None,
                 "gray levels": round(float(np.mean([reading["error"] for reading in taken])), 2),
             }
     return rows

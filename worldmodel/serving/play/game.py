@@ -237,7 +237,11 @@ class Game:
         pair = torch.from_numpy(np.stack([dream, beside])).permute(0, 3, 1, 2)
         found = self.locator.locate(to_unit_range(pair))
         gaps = (found.points[0, :2] - found.points[1, :2]).norm(dim=-1).tolist()
-        return {"error": gray, "gap": [round(gap, 2) for gap in gaps]}
+        is_seen = found.is_visible[1, :2].tolist()  # a hand outside the picture has no place to compare
+        return {
+            "error": gray,
+            "gap": [round(g, 2) if seen else None for g, seen in zip(gaps, is_seen, strict=True)],
+        }
 
     def _places(self) -> dict[str, Any]:
         """Where the hands are in the picture, as shares of its width and height, for dragging."""

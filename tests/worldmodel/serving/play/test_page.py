@@ -110,11 +110,11 @@ def test_a_drive_can_be_saved_and_the_video_downloaded(browser: Any, address: st
 
     from selenium.webdriver.support.ui import Select
 
-    wait(lambda: browser.execute_script("return play.reading.frames > 4"))
+    wait(lambda: browser.execute_script("return play.reading && play.reading.frames > 4"))
     Select(browser.find_element("id", "format")).select_by_value("mp4")
     browser.find_element("id", "save").click()
     link = wait(lambda: browser.find_elements("css selector", "#note a"))[0].get_attribute("href")
-    with urllib.request.urlopen(link, timeout=10) as video:
+    with urllib.request.urlopen(link, timeout=60) as video:
         assert video.read()[4:8] == b"ftyp"
     with pytest.raises(OSError, match="404"):
         urllib.request.urlopen(f"{address}/saved/..%2Fpyproject.toml", timeout=10)
