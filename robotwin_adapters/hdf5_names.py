@@ -19,7 +19,7 @@ MAX_GROUPS = 100_000
 
 def check_names(data: Buffer) -> None:
     """Refuse a file whose lists of names would never end; what else is wrong is left to HDF5."""
-    if data[:8] != SIGNATURE or data[8] > 1:
+    if data[:8] != SIGNATURE or len(data) < ROOT_ENTRY or data[8] > 1:
         return
     waiting, seen = [_entry(data, ROOT_ENTRY + 4 * data[8])], set[int]()
     while waiting and len(seen) < MAX_GROUPS:
