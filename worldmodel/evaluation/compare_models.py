@@ -104,6 +104,8 @@ def draw_comparison(
     moments = evenly_spread(min(map(len, videos.values())), num_moments)
     figure = Figure(figsize=(1.5 * len(moments), 1.6 * len(videos)))
     axes = figure.subplots(len(videos), len(moments), squeeze=False)
+    for axis, frame in zip(axes[0], moments, strict=True):
+        axis.set_title(f"frame {frame}")
     for row, (name, video) in zip(axes, videos.items(), strict=True):
         row[0].set_ylabel(name)
         for axis, frame in zip(row, moments, strict=True):
@@ -113,6 +115,4 @@ def draw_comparison(
             axis.plot(so_far[-1:, 0], so_far[-1:, 1], "o", color=PATH_COLOR, markersize=3)
             axis.set(xticks=[], yticks=[])
             axis.grid(visible=False)
-            if row is axes[0]:
-                axis.set_title(f"frame {frame}")
     save_figure(figure, path)
