@@ -15,8 +15,11 @@ OURS = {
     "action_channel",
     "check_alignment",
     "jacobian_blocks",
+    "label_probe",
     "local_diffeomorphism",
     "mechanistic_report",
+    "multi_view_laws",
+    "simulate_temporal",
     "sparse_volume_loss",
 }
 FRONT_DOOR = [name for name in worldmodel.__all__ if not name.startswith("_")]

@@ -39,6 +39,7 @@ def recover_views(joint: Float[Tensor, "x y w"], num_states: int) -> RecoveredVi
     Examples:
         >>> import torch
         >>> from worldmodel.diagnostics import multi_view_laws, recover_views
+        >>> from worldmodel.diagnostics.identifiability.multi_view import column_error, joint_law
         >>> views = multi_view_laws(num_views=3, num_values=4, num_states=3, seed=0)
         >>> weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
         >>> found = recover_views(joint_law(views, weights), num_states=3)
@@ -89,7 +90,14 @@ def column_error(found: Float[Tensor, "x k"], true: Float[Tensor, "x k"]) -> flo
 def multi_view_laws(
     num_views: int, num_values: int, num_states: int, seed: int
 ) -> list[Float[Tensor, "x k"]]:
-    """Random views with laws that overlap: no value of x tells its state for sure."""
+    """Random views with laws that overlap: no value of x tells its state for sure.
+
+    Examples:
+        >>> from worldmodel.diagnostics import multi_view_laws
+        >>> first, second = multi_view_laws(num_views=2, num_values=4, num_states=3, seed=0)
+        >>> tuple(first.shape), first.sum(0).round(decimals=6).tolist()
+        ((4, 3), [1.0, 1.0, 1.0])
+    """
     source = torch.Generator().manual_seed(seed)
     draws = torch.rand(num_views, num_values, num_states, generator=source, dtype=torch.float64) + 0.05
     return list(draws / draws.sum(1, keepdim=True))

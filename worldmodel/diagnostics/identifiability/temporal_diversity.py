@@ -29,7 +29,14 @@ class TemporalRecovery:
 def simulate_temporal(
     num_steps: int, latent_dim: int, seed: int, *, strength: float = 0.5
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    """Latents and observations of one series; with strength 0 the past changes nothing."""
+    """Latents and observations of one series; with strength 0 the past changes nothing.
+
+    Examples:
+        >>> from worldmodel.diagnostics import simulate_temporal
+        >>> latents, observations = simulate_temporal(100, 3, seed=0)
+        >>> tuple(latents.shape), tuple(observations.shape)
+        ((100, 3), (100, 3))
+    """
     source = torch.Generator().manual_seed(seed)
     z = torch.randn(num_steps, latent_dim, generator=source, dtype=torch.float64)
     mixing = torch.randn(latent_dim, latent_dim, generator=source, dtype=torch.float64)

@@ -48,6 +48,16 @@ def capacity_gap(
 ) -> CapacityGap:
     """Compare the ranks of two charts at sampled parameters; both describe laws by the same numbers.
 
+    Examples:
+        >>> import torch
+        >>> from worldmodel.diagnostics import capacity_gap
+        >>> line = lambda p: torch.stack([p[0], 2 * p[0], p[0] ** 2])
+        >>> plane = lambda p: torch.stack([p[0], p[1], p[0] * p[1]])
+        >>> points = torch.rand(4, 2, generator=torch.Generator().manual_seed(0))
+        >>> gap = capacity_gap(line, plane, points[:, :1], points)
+        >>> gap.lrd_rank, gap.gmd_rank
+        (1, 2)
+
     References:
         "Factored Generative Models through Mechanism Diversity", Proposition 1.
     """
