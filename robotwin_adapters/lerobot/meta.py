@@ -276,7 +276,7 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], video_keys: list[str]) -> 
     for path in files:
         try:
             names = pq.read_schema(check_regular(path)).names
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeError) as error:
             raise ValueError(f"{path}: cannot be read as parquet ({error})") from error
         # Statistics are most of the table and are not needed here.
         table = read_table(path, [name for name in names if not name.startswith("stats/")])
