@@ -85,17 +85,15 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_make_desk_goes_on_where_it_failed_and_skips_what_is_done(project: Path) -> None:
-    code, first, said = desk(project, MAKE_DESK, "ship_model.py")
+    code, first, said = desk(project, MAKE_DESK, "output=outputs/desk/acg2")
     assert code
-    assert len(first) == 7
-    assert (
-        "training/train_world_model.py configs/desk/world_model.yaml" in said
-    )  # each step shows its command
+    assert len(first) == 9
+    assert "start_from=outputs/desk/acg/model" in said  # each step shows its command
     code, second, said = desk(project, MAKE_DESK)
     assert code == 0
     assert "== acg: done before" in said
     assert second[0] == first[-1]
-    assert len(first) - 1 + len(second) == 9
+    assert len(first) - 1 + len(second) == 13
     assert desk(project, MAKE_DESK)[:2] == (0, [])
 
 
@@ -105,14 +103,14 @@ def test_the_desk_script_lists_its_steps_and_does_one_alone(project: Path) -> No
     assert (code, len(calls)) == (0, 1)
     assert "--embodiment finch --episodes 100" in calls[0]
     code, calls, said = desk(project, [*script, "--list"])
-    assert (code, calls, len(said.splitlines())) == (0, [], 9)
+    assert (code, calls, len(said.splitlines())) == (0, [], 13)
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("done")] == ["target"]
     assert len(desk(project, [*script, "--only", "target"])[1]) == 1  # again, though it has its mark
-    assert len(desk(project, script)[1]) == 8
+    assert len(desk(project, script)[1]) == 12
     for wrong in (["--only", "nothing"], ["--only"], ["all"]):
         code, calls, said = desk(project, [*script, *wrong])
         assert (code, calls) == (2, [])
-        assert "STEP is one of: source target" in said
+        assert "STEP is one of: source source2 target" in said
 
 
 def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(project: Path) -> None:
@@ -123,8 +121,8 @@ def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(p
             if script.endswith(f"train_{name}.py"):
                 path = str(ROOT / words[0]) if words[0].endswith(".yaml") else None
                 configs.append(load_config(schema, path, [word for word in words if "=" in word]))
-    expected = ("autoencoder", "acg", "locator", "lacg")
+    expected = ("autoencoder", "autoencoder", "acg", "acg2", "acg3", "locator", "lacg")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
     models = [config for config in configs if isinstance(config, TrainConfig)]
     starts = [config.start_from or config.model.pretrained for config in models]
-    assert starts == ["", "outputs/desk/acg/model"]
+    assert starts == ["", *(f"outputs/desk/{name}/model" for name in ("acg", "acg2", "acg3"))]

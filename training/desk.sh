@@ -14,7 +14,7 @@ DESK=outputs/desk
 # One torch thread a process: on small machines two threads a process fight each other.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false}
 
-STEPS=(source target heldout autoencoder latents acg shipped locator lacg)
+STEPS=(source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 shipped locator lacg)
 
 call() {   # show a command, then run it
     echo "   $*"
@@ -23,9 +23,17 @@ call() {   # show a command, then run it
 
 # --- episodes: three robots to pretrain on, a fourth one to fine-tune on and to be judged on
 
-step_source() {
+collect_source() {
     call "$BIN/worldmodel" collect --task place_a2b_left place_a2b_right babble --embodiment heron wren crane \
-        --episodes 160 --size 64 64 --out $DESK/source
+        --episodes 160 --size 64 64 "$@"
+}
+
+step_source() {
+    collect_source --out $DESK/source
+}
+
+step_source2() {
+    collect_source --seed 1000 --out $DESK/source2
 }
 
 step_target() {
@@ -40,12 +48,21 @@ step_heldout() {
 
 # --- autoencoder and latents
 
-step_autoencoder() {
-    call "$BIN/python" training/train_autoencoder.py configs/desk/autoencoder.yaml --resume
+train_autoencoder() {
+    call "$BIN/python" training/train_autoencoder.py configs/desk/autoencoder.yaml --resume "$@"
+}
+
+step_autoencoder_start() {
+    train_autoencoder
+}
+
+step_autoencoder() {   # the same run goes on, with less weight on the foreground
+    train_autoencoder moving_weight=2 fit.steps=1700
 }
 
 step_latents() {
-    call "$BIN/python" training/encode_latents.py configs/desk/world_model.yaml --processes 2
+    call "$BIN/python" training/encode_latents.py configs/desk/world_model.yaml \
+        "data.paths=[$DESK/source,$DESK/source2]" --processes 2
 }
 
 # --- world model
@@ -58,15 +75,26 @@ step_acg() {
     train_world_model
 }
 
+step_acg2() {   # twice the episodes
+    train_world_model start_from=$DESK/acg/model output=$DESK/acg2 fit.steps=6500 \
+        "data.paths=[$DESK/source,$DESK/source2]" fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
+}
+
+step_acg3() {   # with the refiner
+    train_world_model start_from=$DESK/acg2/model output=$DESK/acg3 model.refiner_width=64 \
+        fit.steps=6000 fit.validate_every=750 \
+        "data.paths=[$DESK/source,$DESK/source2]" fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
+}
+
 step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
-    call "$BIN/python" training/ship_model.py $DESK/acg $DESK/shipped --config configs/desk/world_model.yaml
+    call "$BIN/python" training/ship_model.py $DESK/acg3 $DESK/shipped --config configs/desk/world_model.yaml
 }
 
 step_lacg() {   # the same backbone with latent actions; the LACG rows of Table 2 start from it
-    train_world_model model.pretrained=$DESK/acg/model output=$DESK/lacg \
-        model.regime=lacg model.action_sum=true model.action_path=adaln+map model.objective.idm_weight=1.0 \
-        model.causal=false model.objective.forcing=clip model.objective.context_noise=0 \
-        model.objective.sink_jump=0 fit.optim.lr=1e-3
+    train_world_model model.pretrained=$DESK/acg3/model output=$DESK/lacg \
+        model.regime=lacg model.action_sum=true model.refiner_width=64 model.objective.idm_weight=1.0 \
+        fit.steps=6000 fit.optim.lr=1e-3 fit.validate_every=500 validation.num_rollouts=2 \
+        "data.paths=[$DESK/source,$DESK/source2]"
 }
 
 # --- judge of positions
