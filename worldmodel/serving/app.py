@@ -22,6 +22,7 @@ from worldmodel.serving.sessions import SessionDesk
 from worldmodel.serving.worker import Worker
 
 LOG = logging.getLogger("worldmodel.serving")
+DROPPED_BODIES = 8  # so many times the largest request are read of one that is too large
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>worldmodel service</title>
 <style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}
 pre{overflow:auto;padding:1rem;border:1px solid #8886}</style>
@@ -106,17 +107,22 @@ class Service:
         limit = self.config.max_request_bytes
         too_large = ServiceError("PAYLOAD_TOO_LARGE", f"a request has at most {limit} bytes")
         declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > limit:
-            raise too_large
-        body = bytearray()
+        is_declared = declared.isdigit() and int(declared) > limit
+        body, num_read = bytearray(), 0
         try:
             async with asyncio.timeout(self.config.read_s):
                 async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > limit:
+                    num_read += len(chunk)
+                    # What is too large is read on and dropped, up to a bound: a client that is still sending
+                    # would otherwise see a broken pipe instead of the answer.
+                    if num_read > DROPPED_BODIES * limit:
                         raise too_large
+                    if not is_declared and num_read <= limit:
+                        body += chunk
         except TimeoutError as error:
             raise invalid(f"the body did not arrive in {self.config.read_s:g} s") from error
+        if is_declared or num_read > limit:
+            raise too_large
         return bytes(body)
 
 

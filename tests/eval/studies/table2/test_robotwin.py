@@ -2,6 +2,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from studies.table2.run import main
 
 from tests.support.robotwin_sets import write_robotwin_set
@@ -19,7 +21,7 @@ def robotwin(tmp_path, monkeypatch) -> Path:
             write_robotwin_set(tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count)
     prompt = tmp_path / "outputs/wan/empty_prompt.safetensors"
     prompt.parent.mkdir(parents=True)
-    prompt.touch()
+    save_file({"text": torch.zeros(1, 512, 4096)}, prompt)  # as training/encode_prompt.py makes it
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from tests.support.debug_run import CONFIG
 from worldmodel.config import load_config
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.training.runs.model_history import episode_seeds, overrides
 from worldmodel.training.runs.world_model import TrainConfig
 
@@ -13,7 +13,7 @@ def test_overrides_turn_one_config_into_the_other() -> None:
     assert overrides(base, base) == []
     data = replace(base.data, synthetic_episodes=0, paths=("a", "b/c"))
     optim = replace(base.fit.optim, lr=1e-7, lr_multipliers={**base.fit.optim.lr_multipliers, "mcl": 2.0})
-    model = replace(base.model, mcl=MclConfig(mode="jvp"), prompt="")
+    model = replace(base.model, mcl=ActionMclConfig(mode="jvp"), prompt="")
     wanted = replace(base, data=data, model=model, fit=replace(base.fit, optim=optim, compile=True))
     words = overrides(base, wanted)
     assert {"data.paths=[a,b/c]", "model.mcl.mode=jvp", "fit.compile=true"} <= set(words)
