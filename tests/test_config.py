@@ -195,7 +195,7 @@ def test_presets_load(path: Path) -> None:
     from worldmodel.training.runs.world_model import TrainConfig
 
     schemas = {"autoencoder": AutoencoderConfig, "table2": Table2Config}
-    config = load_config(schemas.get(path.stem, TrainConfig), str(path))
+    config = load_config(schemas.get(path.stem.removeprefix("streaming_"), TrainConfig), str(path))
     assert config.output.startswith("outputs/")
 
 
