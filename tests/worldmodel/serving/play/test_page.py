@@ -105,6 +105,7 @@ def test_pause_back_and_reset(browser: Any) -> None:
     wait(lambda: browser.execute_script("return play.reading.frames") < held)
 
 
+@pytest.mark.slow  # the download waits for the page, too long on a busy machine
 def test_a_drive_can_be_saved_and_the_video_downloaded(browser: Any, address: str) -> None:
     import urllib.request
 
