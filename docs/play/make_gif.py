@@ -25,7 +25,7 @@ FRAME = """
 const side = 192, made = document.createElement("canvas");
 made.width = 2 * side + 8; made.height = side;
 const draw = made.getContext("2d");
-draw.imageSmoothingEnabled = false;
+draw.imageSmoothingQuality = "high";
 draw.drawImage(document.getElementById("dream"), 0, 0, side, side);
 draw.drawImage(document.getElementById("beside"), side + 8, 0, side, side);
 return made.toDataURL("image/png").slice(22);"""

@@ -64,6 +64,14 @@ class TabletopScenes:
             )
         return scene
 
+    def expert(self, seed: int) -> Float[np.ndarray, "t a"]:
+        """What the scripted expert commands in the scene of this seed."""
+        from robotwin_adapters.tabletop.drive import expert_commands
+
+        return expert_commands(
+            self.task, self.spec.embodiment, seed, self.spec.action_space or "pose_commands"
+        )
+
     def __call__(self, seed: int) -> Start:
         return self.start_of(self.build(seed))
 

@@ -1,6 +1,7 @@
 """The page and its websocket. One person has one game; all share the model and the one computing thread.
 
 page    {"type": "reset", "seed"} | {"type": "load", "episode", "frame"} | {"type": "back"}
+        {"type": "robot", "robot", "seed"}
         {"type": "step", "hands", "sliders", "follow"} | {"type": "save", "format"}
 server  bytes: length of the header (4), the header as JSON, then its pictures as PNG files
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 
 from worldmodel.serving.config import is_loopback
 from worldmodel.serving.errors import ServiceError
@@ -30,10 +31,13 @@ from worldmodel.serving.play.teleop import Inputs
 from worldmodel.serving.worker import Worker
 
 LOG = logging.getLogger("worldmodel.serving")
-PAGE = Path(__file__).with_name("page.html")
-POLICY = (
-    "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' blob: data:"
-)
+PAGE = {  # address -> file beside this one, its kind
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+POLICY = "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'"
+HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
 MAX_GAMES = 4
 MAX_LISTED = 64  # episodes that the page offers
 MAX_MESSAGE = 65_536  # characters
@@ -59,7 +63,9 @@ class PlayServer:
         )
         return {
             "title": self.title,
+            "parameters": sum(weights.numel() for weights in game.model.parameters()),
             "robot": spec.embodiment,
+            "robots": list(game.robots),
             "fps": spec.fps,
             "height": spec.height,
             "width": spec.width,
@@ -100,12 +106,16 @@ class PlayServer:
             return encode({"type": "saved", "path": str(saved), "name": saved.name}, None, game)
         moves: dict[str, Callable[[], Turn]] = {
             "reset": lambda: game.reset(int(message.get("seed", 0)) % 2**31),
+            "robot": lambda: game.change_robot(str(message["robot"]), int(message.get("seed", 0)) % 2**31),
             "load": lambda: game.load(int(message["episode"]), int(message["frame"])),
             "back": game.back,
         }
         if kind not in moves:
-            raise ValueError(f"type is step, reset, load, back or save, got {kind!r}")
-        return encode({"type": "scene"}, moves[kind](), game)
+            raise ValueError(f"type is step, reset, robot, load, back or save, got {kind!r}")
+        robot = game.spec.embodiment
+        turn = moves[kind]()
+        is_same = game.spec.embodiment == robot
+        return encode({"type": "scene"} if is_same else {"type": "hello", **self.describe(game)}, turn, game)
 
     async def _run(self, job: Callable[[], Any]) -> Any:
         return await self.worker.run(lambda _: job(), STEP_S, is_bounded=False)
@@ -144,6 +154,11 @@ def encode(header: dict[str, Any], turn: Turn | None, game: Game) -> bytes:
     return b"".join([struct.pack("<I", len(text)), text, *pictures])
 
 
+def _file(name: str, media_type: str) -> Callable[[], Response]:
+    content = Path(__file__).with_name(name).read_bytes()
+    return lambda: Response(content, headers=HEADERS, media_type=media_type)
+
+
 def create_play_app(server: PlayServer, host: str = "127.0.0.1") -> FastAPI:
     """The application of one model."""
 
@@ -154,9 +169,8 @@ def create_play_app(server: PlayServer, host: str = "127.0.0.1") -> FastAPI:
 
     app = FastAPI(title="worldmodel play", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
-    @app.get("/")
-    async def page() -> HTMLResponse:
-        return HTMLResponse(PAGE.read_text("utf-8"), headers={"Content-Security-Policy": POLICY})
+    for address, (name, media_type) in PAGE.items():
+        app.get(address)(_file(name, media_type))
 
     @app.get("/saved/{name}")
     async def saved(name: str) -> Any:

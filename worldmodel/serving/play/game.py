@@ -77,12 +77,12 @@ class Game:
         self.spec = WorldSpec.of(model.contract, model.normalizer, embodiment)
         self.num_frames = num_video_frames(model.config.history)
         self.pipeline, self.num_inference_steps = RolloutPipeline(model), num_inference_steps
-        self.scenes = _scenes(self.spec, task, self.num_frames)
+        self.task, self.scenes = task, _scenes(self.spec, task, self.num_frames)
         self.meter = DistrustMeter(model)
         self.simulator: DrivenTabletop | None = None
         self.episode: Episode | None = None
         self.num_made = self._followed = 0
-        self._follow: tuple[np.ndarray, np.ndarray] | None = None
+        self._follow: tuple[np.ndarray, np.ndarray | None] | None = None  # commands, pictures
         self._followed_frames: np.ndarray | None = None
         self._marks: deque[_Mark] = deque(maxlen=BACK)
         self._unmeasured: tuple[Session, Tensor, Tensor] | None = None  # before the block, commands, frames
@@ -94,8 +94,25 @@ class Game:
         """Whether new scenes can be simulated."""
         return self.scenes is not None
 
+    @property
+    def robots(self) -> tuple[str, ...]:
+        """Those that the model knows."""
+        return tuple(self.model.normalizer.embodiments)
+
+    def change_robot(self, name: str, seed: int) -> Turn:
+        """A new scene with another robot of the model."""
+        self._set_robot(name)
+        return self.reset(seed)
+
+    def _set_robot(self, name: str) -> None:
+        self.spec = WorldSpec.of(self.model.contract, self.model.normalizer, name)
+        self.scenes = _scenes(self.spec, self.task, self.num_frames)
+
     def reset(self, seed: int) -> Turn:
-        """A new scene: simulated where that is possible, else the start of a recorded episode."""
+        """A new scene: simulated where that is possible, else the start of a recorded episode.
+
+        In a simulated scene the commands of the scripted expert can be followed until a key is pressed.
+        """
         if self.scenes is None:
             if self.dataset is None or not len(self.dataset):
                 raise ValueError(
@@ -104,7 +121,9 @@ class Game:
                 )
             return self.load(seed % len(self.dataset), 0)
         self.simulator, self.episode = self.scenes.build(seed), None
-        return self._begin(self.scenes.start_of(self.simulator), seed)
+        turn = self._begin(self.scenes.start_of(self.simulator), seed)
+        self._follow = (self.scenes.expert(seed), None)
+        return turn
 
     def load(self, number: int, frame: int) -> Turn:
         """A recorded episode from one of its frames on; it is followed until a key is pressed."""
@@ -113,7 +132,7 @@ class Game:
             raise ValueError(f"episode {number}: the dataset has {have}")
         episode = self.dataset[number]
         if episode.embodiment != self.spec.embodiment:
-            self.spec = WorldSpec.of(self.model.contract, self.model.normalizer, episode.embodiment)
+            self._set_robot(episode.embodiment)
         last = episode.num_frames - 1 - round((self.num_frames - 1) * episode.fps / self.spec.fps)
         start = episode_start(episode, min(max(frame, 0), max(last, 0)), self.model.contract, self.num_frames)
         self.simulator, self.episode = None, episode
@@ -141,7 +160,8 @@ class Game:
             )
         self.num_made += len(commands)
         self._unmeasured = (self._marks[-1].session, given, made)
-        reading = {"seconds": made_in, "frames": self.num_made, **self._measured, **self._places()}
+        reading = {"seconds": made_in, "frames": self.num_made, "left": self._num_left}
+        reading |= {**self._measured, **self._places()}
         return Turn(dream, beside, reading)
 
     def measure(self) -> dict[str, Any]:
@@ -194,20 +214,27 @@ class Game:
         beside = None if last.beside is None else last.beside[None]
         return Turn(last.dream[None], beside, reading)
 
+    @property
+    def _num_left(self) -> int:
+        """Commands that can still be followed, in whole blocks."""
+        left = 0 if self._follow is None else len(self._follow[0]) - self._followed
+        return left // FRAMES_PER_LATENT * FRAMES_PER_LATENT
+
     def _mark(self) -> _Mark:
         simulator = None if self.simulator is None else self.simulator.save()
         return _Mark(self.session.fork(), simulator, self.teleop.command.copy(), self._followed)
 
     def _commands(self, inputs: Inputs, follow: bool) -> Float[np.ndarray, "n a"]:
         self._followed_frames = None
-        if follow and inputs.is_idle and self._follow is not None:
-            actions, frames = self._follow
+        if not inputs.is_idle:  # from here on it is another drive than the one that was followed
+            self._follow = None
+        if follow and self._follow is not None and self._num_left:
             part = slice(self._followed, self._followed + FRAMES_PER_LATENT)
-            if len(actions[part]) == FRAMES_PER_LATENT:
-                self._followed += FRAMES_PER_LATENT
-                self._followed_frames = frames[part]
-                self.teleop.command = actions[part][-1].copy()
-                return actions[part]
+            actions, frames = self._follow
+            self._followed += FRAMES_PER_LATENT
+            self._followed_frames = None if frames is None else frames[part]
+            self.teleop.command = actions[part][-1].copy()
+            return actions[part]
         return self.teleop.block(inputs, FRAMES_PER_LATENT)
 
     def _recorded(self, episode: Episode, frame: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.tape import Moment
 from worldmodel.types import Episode
 
-FORMATS = ("lerobot", "robotwin", "mp4")
+FORMATS = ("mp4", "lerobot", "robotwin")
 VIDEO_SCALE = 4  # pixels of the video per pixel of the picture
 BESIDE = "simulator"  # the camera under which what was shown beside the dream is stored
 
