@@ -27,7 +27,7 @@ from worldmodel.evaluation.command_line import run_on_data
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.locator.model import Locator
 from worldmodel.evaluation.metrics.trajectories import MISSING, trajectory_accuracy
-from worldmodel.evaluation.metrics.video import psnr, ssim
+from worldmodel.evaluation.metrics.video import plain_ssim, psnr
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.exits import one_way_out
 from worldmodel.files import new_folder, write_json, write_text
@@ -104,10 +104,12 @@ def _generate(predictor: ModelPredictor, clip: HeldOutClip, number: int, seed: i
 
 def _score(pair: _Pair, locator: Locator | None) -> dict[str, float | str]:
     made, real = pair.made[0].clamp(0, 1), pair.real
+    # In steps of 1 / 255, as WorldArena reads them from picture files; the first frame was given.
+    pictures = [to_uint8(frames[1:]) / 255 for frames in (made, real)]
     row: dict[str, float | str] = {
         "video": pair.stem,
-        "psnr": float(psnr(made[1:], real[1:]).mean()),
-        "ssim": float(ssim(made[1:], real[1:]).mean()),
+        "psnr": float(psnr(*pictures).mean()),
+        "ssim": float(plain_ssim(*pictures).mean()),
     }
     if locator is not None:
         row["trajectory_accuracy"] = trajectory_accuracy(

@@ -5,6 +5,7 @@ frame; means go over the frames of an episode first, then over episodes (`worldm
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 SSIM_SIGMA, SSIM_RADIUS = 1.5, 5  # gaussian window of 11x11 pixels
+PLAIN_WINDOW = 7  # pixels a side
 SSIM_C1, SSIM_C2 = 0.01**2, 0.03**2  # of a data range of 1
 MOVING_THRESHOLD = 0.075  # a pixel moves when a channel differs by more from the last given frame
 LEAST_EDGE_PIXELS = 16  # of fewer moving pixels no ratio of edges is taken: it would be that of a few
@@ -59,13 +61,24 @@ def ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Floa
     """
     if min(made.shape[-2:]) <= 2 * SSIM_RADIUS:
         raise ValueError(f"SSIM needs frames of more than 10 pixels a side, got {tuple(made.shape[-2:])}")
-    x, y = made.double().flatten(0, 1), real.double().flatten(0, 1)
-    mean_x, mean_y = _blur(x), _blur(y)
-    product, squares = mean_x * mean_y, mean_x**2 + mean_y**2
-    covariance, variances = _blur(x * y) - product, _blur(x * x + y * y) - squares
-    similarity = (2 * product + SSIM_C1) * (2 * covariance + SSIM_C2)
-    similarity /= (squares + SSIM_C1) * (variances + SSIM_C2)
-    return similarity.flatten(1).mean(1).unflatten(0, (-1, 3)).mean(1)
+    return _similarity(made, real, _blur)
+
+
+def plain_ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float[Tensor, " t"]:
+    """Structural similarity under a plain window of 7x7 pixels with sample covariance.
+
+    scikit-image's default, and so what WorldArena and other benchmarks report; numbers of `ssim` differ.
+
+    Examples:
+        >>> import torch
+        >>> from worldmodel.evaluation.metrics.video import plain_ssim
+        >>> real = torch.rand(2, 3, 16, 16)
+        >>> plain_ssim(real, real).tolist()
+        [1.0, 1.0]
+    """
+    if min(made.shape[-2:]) < PLAIN_WINDOW:
+        raise ValueError(f"SSIM needs frames of 7 pixels a side or more, got {tuple(made.shape[-2:])}")
+    return _similarity(made, real, _mean, PLAIN_WINDOW**2 / (PLAIN_WINDOW**2 - 1))
 
 
 def moving_pixels(
@@ -136,6 +149,27 @@ def score_video(
         name: [value if math.isfinite(value) else None for value in curve.tolist()]
         for name, curve in curves.items()
     }
+
+
+def _similarity(
+    made: Float[Tensor, "t 3 H W"],
+    real: Float[Tensor, "t 3 H W"],
+    blur: Callable[[Tensor], Tensor],
+    covariance_scale: float = 1.0,
+) -> Float[Tensor, " t"]:
+    """Mean over windows and channels; `blur` takes the mean of every window."""
+    x, y = made.double().flatten(0, 1), real.double().flatten(0, 1)
+    mean_x, mean_y = blur(x), blur(y)
+    product, squares = mean_x * mean_y, mean_x**2 + mean_y**2
+    covariance = covariance_scale * (blur(x * y) - product)
+    variances = covariance_scale * (blur(x * x + y * y) - squares)
+    similarity = (2 * product + SSIM_C1) * (2 * covariance + SSIM_C2)
+    similarity /= (squares + SSIM_C1) * (variances + SSIM_C2)
+    return similarity.flatten(1).mean(1).unflatten(0, (-1, 3)).mean(1)
+
+
+def _mean(images: Float[Tensor, "n H W"]) -> Float[Tensor, "n h w"]:
+    return F.avg_pool2d(images[:, None], PLAIN_WINDOW, stride=1)[:, 0]
 
 
 def _blur(images: Float[Tensor, "n H W"]) -> Float[Tensor, "n h w"]:

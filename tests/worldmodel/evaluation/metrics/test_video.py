@@ -13,6 +13,7 @@ from worldmodel.evaluation.metrics.video import (
     masked_mse,
     moving_pixels,
     mse,
+    plain_ssim,
     psnr,
     score_video,
     ssim,
@@ -48,6 +49,43 @@ def test_ssim_and_psnr_are_those_of_scikit_image(size, noise):
         pairs = zip(made.numpy(), real.numpy(), strict=True)
         ratios = [peak_signal_noise_ratio(b, a, data_range=1.0) for a, b in pairs]
         assert psnr(made, real).numpy() == pytest.approx(ratios, abs=1e-5)
+
+
+def test_plain_ssim_is_scikit_images_default():
+    made, real = videos(1, (48, 7))
+    expected = [
+        structural_similarity(a.numpy(), b.numpy(), channel_axis=0, data_range=1.0)
+        for a, b in zip(made.double(), real.double(), strict=True)
+    ]
+    assert plain_ssim(made, real).numpy() == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(ValueError, match="7 pixels"):
+        plain_ssim(made[..., :6], real[..., :6])
+
+
+def waves(seed: int, count: int, height: int, width: int, noise: float) -> list[torch.Tensor]:
+    """A made and a true video in whole gray levels, the same on every machine."""
+    rng = np.random.default_rng(seed)
+    down, across = np.linspace(0, 3, height)[:, None], np.linspace(0, 5, width)
+    curves = [np.sin(down * k + across + 0.3 * t) for t in range(count) for k in (1, 2, 3)]
+    real = 128 + 90 * np.stack(curves).reshape(count, 3, height, width)
+    made = real + noise * rng.standard_normal(real.shape) + noise / 4
+    return [torch.from_numpy(np.clip(np.round(video), 0, 255)) / 255 for video in (made, real)]
+
+
+# The numbers were made by `compute_basic_metrics` of WorldArena (1674b79, scikit-image 0.26) on PNG files of
+# these videos, outside this project.
+@pytest.mark.parametrize(
+    ("video", "expected_psnr", "expected_ssim"),
+    [
+        ((0, 5, 64, 64, 4.0), 35.785057, 0.948221),
+        ((1, 3, 48, 80, 20.0), 21.992610, 0.562020),
+        ((2, 2, 33, 17, 60.0), 13.372011, 0.493420),
+    ],
+)
+def test_psnr_and_plain_ssim_agree_with_worldarena(video, expected_psnr, expected_ssim):
+    made, real = waves(*video)
+    assert float(psnr(made, real).mean()) == pytest.approx(expected_psnr, abs=1e-5)
+    assert float(plain_ssim(made, real).mean()) == pytest.approx(expected_ssim, abs=1e-5)
 
 
 def test_flat_float32_pictures_agree_too():
