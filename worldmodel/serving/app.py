@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from worldmodel.serving.answers import AnswerBook
 from worldmodel.serving.config import ServeConfig, is_loopback
 from worldmodel.serving.errors import ServiceError, first_fault, invalid
-from worldmodel.serving.messages import API_VERSION, Prediction, PredictRequest, PredictResponse
+from worldmodel.serving.messages import API_VERSION, Identified, Prediction, PredictRequest, PredictResponse
 from worldmodel.serving.predictor import Predictor, ServedModel
 from worldmodel.serving.sessions import SessionDesk
 from worldmodel.serving.worker import Worker
@@ -71,8 +71,8 @@ class Service:
         try:
             asked = PredictRequest.model_validate_json(body)
         except ValidationError as error:
-            raise invalid(first_fault(error)) from error
-        request_id = str(asked.request_id)
+            raise ServiceError("INVALID_ARGUMENT", first_fault(error), _request_id(body)) from error
+        request_id = asked.request_id
         digest = hashlib.sha256(asked.model_dump_json().encode()).digest()
         try:
             return await self.book.answer(request_id, digest, lambda: self._compute(asked, request))
@@ -96,7 +96,7 @@ class Service:
             for sample, frames in zip(asked.samples, job.result(), strict=True)
         ]
         answer = PredictResponse(
-            request_id=str(asked.request_id),
+            request_id=asked.request_id,
             model_version=self.predictor.served.version,
             predictions=predictions,
         )
@@ -126,6 +126,13 @@ class Service:
         return bytes(body)
 
 
+def _request_id(body: bytes) -> str | None:
+    try:
+        return Identified.model_validate_json(body).request_id
+    except ValidationError:
+        return None
+
+
 def create_app(served: ServedModel, config: ServeConfig | None = None) -> FastAPI:
     """The application; any ASGI server can run it."""
     service = Service(served, config or ServeConfig())
@@ -135,7 +142,14 @@ def create_app(served: ServedModel, config: ServeConfig | None = None) -> FastAP
         yield
         service.worker.close()
 
-    app = FastAPI(title="worldmodel", version=API_VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="worldmodel",
+        version=API_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
     app.state.service = service
     _add_errors(app)
     _add_endpoints(app, service)

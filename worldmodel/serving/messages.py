@@ -6,7 +6,7 @@ Unknown fields are ignored; known ones are checked strictly. Numbers must be fin
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 API_VERSION = "1.0"
 MAX_ROWS = 4096  # actions of one sample, before the profile's own bound is checked
@@ -16,6 +16,15 @@ Row = Annotated[list[Number], Field(max_length=MAX_COLUMNS)]
 Rows = Annotated[list[Row], Field(max_length=MAX_ROWS)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Field(max_length=256)]
+
+
+def _uuid_text(text: str) -> str:
+    """The text itself, to be echoed letter by letter."""
+    UUID(text)
+    return text
+
+
+RequestId = Annotated[str, Field(max_length=64), AfterValidator(_uuid_text)]
 
 
 class Message(BaseModel):
@@ -65,10 +74,16 @@ class PredictRequest(Message):
     """The body of POST /v1/predict."""
 
     api_version: Text
-    request_id: UUID = Field(strict=False)
+    request_id: RequestId
     model_version: Text
     profile_id: Text
     samples: list[Sample] = Field(min_length=1, max_length=1024)
+
+
+class Identified(Message):
+    """Of a request that is otherwise wrong, whose error is."""
+
+    request_id: RequestId
 
 
 class Prediction(BaseModel):

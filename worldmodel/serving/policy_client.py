@@ -1,7 +1,8 @@
 """A policy that runs elsewhere: openpi's protocol, msgpack over a websocket.
 
 The server sends its metadata when a client connects. Then every message is an observation, and every answer
-holds `actions` [n, a]. Arrays travel as maps with the keys __ndarray__, data, dtype and shape.
+holds `actions` [n, a]. Arrays travel as maps with the keys __ndarray__, data, dtype and shape, single numbers
+of numpy as maps with __npgeneric__, data and dtype. A text instead of bytes is an error of the policy.
 """
 
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class RemotePolicy:
         *,
         block: int = 4,
         rename: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        api_key: str = "",
         timeout_s: float = 60,
     ) -> None:
         """Connect and read the server's metadata.
@@ -49,9 +51,11 @@ class RemotePolicy:
             url: such as ws://127.0.0.1:8000.
             block: actions to take of every answer before the policy is asked again.
             rename: from our observation to the keys that the policy was trained with.
+            api_key: sent to the server in openpi's way, `Authorization: Api-Key KEY`; empty: none.
             timeout_s: seconds to wait for an answer.
         """
         self.url, self.block, self.rename, self.timeout_s = url, block, rename, timeout_s
+        self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else None
         self._socket: ClientConnection | None = None
         self._queue: list[np.ndarray] = []
         self.metadata: dict[str, Any] = {}
@@ -74,7 +78,8 @@ class RemotePolicy:
             raise ConnectionError(
                 f"{self.url}: the policy server went away; the next call connects anew"
             ) from error
-        if isinstance(answer, str):  # openpi sends its traceback as text
+        if isinstance(answer, str):  # openpi sends its traceback as text and hangs up
+            self.close()
             raise ValueError(f"{self.url}: the policy failed: {answer.strip().splitlines()[-1]}")
         return unpack(answer)
 
@@ -102,7 +107,11 @@ class RemotePolicy:
     def _connect(self) -> None:
         try:
             self._socket = connect(
-                self.url, max_size=MAX_MESSAGE, open_timeout=self.timeout_s, compression=None
+                self.url,
+                max_size=MAX_MESSAGE,
+                open_timeout=self.timeout_s,
+                compression=None,
+                additional_headers=self._headers,
             )
         except OSError as error:
             raise ConnectionError(f"{self.url}: no policy server answers: {error}") from error
@@ -114,16 +123,18 @@ def _pack_array(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         data = np.ascontiguousarray(value).tobytes()
         return {b"__ndarray__": True, b"data": data, b"dtype": value.dtype.str, b"shape": value.shape}
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     raise TypeError(f"cannot send {type(value).__name__}")
 
 
 def _unpack_array(value: dict[Any, Any]) -> Any:
-    if b"__ndarray__" not in value and "__ndarray__" not in value:
-        return value
     found = {key.decode() if isinstance(key, bytes) else key: item for key, item in value.items()}
+    if not found.keys() & {"__ndarray__", "__npgeneric__"}:
+        return value
     kind = np.dtype(found["dtype"])
     if kind.kind not in "biuf":
         raise ValueError(f"expected an array of numbers, got dtype {kind}")
+    if "__npgeneric__" in found:
+        return kind.type(found["data"])
     return np.frombuffer(found["data"], kind).reshape(found["shape"])

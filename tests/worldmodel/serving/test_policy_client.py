@@ -13,12 +13,14 @@ def url() -> Iterator[str]:
     """A server as openpi's: metadata first, then an answer to every observation."""
 
     def talk(socket: ServerConnection) -> None:
-        socket.send(pack({"name": "test"}))
+        assert socket.request is not None
+        key = socket.request.headers.get("Authorization", "")
+        socket.send(pack({"name": "test", "key": key}))
         for message in socket:
             seen = unpack(message)
             if "fail" in seen:
                 socket.send("Traceback ...\nValueError: no such key")
-                continue
+                return  # hangs up
             socket.send(pack({"actions": np.arange(40.0).reshape(10, 4) + seen["offset"]}))
 
     with serve(talk, "127.0.0.1", 0) as server:
@@ -28,8 +30,8 @@ def url() -> Iterator[str]:
 
 
 def test_actions_come_in_blocks_and_one_by_one(url: str) -> None:
-    policy = RemotePolicy(url, rename=lambda seen: {"offset": seen["state"]})
-    assert policy.metadata == {"name": "test"}
+    policy = RemotePolicy(url, rename=lambda seen: {"offset": seen["state"]}, api_key="secret")
+    assert policy.metadata == {"name": "test", "key": "Api-Key secret"}
     observation = {"state": np.full(4, 100.0, np.float32), "image": np.zeros((2, 2, 3), np.uint8)}
     np.testing.assert_array_equal(policy.predict_action_chunk(observation)[:, 0], [100, 104, 108, 112])
     singles = [policy.select_action(observation)[0] for _ in range(5)]
@@ -41,8 +43,9 @@ def test_actions_come_in_blocks_and_one_by_one(url: str) -> None:
 
 def test_a_failing_policy_and_a_missing_server_say_so(url: str) -> None:
     policy = RemotePolicy(url, rename=lambda _: {"fail": 1})
-    with pytest.raises(ValueError, match="no such key"):
-        policy.predict_action_chunk({})
+    for _ in range(2):  # the server hangs up, the next call connects anew
+        with pytest.raises(ValueError, match="no such key"):
+            policy.predict_action_chunk({})
     with pytest.raises(ConnectionError, match="no policy server"):
         RemotePolicy("ws://127.0.0.1:9", timeout_s=2)
 
@@ -52,6 +55,8 @@ def test_arrays_survive_and_objects_do_not() -> None:
         back = unpack(pack({"x": array}))["x"]
         assert back.dtype == array.dtype
         np.testing.assert_array_equal(back, array)
+    number = unpack(pack({"x": np.float32(1.5)}))["x"]
+    assert (number, number.dtype) == (1.5, np.float32)
     with pytest.raises(TypeError):
         pack({"x": np.array([object()])})
     with pytest.raises(ValueError, match="numbers"):
