@@ -12,8 +12,10 @@ from worldmodel.environments.adapters.envhub import make_env
 from worldmodel.environments.adapters.planning import PlanningModel
 from worldmodel.environments.adapters.sessions import SessionBackend
 from worldmodel.environments.spaces import WorldSpec
+from worldmodel.environments.starts import camera_argument
 from worldmodel.environments.tabletop import TabletopScenes
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.rollout import RolloutPipeline
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,8 @@ def test_planning_finds_the_candidate_that_leads_to_the_goal(
     info = planner.encode({"pixels": pixels})
     assert info["emb"].shape[:2] == (1, 1)
     dreamed = planner.rollout(info, moved)
-    assert dreamed["predicted_emb"].shape[:3] == (1, 3, 2)
+    assert dreamed["predicted_emb"].shape[:3] == (1, 3, 1 + 8)  # given frames first, then one for each step
+    assert torch.equal(dreamed["predicted_emb"][0, 2, 0], info["emb"][0, 0])
     for sample in range(3):
         goal = dreamed["predicted_pixels"][:, sample, -1]
         cost = planner.get_cost({"pixels": pixels, "goal": goal[:, None]}, moved)
@@ -67,35 +70,41 @@ def test_planning_finds_the_candidate_that_leads_to_the_goal(
         assert int(cost.argmin()) == sample
     blocks = moved.unflatten(2, (2, 4)).flatten(3)  # four actions a step, as with action_block=4
     again = planner.rollout(info, blocks)
-    assert torch.equal(again["predicted_pixels"], dreamed["predicted_pixels"])
+    assert again["predicted_emb"].shape[:3] == (1, 3, 1 + 2)
+    assert torch.equal(again["predicted_pixels"], dreamed["predicted_pixels"][:, :, 3::4])
+    repeated = pixels[:, None].expand(-1, 3, -1, -1, -1, -1)  # as solvers give them: one copy a candidate
+    assert torch.equal(planner.rollout({"pixels": repeated}, blocks)["predicted_emb"], again["predicted_emb"])
     with pytest.raises(ValueError, match="expected candidates"):
         planner.rollout(info, moved[..., :-1])
 
 
-def test_sessions_are_opened_stepped_and_closed_by_number(desk: WorldModel, scenes: TabletopScenes) -> None:
-    backend = SessionBackend(desk)
+def test_a_backend_takes_the_calls_of_rlinfs_environment(desk: WorldModel, scenes: TabletopScenes) -> None:
     starts = [scenes(seed) for seed in (0, 1)]
-    numbers = [
-        backend.open_session(
-            torch.from_numpy(start.frames).permute(0, 3, 1, 2),
-            embodiment=start.embodiment,
-            camera=start.camera,
-            seed=seed,
-        )
-        for seed, start in enumerate(starts)
-    ]
-    actions = torch.stack([torch.from_numpy(start.state).expand(4, -1) for start in starts])
+    backend = SessionBackend(desk, camera=starts[0].camera, chunk=8)
+    assert (backend.chunk, backend.condition_frame_length, backend.image_size) == (8, 1, (64, 64))
+    frames = [[torch.from_numpy(start.frames[0]).permute(2, 0, 1)[:, None] / 127.5 - 1] for start in starts]
+    states = torch.stack([torch.from_numpy(start.state) for start in starts])
+    given = {"init_frames": frames, "init_actions": states[:, None], "task_ids": [4, 5], "seeds": [0, 1]}
+    backend.close_session([3, 8])  # nothing is open yet
+    backend.open_session(env_ids=[3, 8], **given)
+    actions = states[:, None].expand(-1, 8, -1)
     backend.offload()
     backend.onload()
-    frames = backend.generate(numbers, actions)
-    assert frames.shape == (2, 4, 3, 64, 64)
-    other = backend.open_session(
-        torch.from_numpy(starts[1].frames).permute(0, 3, 1, 2),
+    made = backend.generate(env_ids=[3, 8], actions=actions)
+    assert made.shape == (2, 3, 8, 64, 64)
+    assert -1 <= made.min() < 0 < made.max() <= 1
+    # The first frame in [-1, 1] is the start's own, and a trajectory does not depend on the others.
+    own = RolloutPipeline(desk).open(
+        torch.from_numpy(starts[1].frames).permute(0, 3, 1, 2)[None],
         embodiment=starts[1].embodiment,
-        camera=starts[1].camera,
-        seed=1,
+        num_inference_steps=1,
+        generator=[torch.Generator().manual_seed(1)],
+        **camera_argument(desk, [starts[1].camera]),
     )
-    assert torch.equal(backend.generate([other], actions[1:]), frames[1:])
-    backend.close_session(numbers[0])
-    with pytest.raises(ValueError, match="no session 0"):
-        backend.generate(numbers[:1], actions[:1])
+    expected = torch.cat([own.step(actions[1:, part : part + 4]) for part in (0, 4)], 1)[0]
+    assert (made[1].transpose(0, 1) - (2 * expected - 1)).abs().max() < 1e-3
+    backend.close_session([3])
+    with pytest.raises(ValueError, match="no session 3"):
+        backend.generate([3], actions[:1])
+    with pytest.raises(ValueError, match="multiple of 4"):
+        SessionBackend(desk, chunk=6)

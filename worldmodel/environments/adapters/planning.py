@@ -1,11 +1,13 @@
 """The planning protocol of stable-worldmodel: encode, rollout and get_cost on dictionaries of tensors.
 
-    info["pixels"]       [B, S or 1, T, 3, H, W] or [B, T, 3, H, W], uint8 or float in [0, 1]; the last counts
+    info["pixels"]       [B, S or 1, H, 3, h, w] or [B, H, 3, h, w], uint8 or float in [0, 1]; H given frames
     info["goal"]         the same, the picture to reach
     action_candidates    [B, S, horizon, a], or [B, S, horizon, 4 a] with four actions a step, raw units
+    predicted_emb        [B, S, H + horizon, d], those of the given frames first
 
-An embedding is the autoencoder's latent of one frame, flattened; a cost is the mean squared distance between
-that of the last dreamed frame and the goal's.
+An embedding is the autoencoder's latent of one frame, flattened. A cost is the mean squared distance between
+that of the last dreamed frame and the goal's. The dream starts at the newest given frame: `action_history` is
+not used.
 """
 
 from typing import Any
@@ -40,33 +42,36 @@ class PlanningModel:
 
     @torch.no_grad()
     def encode(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Adds `emb` [B, 1, d] of the newest frame."""
-        return {**info, "emb": self._embed(_newest(info["pixels"]))[:, None]}
+        """Adds `emb` [B, H, d] of the given frames."""
+        return {**info, "emb": self._embed(_frames(info["pixels"]))}
 
     @torch.no_grad()
     def rollout(self, info: dict[str, Any], action_candidates: Float[Tensor, "b s n a"]) -> dict[str, Any]:
-        """Adds `predicted_emb` [B, S, k, d] and `predicted_pixels` [B, S, k, 3, H, W], one per block."""
+        """Adds `predicted_emb` and `predicted_pixels` [B, S, horizon, 3, h, w]."""
         actions = self._rows(action_candidates)
-        count, samples = actions.shape[:2]
-        first = to_unit_range(_newest(info["pixels"]))
+        count, samples, horizon = action_candidates.shape[:3]
+        given = _frames(info["pixels"])
         session = self.pipeline.open(
-            first[:, None],
+            to_unit_range(given[:, -1:]),
             embodiment=self.embodiment,
             num_inference_steps=self.num_inference_steps,
             generator=[torch.Generator().manual_seed(self.seed) for _ in range(count)],
             **camera_argument(self.model, [self.camera] * count),
         ).fork(samples)
         blocks = actions.flatten(0, 1).split(FRAMES_PER_LATENT, dim=1)
-        last = torch.stack([session.step(block)[:, -1] for block in blocks], 1)
-        embedded = self._embed(last.flatten(0, 1)).unflatten(0, (count, samples, len(blocks)))
-        return {**info, "predicted_emb": embedded, "predicted_pixels": last.unflatten(0, (count, samples))}
+        made = torch.cat([session.step(block) for block in blocks], 1)
+        each = made.shape[1] // horizon  # frames of a step, the last of which counts
+        made = made[:, each - 1 :: each].unflatten(0, (count, samples))
+        context = self._embed(given)[:, None].expand(-1, samples, -1, -1)
+        dreamed = self._embed(made.flatten(0, 1)).unflatten(0, (count, samples))
+        return {**info, "predicted_emb": torch.cat([context, dreamed], 2), "predicted_pixels": made}
 
     @torch.no_grad()
     def criterion(
         self, info: dict[str, Any], action_candidates: Float[Tensor, "b s n a"] | None = None
     ) -> Float[Tensor, "b s"]:
         """The cost of what `rollout` added."""
-        goal = self._embed(_newest(info["goal"]))
+        goal = self._embed(_frames(info["goal"])[:, -1:])[:, 0]
         return (info["predicted_emb"][:, :, -1] - goal[:, None]).square().mean(-1)
 
     def get_cost(
@@ -75,8 +80,9 @@ class PlanningModel:
         """How far each candidate ends from the goal."""
         return self.criterion(self.rollout(info, action_candidates), action_candidates)
 
-    def _embed(self, frames: Tensor) -> Float[Tensor, "b d"]:
-        return self.model.encode(to_unit_range(frames)[:, None]).flatten(1)
+    def _embed(self, frames: Float[Tensor, "b t 3 h w"]) -> Float[Tensor, "b t d"]:
+        flat = to_unit_range(frames).flatten(0, 1)[:, None]
+        return self.model.encode(flat).flatten(1).unflatten(0, frames.shape[:2])
 
     def _rows(self, candidates: Tensor) -> Float[Tensor, "b s n a"]:
         width = candidates.shape[-1]
@@ -90,8 +96,6 @@ class PlanningModel:
         return candidates
 
 
-def _newest(pixels: Tensor) -> Tensor:
-    """[B, 3, H, W]: the last frame of the first sample."""
-    if pixels.ndim == 6:
-        pixels = pixels[:, 0]
-    return pixels[:, -1] if pixels.ndim == 5 else pixels
+def _frames(pixels: Tensor) -> Float[Tensor, "b t 3 h w"]:
+    """Those of the first sample: solvers repeat them for every candidate."""
+    return pixels[:, 0] if pixels.ndim == 6 else pixels
