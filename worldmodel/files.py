@@ -6,16 +6,20 @@ removed when something is next written to the same folder.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -24,6 +28,8 @@ from torch import Tensor, nn
 from worldmodel.tensors import check_finite, check_headers, read_headers, skeleton
 
 M = TypeVar("M", bound=nn.Module)
+log = logging.getLogger(__name__)
+LOCK_WAIT_S = 20.0  # loaders of a killed run end a few seconds after it
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # folders may be shared by several
 _LEFTOVER = re.compile(r"\..*\.([0-9a-f]{8})\.(\d{1,9})\.writing")
 _CLEANED: set[tuple[int, Path]] = set()
@@ -138,6 +144,56 @@ def _put_back(old: Path, folder: Path) -> None:
     """Undo a replacement that was cut off between its two renames."""
     if old.exists() and not folder.exists():
         os.replace(old, folder)
+
+
+class FolderLock:
+    """Keeps other processes from writing to a folder, until it is deleted or its process ends.
+
+    The lock lies on the folder itself, so that no file is left behind. File systems that know no such locks
+    go without.
+    """
+
+    def __init__(self, folder: Path, wait_s: float) -> None:
+        self.owner, self.descriptor = os.getpid(), os.open(folder, os.O_RDONLY)
+        deadline, is_told = time.monotonic() + wait_s, False
+        while not self._is_taken():
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"{folder}: another process writes to it; wait for its end, or name another output"
+                )
+            if not is_told:
+                log.warning("waiting for another process that writes to %s", folder)
+                is_told = True
+            time.sleep(0.2)
+
+    def _is_taken(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            log.warning("no locks here (%s): start one run at a time", error)
+        return True
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            # Forked processes hold the same lock, and are not the ones to open it.
+            if os.getpid() == self.owner:
+                with suppress(OSError):
+                    fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+            os.close(self.descriptor)
+
+
+_HELD: WeakValueDictionary[tuple[int, Path], FolderLock] = WeakValueDictionary()
+
+
+def lock_folder(folder: Path, wait_s: float | None = None) -> FolderLock:
+    """The lock of a folder, held as long as somebody in this process keeps it; ValueError if another does."""
+    key = os.getpid(), folder.resolve()
+    held = _HELD.get(key)
+    if held is None:
+        held = _HELD[key] = FolderLock(folder, LOCK_WAIT_S if wait_s is None else wait_s)
+    return held
 
 
 def sync_file(path: Path) -> None:

@@ -1,8 +1,12 @@
 """Long work in processes of its own: a log each, a record of the command, an orderly end on signals."""
 
+import ctypes
+import functools
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +14,8 @@ from worldmodel.files import write_text
 
 COMMAND_FILE = "command.json"
 EXIT_NOT_STARTED = 127  # as shells say it
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def is_same_command(folder: Path, arguments: Sequence[str]) -> bool:
@@ -38,12 +44,14 @@ def run_logged(command: Sequence[str], log: Path) -> int:
 
     KeyboardInterrupt ends the child with SIGTERM, on which trainings save themselves, and is then passed on.
     The child has a process group of its own: Ctrl-C in a terminal would reach it too, and a training takes
-    the second signal as 'now, without saving'. A second Ctrl-C here does just that.
+    the second signal as 'now, without saving'. A second Ctrl-C here does just that. On Linux the child gets
+    SIGTERM also when this process is killed: nobody would wait for it, and the next start is in its way.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    end = functools.partial(_end_with, os.getpid()) if _LIBC is not None else None
     with log.open("a") as file:
         try:
-            process = subprocess.Popen(command, stdout=file, stderr=file, process_group=0)
+            process = subprocess.Popen(command, stdout=file, stderr=file, process_group=0, preexec_fn=end)
         except OSError as error:
             file.write(f"{error}\n")
             return EXIT_NOT_STARTED
@@ -52,6 +60,14 @@ def run_logged(command: Sequence[str], log: Path) -> int:
         except KeyboardInterrupt:
             _end(process)
             raise
+
+
+def _end_with(parent: int) -> None:
+    """In the child, before its program: ask for SIGTERM when the parent dies."""
+    assert _LIBC is not None
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before we could ask
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def interrupt_on_signals() -> None:

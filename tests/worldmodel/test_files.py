@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,41 @@ def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path: Path)
         path.touch()
     files.write_json(tmp_path / "new.json", {})
     assert {path.name for path in tmp_path.iterdir()} == {foreign.name, alive.name, mine.name, "new.json"}
+
+
+def exit_code_of(action: Callable[[], object]) -> int:
+    """Of a forked process: 0 done, 3 refused with a ValueError."""
+    process = os.fork()
+    if not process:
+        try:
+            action()
+        except ValueError:
+            os._exit(3)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_one_process_at_a_time_writes_to_a_locked_folder(tmp_path: Path) -> None:
+    first, second = files.lock_folder(tmp_path), files.lock_folder(tmp_path)
+    assert first is second  # asked again, the same process has it already
+    assert exit_code_of(lambda: files.lock_folder(tmp_path, wait_s=0.3)) == 3
+    del first
+    assert exit_code_of(lambda: files.lock_folder(tmp_path, wait_s=0.3)) == 3  # nor did that child open it
+    assert list(tmp_path.iterdir()) == []
+    del second
+    assert exit_code_of(lambda: files.lock_folder(tmp_path, wait_s=0.3)) == 0
+    with pytest.raises(OSError, match="No such file"):
+        files.lock_folder(tmp_path / "none")
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    process = os.fork()
+    if not process:
+        held = files.lock_folder(tmp_path)
+        (tmp_path / "held").touch()
+        time.sleep(0.5)
+        os._exit(int(held is None))
+    while not (tmp_path / "held").exists():
+        time.sleep(0.02)
+    assert files.lock_folder(tmp_path, wait_s=60) is not None
+    assert os.waitpid(process, 0)[1] == 0

@@ -48,23 +48,36 @@ class RecordLines:
 
     def add(self, key: str, record: dict[str, Any]) -> None:
         """Keep the item in place of an earlier one of its key; on return it is on the disk."""
-        is_new = key not in self.records
         line = _text({"key": key, "record": record})
+        is_new = key not in self.records
+        with self._locked() as file:
+            whole = _whole_lines(file)
+            if is_new:
+                _append(file, line if whole else _text({"settings": self.settings}) + line)
+            else:  # others may have added items of their own meanwhile
+                items = _parse(self.path, whole)[1:]
+                found = {item["key"]: item["record"] for item in items} | {key: record}
+                texts = [_text({"key": key, "record": record}) for key, record in found.items()]
+                write_text(self.path, _text({"settings": self.settings}) + "".join(texts))
         self.records[key] = record
-        if is_new:
-            with self._locked() as file:
-                _whole_lines(file)
-                _append(file, line)
-        else:
-            lines = [_text({"key": key, "record": record}) for key, record in self.records.items()]
-            write_text(self.path, _text({"settings": self.settings}) + "".join(lines))
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
         """The file, while no other process may write to it."""
-        with self.path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
+        while True:
+            with self.path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if _is_at(file, self.path):
+                    yield file
+                    return
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether the file is still the one of its name: another process may have replaced it meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _whole_lines(file: IO[bytes]) -> bytes:
@@ -82,10 +95,11 @@ def _parse(path: Path, whole: bytes) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        if not isinstance(value, dict):
-            raise ValueError(f"{path}, line {number}: expected an object, got {type(value).__name__}")
+        is_item = isinstance(value, dict) and isinstance(value.get("record"), dict)
+        if not isinstance(value, dict) or (lines and not (is_item and isinstance(value.get("key"), str))):
+            raise ValueError(f"{path}, line {number}: expected an object with key and record")
         lines.append(value)
     return lines
 

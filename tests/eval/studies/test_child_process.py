@@ -44,6 +44,23 @@ def test_an_interrupted_parent_lets_the_child_save_itself(tmp_path: Path) -> Non
     assert log.read_text() == "ready\nsaved\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+def test_a_killed_parent_lets_the_child_save_itself(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    parent = os.fork()
+    if not parent:
+        run_logged([sys.executable, "-c", SAVES_ITSELF], log)
+        os._exit(0)
+    while not log.exists() or "ready" not in log.read_text():
+        time.sleep(0.02)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 30
+    while "saved" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert log.read_text() == "ready\nsaved\n"
+
+
 def test_a_folder_belongs_to_one_command(tmp_path: Path) -> None:
     assert not is_same_command(tmp_path / "a", ["x=1"])
     record_command(tmp_path / "a", ["x=1", "y=2"])

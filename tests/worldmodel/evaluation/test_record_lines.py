@@ -93,3 +93,26 @@ def test_processes_add_to_one_file_without_mixing_their_lines(tmp_path):
     found = read_records(path)
     assert len(found) == 120
     assert all(record["x"] == [int(key[1:])] * 5000 for key, record in found.items())
+
+
+def test_items_that_others_added_survive_a_second_record_of_a_key(tmp_path):
+    path = tmp_path / "cells.jsonl"
+    ours, theirs = RecordLines(path, SETTINGS), RecordLines(path, SETTINGS)
+    ours.add("a", {"x": 1})
+    theirs.add("b", {"x": 2})
+    ours.add("a", {"x": 3})
+    theirs.add("c", {"x": 4})
+    assert read_records(path) == {"a": {"x": 3}, "b": {"x": 2}, "c": {"x": 4}}
+
+
+@pytest.mark.parametrize(
+    "line", ['{"key": "a"}', '{"record": {}}', '{"key": 1, "record": {}}', "[]", "[" * 9999]
+)
+def test_lines_that_are_no_items_are_refused_by_number(tmp_path, line):
+    path = tmp_path / "cells.jsonl"
+    RecordLines(path, SETTINGS).add("a", {"x": 1})
+    with path.open("a") as file:
+        file.write(line + "\n")
+    for read in (read_records, lambda path: RecordLines(path, SETTINGS)):
+        with pytest.raises(ValueError, match=r"cells\.jsonl, line 3: "):
+            read(path)

@@ -5,7 +5,6 @@ checkpoints/step_00000200/state.json      step, counters, data identity; size an
 checkpoints/latest, checkpoints/best      one line each: the name of a step folder
 """
 
-import json
 import logging
 import os
 import shutil
@@ -18,7 +17,8 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from worldmodel.files import sync_folder, write_json, write_tensors, write_text
+from worldmodel.checked import check_object, read_json
+from worldmodel.files import FolderLock, lock_folder, sync_folder, write_json, write_tensors, write_text
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,13 @@ class CheckpointStore:
     def __init__(self, folder: Path, num_kept: int) -> None:
         self.folder = folder
         self.num_kept = num_kept
+        self.lock: FolderLock | None = None  # nobody else writes here while it is held
 
     def prepare(self) -> None:
         """Make the folder, prove that it can be written, and clear what a killed run left half written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = lock_folder(self.folder)
             for leftover in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
                 shutil.rmtree(leftover)
             write_text(self.folder / "probe", "")
@@ -115,9 +117,9 @@ class CheckpointStore:
 def verify(path: Path) -> Checkpoint:
     """Open a checkpoint after checking size and checksum of each file; ValueError names what is wrong."""
     try:
-        state = json.loads((path / "state.json").read_text())
-        expected = state["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        state = read_json(path / "state.json")
+        expected = check_object(state.get("files"), "files")
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: state.json is missing or damaged ({error})") from error
     for name, fingerprint in expected.items():
         file = path / name

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from worldmodel import files
 from worldmodel.training.loop.checkpoints import CheckpointStore, export_finished, verify
 
 TENSORS = {
@@ -103,3 +104,26 @@ def test_a_kill_in_the_export_cannot_lose_the_best(store: CheckpointStore) -> No
     export_finished(store, {}, lambda saved, folder: written.append((saved.path.name, folder.name)))
     # Who finds the model takes the run for done.
     assert written == [("step_00000001", "best"), ("step_00000002", "model")]
+
+
+@pytest.mark.parametrize("state", ["[]", '{"files": []}', '{"files": null}', '"x"', "[" * 100_000])
+def test_a_description_of_another_kind_is_damage_too(store: CheckpointStore, state: str) -> None:
+    store.save(1, TENSORS, {})
+    (store.save(2, TENSORS, {}) / "state.json").write_text(state)
+    found = store.last_good()
+    assert found is not None
+    assert found.path.name == "step_00000001"
+
+
+def test_another_process_does_not_write_beside_us(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.2)
+    process = os.fork()
+    if not process:
+        try:
+            CheckpointStore(store.folder, 2).prepare()
+        except ValueError as error:
+            os._exit(3 if "another process writes to it" in str(error) else 4)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 3
