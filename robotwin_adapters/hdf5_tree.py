@@ -47,16 +47,25 @@ def hdf5_kind(path: str | Path) -> str:
 def _kind(path: str, stamp: tuple[int, int]) -> str:
     try:
         with open_hdf5(path) as file:
-            top = set(file)
+            top = set(names_in(file))
             if {"joint_action", "observation"} <= top or {"state", "action", "vision"} <= top:
                 return "robotwin"
             if "action" in top and "observations" in top:
                 return "aloha"
             if "data" in top and isinstance(file.get("data", getlink=True), h5py.HardLink):
-                return "demos" if any(name.startswith("demo") for name in file["data"]) else ", ".join(top)
+                names = names_in(group_at(file, "data"))
+                return "demos" if any(name.startswith("demo") for name in names) else ", ".join(top)
             return ", ".join(sorted(top))
     except (OSError, RuntimeError, KeyError, ValueError):
         return ""
+
+
+def names_in(group: h5py.Group) -> list[str]:
+    """What a group holds; h5py gives bytes for a name that is not UTF-8, and nobody expects them."""
+    names = list(group)
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise ValueError(f"{group.name}: expected names in UTF-8, got {odd[0]!r}")
+    return names
 
 
 def group_at(parent: h5py.Group, path: str) -> h5py.Group:
@@ -162,7 +171,7 @@ def _item_at(parent: h5py.Group, path: str) -> h5py.Group | h5py.Dataset:
     item = parent
     for part in path.split("/"):
         if not isinstance(item, h5py.Group) or part not in item:
-            known = sorted(item) if isinstance(item, h5py.Group) else []
+            known = sorted(names_in(item)) if isinstance(item, h5py.Group) else []
             raise ValueError(f"{_full(parent, path)} is missing; {item.name} holds {known}")
         if not isinstance(item.get(part, getlink=True), h5py.HardLink):
             raise ValueError(f"{_full(parent, path)} is a link, expected the thing itself")

@@ -22,7 +22,7 @@ from robotwin_adapters.arrays.hdf5_arrays import find_arrays
 from robotwin_adapters.arrays.hdf5_files import natural_order
 from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
 from robotwin_adapters.arrays.pictures import NOT_RGB
-from robotwin_adapters.hdf5_tree import open_hdf5, stamp_of
+from robotwin_adapters.hdf5_tree import names_in, open_hdf5, stamp_of
 from robotwin_adapters.storage import Stamp, errors_name
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
@@ -156,7 +156,7 @@ def _joined(parts: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 def _rows(file: h5py.File) -> int:
     times = file.get("timestamp")
     if not isinstance(times, h5py.Dataset) or times.ndim != 1:
-        raise ValueError(f"expected a row of numbers /timestamp, the file has {sorted(file)}")
+        raise ValueError(f"expected a row of numbers /timestamp, the file has {sorted(names_in(file))}")
     return len(times)
 
 

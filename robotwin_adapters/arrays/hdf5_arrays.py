@@ -31,6 +31,7 @@ from robotwin_adapters.hdf5_tree import (
     MAX_NUMBER_BYTES,
     dataset_at,
     heap_entries,
+    names_in,
     open_hdf5,
     stamp_of,
 )
@@ -123,15 +124,21 @@ def _as_object(text: bytes) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def _datasets(group: h5py.Group, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, h5py.Dataset]]:
-    if depth > MAX_DEPTH:
+def _datasets(
+    group: h5py.Group, prefix: str = "", depth: int = 0, seen: set[int] | None = None
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Those below a group. A group may hold itself many times over, so each is entered once."""
+    seen = set() if seen is None else seen
+    place = h5py.h5o.get_info(group.id).addr
+    if depth > MAX_DEPTH or place in seen:
         return
-    for name in group:
+    seen.add(place)
+    for name in names_in(group):
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             continue
         item = group[name]
         if isinstance(item, h5py.Group):
-            yield from _datasets(item, f"{prefix}{name}/", depth + 1)
+            yield from _datasets(item, f"{prefix}{name}/", depth + 1, seen)
         elif isinstance(item, h5py.Dataset) and item.shape is not None:
             yield f"{prefix}{name}", item
 

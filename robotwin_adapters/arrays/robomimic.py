@@ -16,7 +16,7 @@ from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episod
 from robotwin_adapters.arrays.hdf5_arrays import find_arrays, json_objects, whole_number
 from robotwin_adapters.arrays.hdf5_files import SUFFIXES, hdf5_files, natural_order
 from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
-from robotwin_adapters.hdf5_tree import group_at, hdf5_kind, open_hdf5, stamp_of
+from robotwin_adapters.hdf5_tree import group_at, hdf5_kind, names_in, open_hdf5, stamp_of
 from robotwin_adapters.storage import errors_name
 from worldmodel.types import Episode
 
@@ -149,7 +149,7 @@ def _text(value: Any) -> str:
 
 def _demos(path: Path) -> list[str]:
     with errors_name(str(path)), open_hdf5(path) as file:
-        demos = [name for name in group_at(file, "data") if name.startswith("demo")]
+        demos = [name for name in names_in(group_at(file, "data")) if name.startswith("demo")]
     return sorted(demos, key=natural_order)
 
 

@@ -20,6 +20,7 @@ from robotwin_adapters.hdf5_tree import (
     dataset_at,
     group_at,
     integers_at,
+    names_in,
     numbers_at,
     text_at,
 )
@@ -69,15 +70,16 @@ def read_hdf5_episode(
             return _read_xpolicylab(store, name, file, cameras, action_space)
         raise ValueError(
             "expected a RoboTwin episode (joint_action and observation, or state, action and vision), "
-            f"got {sorted(file)}"
+            f"got {sorted(names_in(file))}"
         )
 
 
 def camera_paths(file: h5py.File) -> dict[str, str]:
     """Camera name -> its group in the file, for both formats."""
     if "observation" in file:
-        return {name: f"observation/{name}" for name in group_at(file, "observation")}
-    return {XPOLICYLAB_CAMERAS.get(name, name): f"vision/{name}" for name in group_at(file, "vision")}
+        return {name: f"observation/{name}" for name in names_in(group_at(file, "observation"))}
+    names = names_in(group_at(file, "vision"))
+    return {XPOLICYLAB_CAMERAS.get(name, name): f"vision/{name}" for name in names}
 
 
 def _verify_checksum(file: h5py.File) -> None:

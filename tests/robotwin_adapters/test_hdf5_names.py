@@ -1,6 +1,7 @@
 """Lists of names that never end: HDF5 itself would follow them for ever."""
 
 import struct
+import time
 from pathlib import Path
 
 import h5py
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.hdf5_names import ENTRY, ROOT_ENTRY, check_names
-from robotwin_adapters.hdf5_tree import open_hdf5
+from robotwin_adapters.hdf5_tree import hdf5_kind, names_in, open_hdf5
+from robotwin_adapters.open_dataset import open_dataset
 
 
 @pytest.fixture
@@ -62,3 +64,25 @@ def test_what_is_no_such_file_is_left_to_hdf5(file: Path) -> None:
     root = ENTRY.unpack_from(data, ROOT_ENTRY)
     for other in (b"", b"\x89HDF\r\n\x1a\n", data[:60], data[: root[-1] + 9], data[:-100], bytes(500)):
         check_names(other)
+
+
+def test_names_that_are_no_text_are_refused_by_every_reader(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"group3\0", b"gro\xffp3\0"))
+    with open_hdf5(file) as opened, pytest.raises(ValueError, match=r"expected names in UTF-8, got b'gro"):
+        names_in(opened)
+    assert hdf5_kind(file) == ""
+    with pytest.raises(ValueError, match="episode0"):
+        open_dataset(file.parent)[0]
+
+
+def test_a_group_that_holds_itself_is_entered_once(tmp_path: Path) -> None:
+    path = tmp_path / "episode_0.hdf5"
+    with h5py.File(path, "w") as new:
+        new["action"] = np.zeros((3, 2), np.float32)
+        for number in range(40):
+            new[f"observations/again{number}"] = new.require_group("observations")
+        new["observations/qpos"] = np.zeros((3, 2), np.float32)
+    started = time.process_time()
+    with pytest.raises(ValueError, match="episode_0"):  # no pictures
+        open_dataset(tmp_path)[0]
+    assert time.process_time() - started < 5
