@@ -1,6 +1,6 @@
 """SIGKILL at random moments of long commands: started again, they must end with what nobody disturbed.
 
-python -m tests.faults.kills NAME ... --kills 10 --seed 0 --out kills.jsonl
+PYTHONPATH=eval python -m tests.faults.kills NAME ... --kills 10 --seed 0 --out kills.jsonl
 
 Commands run in forked processes, since libraries take seconds to import. A chain of one command is killed and
 started again until it has been killed often enough, and then runs to its end. What it leaves is compared byte
@@ -26,6 +26,7 @@ import torch
 
 from robotwin_adapters.tabletop.collect import collect_all
 from robotwin_adapters.tabletop.record import RecordingConfig
+from tests.faults import studies
 from tests.support.robotwin_sets import write_robotwin_set
 from worldmodel.cli.convert import main as convert
 from worldmodel.data.clips import ClipConfig
@@ -41,6 +42,18 @@ from worldmodel.shipped import PRESETS
 from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.world_model import main as train
 
+# Times are no results; nor is the place of a run.
+TIMED = (
+    "training_cpu_s",
+    "scoring_cpu_s",
+    "cpu_seconds",
+    "wall_seconds",
+    "seconds",
+    "out",
+    "model",
+    "commit",
+)
+MODEL_FILES = ("action_interface.safetensors", "diffusion_pytorch_model.safetensors")
 CONFIG = str(PRESETS / "debug/world_model.yaml")
 SOURCE = synthetic_source(num_episodes=4, num_frames=14, size=(32, 32), embodiments=("a",), action_dim=6)
 
@@ -59,6 +72,7 @@ def prepare(inputs: Path) -> None:
     vae = CausalAutoencoder(height=32, width=32, hidden=16, num_blocks=1, scale_factor_spatial=8)
     vae.save_pretrained(inputs / "vae")
     write_robotwin_set(inputs / "episodes", joints=6, episodes=6, frames=8)
+    studies.prepare_sets(inputs)
     clips = build_clip_dataset([SOURCE], config=ClipConfig(num_frames=9, height=32, width=32))
     config = WorldModelConfig(regime="acg", backbone=tiny_wan())
     contract = FrameContract(9, 32, 32, clips.index.config.fps or SOURCE[0].fps)
@@ -106,6 +120,14 @@ COMMANDS = {
     "convert": Command(to_lerobot, (".parquet", ".mp4", ".json", ".jsonl")),
     "encode_latents": Command(encode, (".safetensors",)),
     "rollouts": Command(rollouts, ("results.json",)),
+    "table2": Command(studies.run_table2, (*MODEL_FILES, "results.json", "table2.json")),
+    "mcl_study": Command(studies.run_mcl, (*MODEL_FILES, "results.json", "report.md")),
+    "context_study": Command(studies.run_context, ("model.safetensors", "cells.jsonl", "tables.md")),
+    "disentanglement_study": Command(
+        studies.run_disentanglement, ("model.safetensors", "_last.json", "_best.json", "cells.jsonl")
+    ),
+    "identifiability": Command(studies.run_identifiability, ("result.json", "cells.jsonl")),
+    "near_identifiability": Command(studies.run_near_identifiability, ("cells.jsonl", "tables.md")),
 }
 
 
@@ -134,10 +156,25 @@ def finish(process: int) -> int:
 def results(out: Path, endings: tuple[str, ...]) -> dict[str, str]:
     """What was made, by name; latents of a cache and weights of a run alike."""
     return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(out)): hashlib.sha256(untimed(path)).hexdigest()
         for path in sorted(out.rglob("*"))
         if path.is_file() and path.name.endswith(endings)
     }
+
+
+def untimed(path: Path) -> bytes:
+    """The content without what may differ between two good runs."""
+    content = path.read_bytes()
+    if path.suffix not in (".json", ".jsonl"):
+        return content
+    lines = content.splitlines() if path.suffix == ".jsonl" else [content]
+    return "\n".join(json.dumps(_without_times(json.loads(line))) for line in lines).encode()
+
+
+def _without_times(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_times(entry) for key, entry in value.items() if key not in TIMED}
+    return [_without_times(entry) for entry in value] if isinstance(value, list) else value
 
 
 def leftovers(out: Path) -> list[str]:

@@ -1,8 +1,9 @@
 """Collect, train and roll out in a loop, in one process: memory, open and temporary files stay flat.
 
-python -m tests.faults.soak --minutes 120 --out soak.jsonl
+PYTHONPATH=eval python -m tests.faults.soak --minutes 120 --pause 20 --out soak.jsonl
 
-One line a loop. The first loops warm caches up, so growth is judged from the fifth one on.
+One line a loop. A pause between loops leaves the machine to others. The first loops warm caches up, so growth
+is judged from the fifth one on.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import contextlib
 import gc
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -35,12 +37,13 @@ def measure(started: float, number: int) -> dict[str, float]:
         "rss_mb": round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1),
         "open_files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
+        "children": len(multiprocessing.active_children()),
         "temporary": len(os.listdir(tempfile.gettempdir())),
     }
 
 
-def soak(minutes: float, folder: Path) -> list[dict[str, float]]:
-    """Measurements, one a loop."""
+def soak(minutes: float, folder: Path, pause: float, out: Path | None) -> list[dict[str, float]]:
+    """Measurements, one a loop, also added to a file as they come."""
     started, lines = time.monotonic(), []
     prepare(folder / "inputs")
     # Other programs use the machine's temporary folder: ours is our own.
@@ -53,6 +56,10 @@ def soak(minutes: float, folder: Path) -> list[dict[str, float]]:
             shutil.rmtree(folder / "out", ignore_errors=True)
         lines.append(measure(started, len(lines)))
         print(json.dumps(lines[-1]), flush=True)
+        if out is not None:
+            with out.open("a") as file:
+                file.write(json.dumps(lines[-1]) + "\n")
+        time.sleep(pause)
     return lines
 
 
@@ -66,15 +73,14 @@ def growth(lines: list[dict[str, float]]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--out", type=Path, help="JSON lines to write")
+    parser.add_argument("--pause", type=float, default=0, help="seconds between two loops")
+    parser.add_argument("--out", type=Path, help="JSON lines to add the measurements to")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="soak_") as folder:
-        lines = soak(arguments.minutes, Path(folder))
+        lines = soak(arguments.minutes, Path(folder), arguments.pause, arguments.out)
         tempfile.tempdir = None
     print(json.dumps({"growth per loop": growth(lines)}))
-    if arguments.out:
-        arguments.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What is fuzzed: small good inputs of every format, and how each is read to the last number."""
 
+import json
+import pickle
 import shutil
 import sys
 import zipfile
@@ -10,19 +12,37 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numcodecs
+import numpy as np
 import torch
 
+from robotwin_adapters.annotations import read_annotation
 from robotwin_adapters.mapping import DataMapping
 from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.robotwin.plain_pickle import load_plain_pickle
+from robotwin_adapters.storage import errors_name
 from tests.support import array_sets
+from tests.support.tiny_contexts import tiny_context_model
+from tests.support.tiny_mddiff import tiny_mddiff
 from tests.support.video_sets import write_video_set
 from worldmodel.config import load_config
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import build_clip_dataset
+from worldmodel.data.synthetic import synthetic_source
 from worldmodel.evaluation.locator.model import Locator, LocatorConfig
+from worldmodel.evaluation.record_lines import RecordLines, read_records
+from worldmodel.models.concepts.image_vae import ImageVae, ImageVaeConfig
+from worldmodel.models.concepts.mddiff import MDDiff
+from worldmodel.models.contexts.context_model import ContextModel
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.folder import read_description
 from worldmodel.models.world_model.idm import read_encoder_config
+from worldmodel.models.world_model.lora import LoraConfig
+from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import build_wan, load_vae, load_wan, read_prompt, tiny_wan
 from worldmodel.shipped import WEIGHTS
+from worldmodel.training.loop.checkpoints import CheckpointStore
 
 torch.set_num_threads(1)  # readers run in forked processes, which have no threads of their parent
 TESTS = Path(__file__).parents[1]
@@ -138,6 +158,78 @@ def read_prompt_bytes(root: Path) -> bytes:
     return read_prompt(root / "prompt.safetensors").numpy().tobytes()
 
 
+def make_world_model(root: Path, rank: int = 0) -> None:
+    torch.manual_seed(0)
+    config = WorldModelConfig(regime="acg", backbone=tiny_wan(), lora=LoraConfig(rank=rank))
+    source = synthetic_source(num_episodes=1, num_frames=9, size=(16, 16), embodiments=("a",), action_dim=2)
+    clips = build_clip_dataset([source], config=ClipConfig(num_frames=9, height=16, width=16))
+    vae = CausalAutoencoder(height=16, width=16, hidden=8, num_blocks=1, scale_factor_spatial=8)
+    contract = FrameContract(9, 16, 16, source[0].fps)
+    WorldModel.build(config, contract, clips.normalizer, vae=vae).save_pretrained(root)
+
+
+def make_annotations(root: Path) -> None:
+    root.mkdir()
+    table = np.arange(12.0).reshape(4, 3)
+    np.save(root / "a.npy", table)
+    np.savez_compressed(root / "b.npz", pose=table, grip=table[:, 0])
+    (root / "c.csv").write_text("time,pose.x\n" + "".join(f"{row[0]},{row[1]}\n" for row in table))
+    rows = ({"time": row[0], "pose": {"x": row[1], "y": [row[2]]}} for row in table)
+    (root / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "e.json").write_text(json.dumps({"pose": table.tolist(), "text": "put it left"}))
+
+
+def read_annotations(root: Path) -> list[str]:
+    return [
+        repr({key: np.asarray(v).tolist() for key, v in read_annotation(path).items()})
+        for path in sorted(root.iterdir())
+    ]
+
+
+def make_pickle(root: Path) -> None:
+    root.mkdir()
+    value = {
+        "joint_action": {"left_arm": np.arange(6.0), "left_gripper": 0.5},
+        "rgb": np.zeros((2, 2, 3), np.uint8),
+    }
+    value |= {
+        "text": "put it left",
+        "nested": ({"a": [1, 2.5, None, True]}, b"bytes"),
+        "scalar": np.float32(3),
+    }
+    for protocol in (2, 4, 5):
+        (root / f"{protocol}.pkl").write_bytes(pickle.dumps(value, protocol=protocol))
+
+
+def read_pickles(root: Path) -> list[str]:
+    found = []
+    for path in sorted(root.iterdir()):
+        with errors_name(str(path)):
+            found.append(repr(load_plain_pickle(path.read_bytes())))
+    return found
+
+
+def make_records(root: Path) -> None:
+    lines = RecordLines(root / "clips.jsonl", {"model": "a", "seed": 0})
+    for number in range(3):
+        lines.add(f"clip{number}", {"psnr": {"true": [20.5, 21.0]}, "uid": "a/0"})
+
+
+def make_checkpoint(root: Path) -> None:
+    store = CheckpointStore(root, num_kept=2)
+    store.prepare()
+    for step in (1, 2):
+        store.save(step, {"weights": {"a": torch.arange(6.0) + step}}, {"seed": 0, "data": "x"})
+
+
+def read_checkpoint(root: Path) -> Any:
+    """The newest good one: what is damaged is passed over."""
+    found = CheckpointStore(root, num_kept=2).last_good()
+    if found is None:
+        raise ValueError(f"{root}: no checkpoint is whole")
+    return found.path.name, found.tensors("weights")["a"].tolist()
+
+
 TARGETS = {
     "robotwin_hdf5": Target(make_legacy, read_numbers),
     "robotwin_zip": Target(make_zip, read_numbers),
@@ -154,6 +246,33 @@ TARGETS = {
     "rlds": Target(lambda root: array_sets.write_rlds(root, 1, frames=4), read_numbers),
     "zarr": Target(lambda root: array_sets.write_zarr(root / "replay.zarr", (5, 4)), read_numbers),
     "npz": Target(lambda root: array_sets.write_npz(root, 1, frames=4), read_numbers),
+    "aloha_jpeg": Target(lambda root: array_sets.write_aloha(root, 1, frames=4, compress=True), read_numbers),
+    "libero": Target(lambda root: array_sets.write_libero(root / "demo.hdf5", frames=4), read_numbers),
+    "isaac": Target(lambda root: array_sets.write_isaac(root / "demo.hdf5", frames=4), read_numbers),
+    "agibot": Target(lambda root: array_sets.write_agibot(root, 1, frames=5), read_numbers),
+    "zarr_packed": Target(
+        lambda root: array_sets.write_zarr(root / "replay.zarr", (5, 4), numcodecs.Blosc()), read_numbers
+    ),
+    "annotations": Target(make_annotations, read_annotations),
+    "pickles": Target(make_pickle, read_pickles),
+    "records": Target(make_records, lambda root: repr(read_records(root / "clips.jsonl"))),
+    "checkpoint": Target(make_checkpoint, read_checkpoint),
+    "world_model": Target(make_world_model, lambda root: weights(WorldModel.from_pretrained(root))),
+    "world_model_lora": Target(
+        lambda root: make_world_model(root, rank=2),
+        lambda root: weights(WorldModel.from_pretrained(root)),
+    ),
+    "mddiff": Target(
+        lambda root: tiny_mddiff().save_pretrained(root), lambda root: weights(MDDiff.from_pretrained(root))
+    ),
+    "image_vae": Target(
+        lambda root: ImageVae(ImageVaeConfig(image_size=16, num_codes=3, hidden=8)).save_pretrained(root),
+        lambda root: weights(ImageVae.from_pretrained(root)),
+    ),
+    "context_model": Target(
+        lambda root: tiny_context_model().save_pretrained(root),
+        lambda root: weights(ContextModel.from_pretrained(root)),
+    ),
     "model_description": Target(make_description, lambda root: repr(read_description(root).contract)),
     "backbone": Target(make_backbone, lambda root: weights(load_wan(str(root)))),
     "autoencoder": Target(make_autoencoder, lambda root: weights(load_vae(str(root)))),

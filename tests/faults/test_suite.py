@@ -1,30 +1,37 @@
 """The long suites of this folder in a size for `make test-faults`; both also run as commands, for longer."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.faults
-COMMANDS = ("convert", "encode_latents", "collect", "rollouts", "train", "train_lora", "train_mcl")
+ROOT = Path(__file__).parents[2]
+COMMANDS = (
+    *("convert", "encode_latents", "collect", "rollouts", "train", "train_lora", "train_mcl"),
+    *("table2", "mcl_study", "context_study", "disentanglement_study"),
+    *("identifiability", "near_identifiability"),
+)
 
 
 READERS = (
     *("robotwin_hdf5", "robotwin_zip", "robotwin_xpolicylab", "robotwin_pickles"),
     *("lerobot_v21", "lerobot_v30", "video_folder", "mapping"),
-    *("aloha", "robomimic", "rlds", "zarr", "npz"),
-    *("model_description", "backbone", "autoencoder", "locator", "prompt", "image_encoder"),
+    *("aloha", "aloha_jpeg", "robomimic", "libero", "isaac", "agibot", "rlds", "zarr", "zarr_packed", "npz"),
+    *("annotations", "pickles", "records", "checkpoint"),
+    *("model_description", "world_model", "world_model_lora", "backbone", "autoencoder", "locator", "prompt"),
+    *("image_encoder", "mddiff", "image_vae", "context_model"),
 )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_commands_end_as_undisturbed_ones(name: str, tmp_path: Path) -> None:
-    import json
-    import subprocess
-    import sys
-
     out = tmp_path / "kills.jsonl"
     command = [sys.executable, "-m", "tests.faults.kills", name, "--kills", "15", "--out", str(out)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'eval'}"})
     result = json.loads(out.read_text())
     assert result["kills"] >= 10
     assert result["compared_files"] > 0
