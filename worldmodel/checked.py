@@ -54,7 +54,8 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
         os.close(descriptor)
         raise ValueError(f"{path}: expected a regular file, got a folder, FIFO or device")
     with open(descriptor, "rb") as file:
-        data = file.read(max_bytes + 1)
+        # Asked for more, Python takes the memory before it looks.
+        data = file.read(min(max_bytes, os.fstat(descriptor).st_size) + 1)
     if len(data) > max_bytes:
         raise ValueError(f"{path}: expected at most {max_bytes} bytes, it is larger")
     return data

@@ -1,10 +1,15 @@
-"""Zarr v2 arrays in a folder or a zip: the few lines that reading rows needs, with codecs of numcodecs.
+"""Zarr v2 arrays in a folder or a zip: the few lines that reading rows needs, with known codecs alone.
 
 An array is a folder with `.zarray` (JSON: shape, chunks, dtype, compressor) and a file per chunk, "3.0.0". A
-chunk that is not there holds the fill value: writers leave out chunks that are all of it.
+chunk that is not there holds the fill value: writers leave out chunks that are all of it. Files name their
+codec themselves, and numcodecs knows some that run code (`pickle`): only those listed here are asked.
 """
 
+import bz2
 import json
+import lzma
+import math
+import zlib
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,10 +18,15 @@ import numpy as np
 from numpy import ndarray
 
 from robotwin_adapters.storage import FileStore
+from worldmodel.checked import shorten
 
 MAX_CHUNK_BYTES = 1 << 30
 MAX_META_BYTES = 1 << 20
-IMAGE_CODECS = "imagecodecs_"  # prefix of codecs that the package imagecodecs brings
+MAX_BYTES, MAX_CHUNKS = 1 << 30, 1_000_000  # of what is read at once
+MAX_LZMA_MEMORY = 256 << 20
+UNPACKING = (zlib.error, lzma.LZMAError)
+CODECS = ("blosc", "lz4", "zstd")  # of numcodecs; their headers tell what they unpack to
+IMAGE_CODECS = tuple(f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp"))
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,9 @@ class ZarrArray:
         """Rows first .. last - 1, from every chunk that holds some of them."""
         grid = [range(-(-size // chunk)) for size, chunk in zip(self.shape, self.chunks, strict=True)]
         grid[0] = range(first // self.chunks[0], -(-last // self.chunks[0]))
+        wanted = math.prod((last - first, *self.shape[1:], np.dtype(self.dtype).itemsize))
+        if wanted > MAX_BYTES or math.prod(map(len, grid)) > MAX_CHUNKS:
+            raise ValueError(f"{self.path}: {wanted} bytes in {math.prod(map(len, grid))} chunks at once")
         values = np.empty((last - first, *self.shape[1:]), self.dtype)
         offset = (first, *[0] * (len(self.shape) - 1))
         for place in product(*grid):
@@ -54,13 +67,13 @@ class ZarrArray:
         if not self.store.exists(name):
             return np.full(self.chunks, self.fill, self.dtype)
         data = self.store.read(name, MAX_CHUNK_BYTES)
-        size = int(np.prod(self.chunks)) * np.dtype(self.dtype).itemsize
+        target = np.empty(self.chunks, self.dtype)
         try:
-            raw = _decompress(data, json.loads(self.compressor), size) if self.compressor else data
-        except (RuntimeError, TypeError, OSError) as error:
+            raw = _decompress(data, json.loads(self.compressor), target) if self.compressor else data
+        except (ValueError, RuntimeError, TypeError, OSError, MemoryError, *UNPACKING) as error:
             raise ValueError(f"chunk {name} cannot be unpacked ({error})") from error
-        if len(raw) != size:
-            raise ValueError(f"chunk {name} unpacks to {len(raw)} bytes, expected {size}")
+        if len(raw) != target.nbytes:
+            raise ValueError(f"chunk {name} unpacks to {len(raw)} bytes or more, expected {target.nbytes}")
         order: Any = self.order
         return np.frombuffer(raw, self.dtype).reshape(self.chunks, order=order)
 
@@ -105,28 +118,40 @@ def _sizes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _decompress(data: bytes, settings: Any, size: int) -> bytes:
-    """At most `size` bytes: a codec that would write more fails."""
+def _decompress(data: bytes, settings: Any, target: ndarray) -> bytes:
+    """As many bytes as the target has, or one more where there are more; it is overwritten."""
+    name = settings.get("id") if isinstance(settings, dict) else None
+    size = target.nbytes
+    if name in ("zlib", "gzip"):
+        return zlib.decompressobj(31 if name == "gzip" else 15).decompress(data, size + 1)
+    if name == "bz2":
+        return bz2.BZ2Decompressor().decompress(data, size + 1)
+    if name == "lzma":
+        return lzma.LZMADecompressor(memlimit=MAX_LZMA_MEMORY).decompress(data, size + 1)
+    if name not in (*CODECS, *IMAGE_CODECS):
+        known = ("zlib", "gzip", "bz2", "lzma", *CODECS, *IMAGE_CODECS)
+        raise ValueError(f"the compressor is {shorten(settings)}, expected one of {', '.join(known)}")
     try:
         import numcodecs
     except ImportError as error:
         raise ValueError("Zarr chunks need the package numcodecs: pip install worldmodel[zarr]") from error
-    name = settings.get("id") if isinstance(settings, dict) else None
-    if not isinstance(name, str):
-        raise ValueError(f"the compressor is {settings!r}, expected its id and settings")
-    if name.startswith(IMAGE_CODECS):
+    if name in IMAGE_CODECS:
         _register_image_codecs(name)
-    try:
-        codec = numcodecs.get_codec(settings)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"the compressor {settings!r} is not known ({error})") from error
-    if name.startswith(IMAGE_CODECS):
-        return np.asarray(codec.decode(data)).tobytes()
-    out = np.empty(size, np.uint8)
-    written = codec.decode(data, out=out)
-    if np.asarray(written).nbytes != size:
-        raise ValueError(f"unpacks to {np.asarray(written).nbytes} bytes, expected {size}")
-    return out.tobytes()
+        numcodecs.get_codec({"id": name}).decode(data, out=target)  # pictures of another size are refused
+        return target.tobytes()
+    if (claimed := _claimed_size(name, data)) != size:
+        raise ValueError(f"claims {claimed} bytes, expected {size}")
+    return bytes(numcodecs.get_codec({"id": name}).decode(data))  # other settings matter to writers
+
+
+def _claimed_size(name: str, data: bytes) -> int:
+    """The bytes that a header promises; -1 where it does not tell."""
+    if name != "zstd":
+        return int.from_bytes(data[:4] if name == "lz4" else data[4:8], "little")
+    kind = data[4] if len(data) > 4 else 0
+    width = (1 if kind & 32 else 0, 2, 4, 8)[kind >> 6]  # bytes of the size
+    start = 5 + (not kind & 32) + (0, 1, 2, 4)[kind & 3]
+    return int.from_bytes(data[start : start + width], "little") + 256 * (width == 2) if width else -1
 
 
 def _register_image_codecs(name: str) -> None:
@@ -136,4 +161,4 @@ def _register_image_codecs(name: str) -> None:
         raise ValueError(
             f"pictures packed by {name} need the package imagecodecs: pip install worldmodel[zarr]"
         ) from error
-    register_codecs(verbose=False)
+    register_codecs(name, verbose=False)

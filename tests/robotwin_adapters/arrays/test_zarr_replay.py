@@ -1,8 +1,10 @@
 """Replay buffers in Zarr v2: Push-T's and UMI's arrays, packed in several ways, in folders and zips."""
 
 import json
+import os
 import pickle
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numcodecs
@@ -17,6 +19,10 @@ COMPRESSORS = {
     "blosc": numcodecs.Blosc("lz4"),
     "zlib": numcodecs.Zlib(),
     "zstd": numcodecs.Zstd(),
+    "gzip": numcodecs.GZip(),
+    "bz2": numcodecs.BZ2(),
+    "lzma": numcodecs.LZMA(),
+    "lz4": numcodecs.LZ4(),
 }
 
 
@@ -69,7 +75,7 @@ def test_wrong_buffers_are_refused_by_name(tmp_path: Path) -> None:
         ({"zarr_format": 3}, "expected the description of a Zarr v2 array"),
         ({"dtype": "|O"}, "expected numbers in chunks"),
         ({"compressor": {"id": "blosc"}}, r"chunk data/action/0\.0 cannot be unpacked|blosc"),
-        ({"compressor": {"id": "nothing_known"}}, "is not known"),
+        ({"compressor": {"id": "nothing_known"}}, "expected one of zlib"),
     ):
         about.write_text(json.dumps({**good, **change}))
         with pytest.raises(ValueError, match=rf"set\.zarr.*{message}"):
@@ -82,3 +88,62 @@ def test_a_chunk_left_out_is_filled(tmp_path: Path) -> None:
     actions = open_dataset(folder)[0].robot_actions
     np.testing.assert_array_equal(actions[6:], 0)
     np.testing.assert_array_equal(actions[:6], walk(16, 2).astype(np.float32)[:6])
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "vlen-bytes", "imagecodecs_tiff"])
+def test_codecs_that_nobody_listed_are_not_asked(tmp_path: Path, codec: str) -> None:
+    folder, touched = write_zarr(tmp_path / "set.zarr"), tmp_path / "touched"
+    (folder / "data/action/0.0").write_bytes(pickle.dumps(Touch(touched)))
+    about = json.loads((folder / "data/action/.zarray").read_text()) | {"compressor": {"id": codec}}
+    (folder / "data/action/.zarray").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"set\.zarr.*expected one of zlib"):
+        open_dataset(folder)[0]
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize("name", [name for name in COMPRESSORS if name != "none"])
+@pytest.mark.parametrize("length", [200 << 20, 5])
+def test_chunks_of_another_size_are_refused_before_they_are_unpacked(
+    tmp_path: Path, name: str, length: int
+) -> None:
+    folder, codec = write_zarr(tmp_path / "set.zarr"), COMPRESSORS[name]
+    (folder / "data/action/0.0").write_bytes(codec.encode(bytes(length)))
+    about = json.loads((folder / "data/action/.zarray").read_text()) | {"compressor": codec.get_config()}
+    (folder / "data/action/.zarray").write_text(json.dumps(about))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"set\.zarr"):
+        open_dataset(folder)[0]
+    assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("change", [{"shape": [2**39]}, {"shape": [2**39], "chunks": [1]}])
+def test_more_episodes_than_anybody_has_are_refused_at_once(tmp_path: Path, change: dict) -> None:
+    folder = write_zarr(tmp_path / "set.zarr")
+    about = folder / "meta/episode_ends/.zarray"
+    about.write_text(json.dumps(json.loads(about.read_text()) | change))
+    with pytest.raises(ValueError, match=r"set\.zarr.*chunks at once"):
+        open_dataset(folder)
+
+
+def test_a_picture_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    codecs = pytest.importorskip("imagecodecs.numcodecs")
+    folder = write_zarr(tmp_path / "set.zarr")
+    jpegxl = codecs.Jpegxl(level=100, numthreads=1)
+    shutil.rmtree(folder / "data/img")
+    write_zarr_array(folder / "data/img", pictures(16), (1, 24, 32, 3), jpegxl)
+    (folder / "data/img/3.0.0.0").write_bytes(jpegxl.encode(np.zeros((48, 32, 3), np.uint8)))
+    frames = open_dataset(folder)[0].frames["img"]
+    assert frames.read([2]).shape == (1, 24, 32, 3)
+    with pytest.raises(ValueError, match=r"set\.zarr"):
+        frames.read([3])
