@@ -84,8 +84,10 @@ class CheckpointStore:
         return final
 
     def mark_best(self, step: int) -> None:
-        """Point `best` at this step's checkpoint."""
-        write_text(self.folder / "best", f"{STEP_PREFIX}{step:08d}\n")
+        """Point `best` at this step's checkpoint, if there is one and it is not so already."""
+        name = f"{STEP_PREFIX}{step:08d}"
+        if name != self.best() and (self.folder / name).is_dir():
+            write_text(self.folder / "best", name + "\n")
 
     def best(self) -> str | None:
         """Name of the step folder that `best` points at."""

@@ -179,6 +179,7 @@ def _start(
     if resume and (checkpoint := store.last_good()) is not None:
         state.restore(checkpoint)
     if accelerator.is_main_process:
+        store.mark_best(state.best_step)  # a kill may have come between the checkpoint and its mark
         log.info("%s", describe_launch(accelerator, config.machine))
         log.info(
             "a step is %d micro-batch(es) of %d, %d a process", num_slots, config.micro_batch, len(slots)
@@ -212,11 +213,12 @@ def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: i
 
 def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop: StopRequest) -> FitResult:
     config, state = run.config, run.state
-    metrics: dict[str, float] = {}
     is_stopped = False
     progress = tqdm(
         total=config.steps, initial=state.step, desc="train", disable=not run.accelerator.is_main_process
     )
+    if _needs_validation(run, validate):  # a signal came in the step that should have been validated
+        _save(run, _validate(run, validate), is_needed=True)
     while state.step < config.steps and not is_stopped:
         values, is_stopped = _train_step(run, batches, stop)
         progress.update()
@@ -224,15 +226,18 @@ def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop:
         is_last = state.step == config.steps
         if run.tracker is not None and (is_last or state.step % config.log_every == 0):
             run.tracker.scalars(state.step, values)
-        is_best = False
-        if validate is not None and not is_stopped and _is_due(state.step, config.validate_every, is_last):
-            metrics = _validate(run, validate)
-            is_best = _improves(state, metrics.get(config.best_metric))
+        is_best = not is_stopped and _needs_validation(run, validate) and _validate(run, validate)
         if is_best or is_stopped or _is_due(state.step, config.checkpoint_every, is_last):
             _save(run, is_best, is_needed=is_last or is_stopped)
     progress.close()
     is_finished = state.step == config.steps
-    return FitResult(state.step, is_finished, state.num_skipped, metrics, state.cpu_seconds)
+    return FitResult(state.step, is_finished, state.num_skipped, state.metrics, state.cpu_seconds)
+
+
+def _needs_validation(run: _Run, validate: ValidateFn | None) -> bool:
+    state, config = run.state, run.config
+    is_due = state.step > 0 and _is_due(state.step, config.validate_every, state.step == config.steps)
+    return validate is not None and is_due and state.validated != state.step
 
 
 def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[dict[str, float], bool]:
@@ -304,8 +309,12 @@ def _count_nonfinite(run: _Run, is_finite: bool, sources: list[str]) -> None:
         )
 
 
-def _validate(run: _Run, validate: ValidateFn) -> dict[str, float]:
-    """Measure the averaged weights (the present ones without an average); training goes on undisturbed."""
+def _validate(run: _Run, validate: ValidateFn | None) -> bool:
+    """Measure the averaged weights (the present ones without an average): whether they are the best so far.
+
+    Training goes on undisturbed.
+    """
+    assert validate is not None
     averaged = run.state.ema.applied() if run.state.ema is not None else contextlib.nullcontext()
     run.model.eval()
     seed_micro_batch(run.config.seed, 0, 0, run.accelerator.device)
@@ -315,13 +324,14 @@ def _validate(run: _Run, validate: ValidateFn) -> dict[str, float]:
     if run.tracker is not None:
         run.tracker.scalars(run.state.step, metrics, kind="validation")
         log.info("step %d: %s", run.state.step, ", ".join(f"{k} {v:.5g}" for k, v in metrics.items()))
-    return metrics
+    run.state.validated, run.state.metrics = run.state.step, metrics
+    return _improves(run.state, metrics.get(run.config.best_metric))
 
 
 def _improves(state: RunState, value: float | None) -> bool:
     if value is None or not math.isfinite(value) or (state.best is not None and value >= state.best):
         return False
-    state.best = value
+    state.best, state.best_step = value, state.step
     return True
 
 

@@ -36,6 +36,9 @@ class RunState:
         self.num_skipped = 0  # steps without a finite loss and gradient
         self.num_nonfinite = 0  # of those, the ones in a row just now
         self.best: float | None = None  # lowest validation number so far
+        self.best_step = 0  # where it was reached
+        self.validated = 0  # step of the last validation
+        self.metrics: dict[str, float] = {}  # what it found
         self._cpu_start = time.process_time()  # less what earlier processes of the run took
         # What the weights depend on beside the config, as it comes back from JSON; none: not known.
         self.identity = json.loads(json.dumps(identity))
@@ -65,6 +68,9 @@ class RunState:
             "num_skipped": self.num_skipped,
             "num_nonfinite": self.num_nonfinite,
             "best": self.best,
+            "best_step": self.best_step,
+            "validated": self.validated,
+            "metrics": self.metrics,
             "num_ema_updates": 0 if self.ema is None else self.ema.num_updates,
             "cpu_seconds": self.cpu_seconds,
             "identity": self.identity,
@@ -82,6 +88,10 @@ class RunState:
         self.num_skipped = checkpoint.state["num_skipped"]
         self.num_nonfinite = checkpoint.state["num_nonfinite"]
         self.best = checkpoint.state["best"]
+        # Unknown to older versions.
+        self.best_step = checkpoint.state.get("best_step", 0)
+        self.validated = checkpoint.state.get("validated", self.step)
+        self.metrics = checkpoint.state.get("metrics", {})
         self._cpu_start -= checkpoint.state.get("cpu_seconds", 0.0)  # unknown to older versions
 
     def _check_identity(self, checkpoint: Checkpoint) -> None:

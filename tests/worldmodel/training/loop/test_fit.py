@@ -132,6 +132,58 @@ def test_sigterm_saves_and_the_rest_follows_after_resume(straight: Path, tmp_pat
     assert_same_run(straight, tmp_path)
 
 
+VALIDATED = ["steps=6", "validate_every=2", "checkpoint_every=1000", "best_metric=loss"]
+
+
+def best_and_metrics(folder: Path, result: Any) -> tuple[Any, ...]:
+    return (folder / "checkpoints/best").read_text(), result.metrics, losses(folder, "validation")
+
+
+def test_a_kill_between_a_checkpoint_and_its_mark_does_not_lose_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = best_and_metrics(tmp_path / "a", toy_fit(tmp_path / "a", VALIDATED))
+    mark = CheckpointStore.mark_best
+    for killed_at in {2, int(whole[0].removeprefix("step_"))}:  # the first and the last of the best
+
+        def killed(store: CheckpointStore, step: int, killed_at: int = killed_at) -> None:
+            if step == killed_at:
+                raise KeyboardInterrupt
+            mark(store, step)
+
+        folder = tmp_path / f"killed{killed_at}"
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointStore, "mark_best", killed)
+            with pytest.raises(KeyboardInterrupt):
+                toy_fit(folder, VALIDATED)
+        assert best_and_metrics(folder, toy_fit(folder, VALIDATED, resume=True)) == whole
+
+
+@pytest.mark.parametrize("stopped_at", [4, 6])
+def test_a_signal_in_a_step_that_is_validated_skips_no_validation(
+    stopped_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = best_and_metrics(tmp_path / "a", toy_fit(tmp_path / "a", VALIDATED))
+    calls = iter(range(1, 100))
+
+    def step(*arguments: Any) -> Any:
+        if next(calls) == 2 * stopped_at:  # two micro-batches a step
+            os.kill(os.getpid(), signal.SIGTERM)
+        return toy_step(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tests.support.toy_run.toy_step", step)
+        stopped = toy_fit(tmp_path / "b", VALIDATED)
+    assert (stopped.step, max(losses(tmp_path / "b", "validation"))) == (stopped_at, stopped_at - 2)
+    assert best_and_metrics(tmp_path / "b", toy_fit(tmp_path / "b", VALIDATED, resume=True)) == whole
+
+
+def test_a_finished_run_that_is_asked_again_still_knows_its_metrics(tmp_path: Path) -> None:
+    metrics = toy_fit(tmp_path, VALIDATED).metrics
+    assert metrics
+    assert toy_fit(tmp_path, VALIDATED, resume=True).metrics == metrics
+
+
 def test_a_folder_with_a_run_is_not_overwritten(straight: Path) -> None:
     with pytest.raises(ValueError, match="already holds a run: pass --resume"):
         toy_fit(straight, SLOW_STEPS)
