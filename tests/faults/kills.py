@@ -42,17 +42,7 @@ from worldmodel.shipped import PRESETS
 from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.world_model import main as train
 
-# Times are no results; nor is the place of a run.
-TIMED = (
-    "training_cpu_s",
-    "scoring_cpu_s",
-    "cpu_seconds",
-    "wall_seconds",
-    "seconds",
-    "out",
-    "model",
-    "commit",
-)
+PLACES = ("out", "model", "commit")  # of a run: no results
 MODEL_FILES = ("action_interface.safetensors", "diffusion_pytorch_model.safetensors")
 CONFIG = str(PRESETS / "debug/world_model.yaml")
 SOURCE = synthetic_source(num_episodes=4, num_frames=14, size=(32, 32), embodiments=("a",), action_dim=6)
@@ -173,8 +163,12 @@ def untimed(path: Path) -> bytes:
 
 def _without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _without_times(entry) for key, entry in value.items() if key not in TIMED}
+        return {key: _without_times(entry) for key, entry in value.items() if not _is_time(key)}
     return [_without_times(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _is_time(key: str) -> bool:
+    return key in PLACES or key.endswith(("_s", "seconds"))
 
 
 def leftovers(out: Path) -> list[str]:
