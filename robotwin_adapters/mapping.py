@@ -4,6 +4,7 @@
 out is as the format usually has it. Readers look up the keys, `relabeled` gives the names.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -12,13 +13,14 @@ from typing import Literal
 
 import numpy as np
 
-from worldmodel.checked import check_ranges
+from worldmodel.checked import check_ranges, shorten
 from worldmodel.config import load_config
 from worldmodel.data.action_deltas import ALL, NONE
 from worldmodel.data.action_spaces import current_action_space
 from worldmodel.types import FASTEST, SLOWEST, CameraMatrices, Episode
 
 MAPPING_FILE = "dataset.yaml"
+MAX_FIELDS = 3  # in one part of a pattern
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,24 @@ class DataMapping:
         for pattern in (self.annotation, self.video):
             if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
                 raise ValueError(f"a pattern stays inside the dataset folder, got {pattern!r}")
+            _check_pattern(pattern)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse what cannot be searched for, or would be searched for ever: many fields fit in many ways."""
+    fields = re.findall(r"\{(.*?)\}", pattern)
+    if odd := [name for name in fields if not name.isidentifier() or not name.isascii()]:
+        raise ValueError(
+            f"a field of a pattern is a word in braces, got {{{odd[0][:40]}}} in {pattern[:80]!r}"
+        )
+    if repeated := [name for name in fields if fields.count(name) > 1]:
+        raise ValueError(f"{{{repeated[0]}}} stands twice in the pattern {pattern[:80]!r}")
+    for part in PurePosixPath(pattern).parts:
+        if part.count("{") > MAX_FIELDS or part.count("*") > MAX_FIELDS or ("**" in part and part != "**"):
+            raise ValueError(
+                f"a part of a pattern has at most {MAX_FIELDS} fields or stars, and ** stands alone; "
+                f"got {part[:80]!r}"
+            )
 
 
 def read_mapping(root: Path, mapping: str | Path | None) -> DataMapping | None:

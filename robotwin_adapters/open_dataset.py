@@ -123,6 +123,8 @@ def open_dataset(
         ((149, 14), 16.666666666666668)
     """
     options = _Options(camera, mapping, verify, current_action_space(action_space), static_tolerance)
+    if not str(path).strip():  # a variable that a shell did not know, say; Path makes it the current folder
+        raise ValueError("no dataset at an empty path; write . for the current folder")
     path = Path(path)
     if not path.exists():
         raise ValueError(f"no dataset at {path}: no such file or folder")

@@ -145,7 +145,10 @@ class FolderFiles:
         return str(self.root / name)
 
     def exists(self, name: str) -> bool:
-        return (self.root / name).is_file()
+        path = self.root / name
+        if not path.is_file() and path.is_symlink():  # git-annex and DVC leave such links
+            raise ValueError(f"{name} is a link to something that is not here; fetch the data first")
+        return path.is_file()
 
     def stamp(self, name: str) -> Stamp:
         return _stamp(os.stat(self.root / name))

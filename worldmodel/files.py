@@ -101,7 +101,7 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """A folder to fill that appears at `path` when it is complete; `path` must not exist."""
     path = Path(path)
-    if path.exists():
+    if os.path.lexists(path):  # a link to nothing cannot be replaced by a folder either
         raise ValueError(f"{path}: exists already; name a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)

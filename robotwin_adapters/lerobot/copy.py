@@ -12,7 +12,15 @@ import pyarrow.parquet as pq
 
 from robotwin_adapters.lerobot.columns import PICTURES
 from robotwin_adapters.lerobot.dataset import LerobotDataset
-from robotwin_adapters.lerobot.meta import INFO, OWN_FILE, V3_DATA, V3_VIDEO, EpisodeRow, read_table
+from robotwin_adapters.lerobot.meta import (
+    INFO,
+    OWN_FILE,
+    V3_DATA,
+    V3_VIDEO,
+    EpisodeRow,
+    fill_path,
+    read_table,
+)
 from robotwin_adapters.lerobot.write import (
     CHUNK_SIZE,
     STATS_FRAMES,
@@ -107,7 +115,8 @@ class _Copier:
             place = _place(numbers.get(name, len(numbers)))
             if name not in numbers:
                 self._videos[key, name] = len(numbers)
-                target = self.root / V3_VIDEO.format(video_key=key, **place)
+                # The source need not have the key in its paths, so it may hold anything.
+                target = self.root / fill_path(V3_VIDEO, Path(self.dataset.meta.root), video_key=key, **place)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(Path(self.dataset.meta.root) / name, target)
             entries |= {f"videos/{key}/{part}": value for part, value in place.items()}

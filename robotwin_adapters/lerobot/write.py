@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float, Num, UInt8
 
 from robotwin_adapters.lerobot.dataset import LED_BY_ROW
-from robotwin_adapters.lerobot.meta import INFO, OWN_FILE, V3_DATA, V3_VIDEO
+from robotwin_adapters.lerobot.meta import INFO, OWN_FILE, V3_DATA, V3_VIDEO, fill_path
 from robotwin_adapters.lerobot.rows import ACTION, STATE
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.video import write_video
@@ -105,7 +105,8 @@ def _write_file(
     assert writer is not None, positions
     writer.close()
     for camera in contents.first.frames:
-        video = root / V3_VIDEO.format(video_key=f"observation.images.{camera}", **place)
+        key = f"observation.images.{camera}"
+        video = root / fill_path(V3_VIDEO, Path(contents.first.source), video_key=key, **place)
         write_video(video, _camera_frames(source, positions, camera), contents.fps)
 
 

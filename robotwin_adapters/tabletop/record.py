@@ -57,9 +57,10 @@ class RecordingConfig:
             )
         if self.renderer not in ("ray", "gl"):
             raise ValueError(f"renderer is ray or gl; got {self.renderer!r}")
-        if min(self.width, self.height) < MIN_SIZE:
+        if not MIN_SIZE <= min(self.width, self.height) <= max(self.width, self.height) <= MAX_SIZE:
             raise ValueError(
-                f"pictures are at least {MIN_SIZE}x{MIN_SIZE} pixels, got {self.width}x{self.height}"
+                f"pictures are at least {MIN_SIZE}x{MIN_SIZE} pixels and at most {MAX_SIZE}x{MAX_SIZE}, "
+                f"got {self.width}x{self.height}"
             )
 
 

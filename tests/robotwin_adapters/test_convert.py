@@ -164,3 +164,24 @@ def test_lerobot_to_lerobot_copies_videos_and_keeps_every_column(tmp_path: Path,
     )
     assert convert_dataset(ChosenEpisodes(first, (1,)), tmp_path / "one", "lerobot") == 1
     assert open_dataset(tmp_path / "one")[0].uid == "episode_000001"
+
+
+def test_keys_of_a_set_do_not_lead_out_of_the_copy(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "lerobot_v21", tmp_path / "set")
+    path = tmp_path / "set/meta/info.json"
+    info = json.loads(path.read_text())
+    key = next(key for key, feature in info["features"].items() if feature["dtype"] == "video")
+    info["features"]["observation.images.x/../../../../evil"] = info["features"].pop(key)
+    info["video_path"] = info["video_path"].replace("{video_key}", key)  # the new key is in no path
+    path.write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"evil.*not a path in the dataset"):
+        convert_dataset(open_dataset(tmp_path / "set"), tmp_path / "a/b/out", "lerobot")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_names_of_cameras_do_not_lead_out_of_a_new_set(tmp_path: Path) -> None:
+    episode = smooth_episode(0, 6)
+    evil = replace(episode, frames={"x/../../../../evil": next(iter(episode.frames.values()))})
+    with pytest.raises(ValueError, match=r"evil.*not a path in the dataset"):
+        convert_dataset(Episodes((evil,)), tmp_path / "a/b/out", "lerobot")
+    assert not list(tmp_path.rglob("*evil*"))

@@ -181,3 +181,9 @@ def test_real_sets_of_two_formats_are_one_tree(tmp_path: Path) -> None:
     source = open_dataset(tmp_path, verify=False)
     assert len(source) == 29
     assert {source[0].embodiment, source[28].embodiment} == {"droid_new_setup", "GR1ArmsOnly"}
+
+
+@pytest.mark.parametrize("path", ["", "  "])
+def test_an_empty_path_is_not_the_current_folder(path: str) -> None:
+    with pytest.raises(ValueError, match="no dataset at an empty path"):
+        open_dataset(path)

@@ -279,3 +279,24 @@ def test_one_video_per_episode_needs_no_camera_in_its_path(tmp_path: Path) -> No
     assert (episode.action_names, list(episode.frames)) == (("dx", "dy"), ["camera"])
     assert np.array_equal(episode.robot_actions, actions)
     assert episode.num_frames == LENGTH == len(episode.frames["camera"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("{id}{id}.json", "stands twice"),
+        ("{1x}/{id}.json", "a word in braces"),
+        ("{id.__class__}.json", "a word in braces"),
+        ("{id!r:>999999999}.json", "a word in braces"),
+        ("{}.json", "a word in braces"),
+        ("".join(f"{{a{n}}}_" for n in range(20)) + ".json", "at most 3 fields"),
+        ("*" * 3000, "at most 3 fields or stars"),
+        ("a**/{id}.json", r"\*\* stands alone"),
+    ],
+)
+def test_patterns_that_cannot_be_searched_for_are_refused(tmp_path: Path, pattern: str, message: str) -> None:
+    for name in ("numbers", "_" * 200):
+        (tmp_path / f"{name}.json").write_text("{}")
+    (tmp_path / "dataset.yaml").write_text(json.dumps({"annotation": pattern}))
+    with pytest.raises(ValueError, match=rf"dataset\.yaml.*{message}"):
+        VideoFolderDataset(tmp_path)

@@ -133,3 +133,9 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
         time.sleep(0.02)
     assert files.lock_folder(tmp_path, wait_s=60) is not None
     assert os.waitpid(process, 0)[1] == 0
+
+
+def test_a_link_to_nothing_is_in_the_way_of_a_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "none")
+    with pytest.raises(ValueError, match="exists already"), files.new_folder(tmp_path / "out"):
+        raise AssertionError("the work must not begin")

@@ -91,7 +91,7 @@ def _whole_lines(file: IO[bytes]) -> bytes:
 
 
 def _parse(path: Path, whole: bytes) -> list[dict[str, Any]]:
-    lines = []
+    lines: list[dict[str, Any]] = []
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             value = json.loads(line)

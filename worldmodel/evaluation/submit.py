@@ -8,6 +8,7 @@ ewmbench    {name}_dataset/{task}/episode_{x}/{1,2,3}/ with video/frame_00000.jp
 Nothing is uploaded. `results.json` holds the scores that need no large weights.
 """
 
+import re
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -98,7 +99,8 @@ def _generate(predictor: ModelPredictor, clip: HeldOutClip, number: int, seed: i
     given = clip.frames[None, : predictor.num_given]
     commands = predictor.commands(clip)[None]
     made = [predictor(given, commands, len(clip.frames), seed + i, clip)[0] for i in range(count)]
-    task = (clip.task or "task").replace("/", "_").replace(" ", "_")
+    # Names of tasks come from data, and become names of files.
+    task = re.sub(r"[^\w.-]+", "_", clip.task)[:60].strip(".") or "task"
     return _Pair(task, number, clip.frames, made, (clip.task or "").replace("_", " "))
 
 

@@ -51,6 +51,7 @@ class CausalStream:
         self.waiting_actions = self._embed_given(given, past)
         self.decoder = open_decoder(model.vae, latents)
 
+    @torch.no_grad()
     def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """The frames that so many actions lead to."""
         check_actions(self.model, actions.robot, actions.latent, actions.track)

@@ -147,3 +147,12 @@ def test_a_picture_of_another_size_is_refused_before_it_is_decoded(tmp_path: Pat
     assert frames.read([2]).shape == (1, 24, 32, 3)
     with pytest.raises(ValueError, match=r"set\.zarr"):
         frames.read([3])
+
+
+def test_a_link_to_nothing_is_no_chunk_that_was_left_out(tmp_path: Path) -> None:
+    folder = write_zarr(tmp_path / "set.zarr")
+    (folder / "data/action/0.0").unlink()
+    open_dataset(folder)[0]  # writers leave out chunks that hold the fill value
+    (folder / "data/action/0.0").symlink_to("../../.git/annex/objects/x")
+    with pytest.raises(ValueError, match=r"set\.zarr.*action/0\.0 is a link to something that is not here"):
+        open_dataset(folder)[0]
