@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from worldmodel.checked import check_ranges, shorten
+from worldmodel.checked import check_ranges
 from worldmodel.config import load_config
 from worldmodel.data.action_deltas import ALL, NONE
 from worldmodel.data.action_spaces import current_action_space

@@ -21,7 +21,7 @@ from robotwin_adapters.tabletop.cameras import (
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.instructions import instructions_for
 from robotwin_adapters.tabletop.look import MAX_CLUTTER, Look, random_look
-from robotwin_adapters.tabletop.render import MIN_SIZE, Renderer
+from robotwin_adapters.tabletop.render import MAX_SIZE, MIN_SIZE, Renderer
 from robotwin_adapters.tabletop.render_gl import GlRenderer
 from robotwin_adapters.tabletop.scene import Scene
 from robotwin_adapters.tabletop.simulate import EpisodeOutcome, Frame, run_episode
@@ -57,11 +57,10 @@ class RecordingConfig:
             )
         if self.renderer not in ("ray", "gl"):
             raise ValueError(f"renderer is ray or gl; got {self.renderer!r}")
-        if not MIN_SIZE <= min(self.width, self.height) <= max(self.width, self.height) <= MAX_SIZE:
-            raise ValueError(
-                f"pictures are at least {MIN_SIZE}x{MIN_SIZE} pixels and at most {MAX_SIZE}x{MAX_SIZE}, "
-                f"got {self.width}x{self.height}"
-            )
+        if min(self.width, self.height) < MIN_SIZE or max(self.width, self.height) > MAX_SIZE:
+            limit = "at least {0}x{0}" if min(self.width, self.height) < MIN_SIZE else "at most {1}x{1}"
+            limit = limit.format(MIN_SIZE, MAX_SIZE)
+            raise ValueError(f"pictures are {limit} pixels, got {self.width}x{self.height}")
 
 
 @dataclass(frozen=True)

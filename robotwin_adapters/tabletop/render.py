@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Float64, Int, UInt8
 from robotwin_adapters.tabletop.cameras import Camera, CameraPose, camera_pose, focal_length
 from robotwin_adapters.tabletop.look import TABLE, Look, geom_colors
 
-MIN_SIZE = 16  # pixels; below this nothing can be recognized
+MIN_SIZE, MAX_SIZE = 16, 4096  # pixels; below nothing can be recognized, above a picture takes minutes
 VISIBLE_GROUPS = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # MuJoCo's habit: 3-5 are collision shapes
 HIDDEN_GROUP = 5
 NEAR, FAR = 0.01, 100.0  # m
