@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -19,41 +19,88 @@ from tests.support.chromium import chromium
 from tests.support.service import running
 from worldmodel.serving.play.run import play_app
 
-# Both arms come down over the table, move, close and open.
-SCRIPT = [("sk", 2), ("dj", 2), ("qu", 1), ("eo", 1), ("fh", 1), ("al", 2), ("ry", 1), ("wi", 1)]
-FRAME = """
-const side = 192, made = document.createElement("canvas");
-made.width = 2 * side + 8; made.height = side;
-const draw = made.getContext("2d");
-draw.imageSmoothingQuality = "high";
-draw.drawImage(document.getElementById("dream"), 0, 0, side, side);
-draw.drawImage(document.getElementById("beside"), side + 8, 0, side, side);
-return made.toDataURL("image/png").slice(22);"""
+# Keys that are held, and for how many blocks of four frames. The first bring both hands into the picture.
+LEAD_IN = [("sk", 2)]
+SCRIPT = [
+    ("dj", 2),
+    ("qu", 1),
+    ("fh", 1),
+    ("eo", 1),
+    ("s", 1),
+    ("i", 1),
+    ("w", 1),
+    ("k", 1),
+    ("al", 1),
+    ("ry", 1),
+]
+SIDE, TOP, GAP = 224, 22, 6  # pixels of a picture, of the line above it, between pictures
+COLORS = 160  # one palette for all frames, so that nothing flickers
+REEL = """
+const [side, gap] = arguments, was = draw;
+window.reel = [];
+draw = () => {
+  was();
+  const made = document.createElement("canvas"), context = made.getContext("2d");
+  made.width = 2 * side + gap; made.height = side;
+  context.imageSmoothingQuality = "high";
+  context.drawImage($("dream"), 0, 0, side, side);
+  context.drawImage($("beside"), side + gap, 0, side, side);
+  const keys = [...play.held[0], ...play.held[1]].map(code => code.slice(3)).join(" ");
+  reel.push([made.toDataURL("image/png").slice(22), keys]);
+};"""
 
 
-def record(browser: Any) -> list[Image.Image]:
-    """The pictures of the page while the script is played."""
+def play_keys(browser: Any, script: list[tuple[str, int]]) -> None:
+    """Hold the keys of each line for its blocks."""
     from selenium.webdriver import ActionChains
 
-    pictures = []
-    for keys, blocks in SCRIPT:
-        press = ActionChains(browser)
-        for key in keys:
-            press.key_down(key)
-        press.perform()
+    for keys, blocks in script:
         until = browser.execute_script("return play.made") + 4 * blocks
-        last = -1
-        while (made := browser.execute_script("return play.made - play.queue.length")) < until:
-            if made != last:
-                data = base64.b64decode(browser.execute_script(FRAME))
-                pictures.append(Image.open(io.BytesIO(data)).convert("RGB"))
-                last = made
-            time.sleep(0.02)
-        release = ActionChains(browser)
+        pressed, released = ActionChains(browser, duration=0), ActionChains(browser, duration=0)
         for key in keys:
-            release.key_up(key)
-        release.perform()
-    return pictures
+            pressed.key_down(key)
+            released.key_up(key)
+        pressed.perform()
+        while browser.execute_script("return play.made") < until:
+            time.sleep(0.02)
+        released.perform()
+
+
+def record(browser: Any, seed: int) -> list[tuple[str, str]]:
+    """Pictures (PNG as base64) and held keys of every frame that was shown."""
+    scenes = browser.execute_script(
+        f"const scenes = play.scenes; play.touched = true; play.follow = false; reset({seed}); return scenes"
+    )
+    while browser.execute_script("return play.scenes") == scenes:
+        time.sleep(0.05)
+    play_keys(browser, LEAD_IN)
+    browser.execute_script(REEL, SIDE, GAP)
+    play_keys(browser, SCRIPT)
+    return browser.execute_script("return reel")
+
+
+def frame(data: str, keys: str) -> Image.Image:
+    """Both pictures under their names, with the keys that were held."""
+    pictures = Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
+    whole = Image.new("RGB", (pictures.width, pictures.height + TOP), "white")
+    whole.paste(pictures, (0, TOP))
+    draw, font = ImageDraw.Draw(whole), ImageFont.load_default(14)
+    draw.text((2, 2), "Dream", "black", font)
+    draw.text((SIDE + GAP + 2, 2), "Simulator", "black", font)
+    draw.text((SIDE - 2, 2), keys, "#3f51b5", font, anchor="ra")
+    return whole
+
+
+def save(frames: list[Image.Image], out: Path, fps: float) -> None:
+    """One palette for all."""
+    sheet = Image.new("RGB", (frames[0].width, frames[0].height * len(frames)))
+    for number, one in enumerate(frames):
+        sheet.paste(one, (0, number * one.height))
+    palette = sheet.quantize(COLORS, dither=Image.Dither.NONE)
+    reduced = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    reduced[0].save(out, save_all=True, append_images=reduced[1:], duration=round(1000 / fps), loop=0)
+    sys.stdout.write(f"{out}: {len(frames)} frames, {out.stat().st_size // 1024} kB\n")
 
 
 def main() -> None:
@@ -67,17 +114,11 @@ def main() -> None:
     app = play_app(arguments.model, embodiment=arguments.embodiment, out="outputs/play")
     with running(app) as url, chromium() as browser:
         browser.get(url)
-        while not browser.execute_script("return play.made > 0"):
+        while not browser.execute_script("return window.play && play.made > 0"):
             time.sleep(0.1)
-        browser.execute_script(f"reset({arguments.seed})")
-        time.sleep(1.0)
-        pictures = record(browser)
-    reduced = [picture.quantize(64, dither=Image.Dither.NONE) for picture in pictures]
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    reduced[0].save(
-        arguments.out, save_all=True, append_images=reduced[1:], duration=120, loop=0, optimize=True
-    )
-    sys.stdout.write(f"{arguments.out}: {len(pictures)} frames, {arguments.out.stat().st_size // 1024} kB\n")
+        reel = record(browser, arguments.seed)
+        fps = browser.execute_script("return play.info.fps")
+    save([frame(*shown) for shown in reel], arguments.out, fps)
 
 
 if __name__ == "__main__":

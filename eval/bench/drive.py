@@ -36,7 +36,7 @@ def drive(game: Game, seed: int, blocks: int) -> list[dict[str, Any]]:
     readings, held = [], Inputs()
     for block in range(blocks):
         if block % HOLD == 0:
-            held = Inputs({side: _keys(rng) for side in game.teleop.sides})
+            held = Inputs({side: random_keys(rng) for side in game.teleop.sides})
         began = time.process_time()
         reading = game.step(held).reading | game.measure()
         memory = int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
@@ -44,7 +44,7 @@ def drive(game: Game, seed: int, blocks: int) -> list[dict[str, Any]]:
     return readings
 
 
-def _keys(rng: np.random.Generator) -> list[float]:
+def random_keys(rng: np.random.Generator) -> list[float]:
     """One or two keys of a hand; heights and openings less often."""
     return [
         float(rng.integers(-1, 2)),
@@ -70,6 +70,12 @@ def summary(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any
             float(spearmanr([reading["distrust"] for reading in every], errors)[0]), 2
         ),
     }
+    return rows | errors_at_marks(drives, block_s)
+
+
+def errors_at_marks(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any]:
+    """Errors in the seconds before each mark, of all drives that are long enough."""
+    rows: dict[str, Any] = {}
     for mark in MARKS_S:
         last, span = round(mark / block_s), round(min(mark, WINDOW_S) / block_s)
         window = [one[last - span : last] for one in drives if len(one) >= last]

@@ -18,7 +18,7 @@ from worldmodel.data.video import write_video
 from worldmodel.files import new_folder
 from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.tape import Moment
-from worldmodel.types import Episode
+from worldmodel.types import CameraMatrices, Episode
 
 FORMATS = ("mp4", "lerobot", "robotwin")
 VIDEO_SCALE = 4  # pixels of the video per pixel of the picture
@@ -96,6 +96,7 @@ def game_episode(game: Game, moments: Sequence[Moment]) -> Episode:
         robot_states=commands,
         state_names=game.spec.action_names,
         action_space=game.spec.action_space,
+        cameras={} if game.start.camera is None else dict.fromkeys(frames, game.start.camera),
     )
 
 
@@ -103,9 +104,11 @@ def _write_robotwin(game: Game, moments: Sequence[Moment], place: Path) -> None:
     robot = [moment.robot for moment in moments if moment.robot is not None]
     if len(robot) < len(moments):
         raise ValueError("RoboTwin files hold joint angles: only drives beside the simulator have them")
-    cameras = {game.spec.camera: CameraRecord(np.stack([moment.dream for moment in moments]))}
-    beside = [moment.beside for moment in moments if moment.beside is not None]
-    cameras[BESIDE] = CameraRecord(np.stack(beside))
+    episode = game_episode(game, moments)
+    cameras = {
+        name: CameraRecord(reader.read(range(len(moments))), *_matrices(episode.cameras[name], len(moments)))
+        for name, reader in episode.frames.items()
+    }
     names = ("left_arm", "left_gripper", "right_arm", "right_gripper", "left_endpose", "right_endpose")
     commanded = ("left_commanded_endpose", "right_commanded_endpose")
     numbers = {name: np.array([getattr(frame, name) for frame in robot]) for name in (*names, *commanded)}
@@ -115,6 +118,11 @@ def _write_robotwin(game: Game, moments: Sequence[Moment], place: Path) -> None:
         write_robotwin_index(
             building, seeds=[0], scene_info=[entry], instructions=[{"seen": [], "unseen": []}]
         )
+
+
+def _matrices(camera: CameraMatrices, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of a camera that stands still, once for every frame."""
+    return np.repeat(camera.intrinsics[None], count, 0), np.repeat(camera.extrinsics[None], count, 0)
 
 
 def _video_frames(moments: Sequence[Moment]) -> Iterator[UInt8[np.ndarray, "H W 3"]]:

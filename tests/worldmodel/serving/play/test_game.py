@@ -110,6 +110,9 @@ def test_a_drive_is_saved_in_every_format_and_can_be_taken_over(
     robotwin = open_dataset(tmp_path / "drive-000-robotwin", action_space="pose_commands")[0]
     expected = np.stack([moment.command for moment in game.moments])[1:]
     assert np.abs(robotwin.robot_actions[:, :3] - expected[:, :3]).max() < 5e-3  # where the arm could go
+    assert game.start.camera is not None
+    stored = robotwin.cameras[game.spec.camera].extrinsics
+    np.testing.assert_allclose(stored.reshape(-1, 3, 4)[0], game.start.camera.extrinsics, atol=1e-5)
     with pytest.raises(ValueError, match="format"):
         save_game(game, tmp_path, "avi")
 
@@ -130,8 +133,6 @@ def test_a_recorded_episode_is_followed_until_a_key_is_pressed(game: Game, desk:
     source = Source()
     other = Game(desk, dataset=source)
     recorded = source[0]
-    if desk.config.draws_poses:
-        pytest.skip("episodes of a drive hold no camera matrices")
     other.load(0, 4)
     np.testing.assert_allclose(other.teleop.command, recorded.robot_actions[3], atol=1e-6)
     turn = other.step(IDLE, follow=True)

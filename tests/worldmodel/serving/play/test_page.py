@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("mujoco")
 
+from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.tabletop.collect import collect_all
+from robotwin_adapters.tabletop.record import RecordingConfig
 from tests.support.chromium import chromium
 from tests.support.service import running
 from worldmodel.serving.play.run import play_app
@@ -189,3 +192,34 @@ def test_the_browser_complains_of_nothing_and_asks_no_other_server(browser: Any,
     ]
     assert asked
     assert all(url.startswith((address, "data:", "blob:")) for url in asked), asked
+
+
+def test_a_recorded_episode_is_loaded_and_taken_over_in_the_middle(browser: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    collect_all(
+        tmp_path / "heron", [RecordingConfig("place_a2b_left", "heron")], episodes=1, seed=0, workers=1
+    )
+    with running(play_app("desk", dataset=str(tmp_path / "heron"), out=str(tmp_path / "drives"))) as address:
+        browser.get(address)
+        wait(lambda: browser.execute_script("return window.play && play.made >= 4"))
+        assert browser.execute_script("return play.info.robot") == "heron"
+        browser.execute_script("""$("frame").value = 24; $("frame").dispatchEvent(new Event("input"))""")
+        scene(browser, browser.find_element("id", "load").click)
+        assert browser.find_element("id", "beside-name").text == "Recording"
+        wait(lambda: browser.find_element("id", "pill").text.startswith("Recorded commands."))
+        wait(lambda: browser.execute_script("return play.reading.frames >= 8"))
+        hold(browser, "d", 8)
+        assert not browser.execute_script("return play.follow")
+        assert not browser.find_element("id", "beside-figure").is_displayed()
+        browser.execute_script("""$("sliders-box").open = true;
+            $("slider2").value = play.info.actions[2].high; $("slider2").dispatchEvent(new Event("input"))""")
+        before = browser.execute_script("return play.command[2]")
+        wait(lambda: browser.execute_script("return play.command[2]") > before + 0.005)
+        Select(browser.find_element("id", "format")).select_by_value("lerobot")
+        browser.find_element("id", "save").click()
+        wait(lambda: "drive-000-lerobot" in browser.find_element("id", "note").text)
+        saved = open_dataset(tmp_path / "drives" / "drive-000-lerobot")[0]
+        assert saved.num_frames >= 17
+        assert saved.embodiment == "heron"
+        browser.get("about:blank")
