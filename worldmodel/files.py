@@ -15,12 +15,13 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -236,11 +237,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_into(module: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:
+def read_into(
+    module: nn.Module, path: Path, *, optional: tuple[str, ...] = (), longer: Mapping[str, int] | None = None
+) -> None:
     """Load the weights of a module, all of them and nothing else.
 
     Weights whose names begin with one of `optional` may be in the file alone, and are left there, or in the
-    module alone, and stay as they are.
+    module alone, and stay as they are. Those of `longer` (name -> axis) may go on beyond what the module has.
     """
     found = read_headers([path])
     expected = {
@@ -248,9 +251,24 @@ def read_into(module: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) 
         for name, tensor in module.state_dict().items()
         if name in found or not name.startswith(optional)
     }
-    check_headers([path], expected, ignored=optional)
+    cuts = {name: (axis, expected[name].shape[axis]) for name, axis in (longer or {}).items()}
+    stored = {
+        name: torch.empty(_at_least(tensor.shape, found[name].shape, cuts[name][0]), device="meta")
+        if name in cuts and name in found
+        else tensor
+        for name, tensor in expected.items()
+    }
+    check_headers([path], stored, ignored=optional)
     tensors = {name: tensor for name, tensor in read_tensors(path).items() if name in expected}
+    for name, (axis, length) in cuts.items():
+        tensors[name] = tensors[name].narrow(axis, 0, length)
     module.load_state_dict(tensors, strict=not optional)
+
+
+def _at_least(shape: Sequence[int], found: Sequence[int], axis: int) -> list[int]:
+    """The shape, as long along the axis as what was found, if that is longer."""
+    longest = max(shape[axis], found[axis]) if len(found) == len(shape) else shape[axis]
+    return [longest if number == axis else size for number, size in enumerate(shape)]
 
 
 def read_module(make: Callable[[], M], path: Path, where: str) -> M:

@@ -139,7 +139,9 @@ class WorldModel(nn.Module):
         model.has_published_base = is_published
         for name, file in trained.items():
             # A refiner learns to look at pose maps in addition: it serves with and without them.
-            read_into(model.parts()[name], file, optional=("poses.",))
+            # Shorter clips than the backbone was trained on use the first of its positions in time.
+            longer = {"time": 1} if name == "scene" else None
+            read_into(model.parts()[name], file, optional=("poses.",), longer=longer)
         return model
 
     @classmethod

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,6 +64,24 @@ def test_a_backbone_from_another_regime_brings_its_scene_and_refiner(make_world_
     fresh = make_world_model(regime="no_action", **options, pretrained=str(tmp_path / "acg"))
     weights = fresh.fdm.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in trained.fdm.state_dict().items())
+
+
+def test_shorter_clips_use_the_first_positions_of_a_trained_scene(make_world_model, tmp_path):
+    trained = make_world_model(scene=True)
+    torch.nn.init.normal_(trained.fdm.scene.time)
+    trained.save_pretrained(tmp_path / "long")
+    config = replace(trained.config, pretrained=str(tmp_path / "long"))
+
+    def built(num_frames: int) -> WorldModel:
+        contract = replace(trained.contract, num_frames=num_frames)
+        return WorldModel.build(config, contract, trained.normalizer, vae=trained.vae)
+
+    assert torch.equal(built(5).fdm.scene.time, trained.fdm.scene.time[:, :2])
+    assert torch.equal(built(5).fdm.scene.space, trained.fdm.scene.space)
+    with pytest.raises(
+        ValueError, match=r"scene\.safetensors: time has shape .*, 4, 1, 1\), expected .*, 5, 1"
+    ):
+        built(17)
 
 
 @pytest.mark.parametrize(("part", "setting"), [("scene", "scene"), ("refiner", "refiner_width")])
