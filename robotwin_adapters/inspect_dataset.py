@@ -14,7 +14,8 @@ from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_actio
 from robotwin_adapters.open_dataset import describe_format
 from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
-from worldmodel.data.cameras import choose_camera, find_camera
+from worldmodel.data.cameras import find_camera
+from worldmodel.data.first_settings import EpisodeFacts, choose_clip, facts_of, hold_out, long_enough
 from worldmodel.plain_text import unbroken
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
@@ -22,7 +23,7 @@ MAX_LISTED = 12  # tasks, notes and skipped files shown in full
 SHEET_EPISODES = 8  # rows of the contact sheet
 BLACK = 16  # gray levels up to which a picture is black
 WRAP_TOLERANCE = 0.5  # radians around a whole turn
-USUAL_FPS = 10.0  # frames per second of clips; more makes a model learn small steps
+FEW_EPISODES = 40  # up to so many, the suggested settings name the held-out ones
 VIDEO_FRAMES = 600  # the action video takes whole episodes until it is this long
 
 
@@ -56,7 +57,7 @@ class DatasetSummary:
     num_listed: int  # episodes in the dataset
     num_frames: int = 0
     seconds: float = 0.0
-    lengths: list[int] = field(default_factory=list)
+    facts: list[EpisodeFacts] = field(default_factory=list)  # of each episode that was opened
     fps: Counter[float] = field(default_factory=Counter)
     cameras: Counter[str] = field(default_factory=Counter)
     shown: Counter[str] = field(default_factory=Counter)  # the camera of the pictures, and why
@@ -71,12 +72,11 @@ class DatasetSummary:
         """Count one more episode."""
         self.num_frames += episode.num_frames
         self.seconds += episode.num_frames / episode.fps
-        self.lengths.append(episode.num_frames)
+        self.facts.append(facts_of(episode))
         self.fps[episode.fps] += 1
         for camera, reader in episode.frames.items():
             self.cameras[f"{camera} {reader.size[1]}x{reader.size[0]}"] += 1
-        choice = choose_camera(episode)
-        self.shown[f"{choice.name}: {choice.reason}"] += 1
+        self.shown[f"{self.facts[-1].camera}: {self.facts[-1].camera_reason}"] += 1
         self.embodiments[episode.embodiment] += 1
         self.tasks[episode.task or "(none)"] += 1
         self.notes.update((*episode.notes, *oddities(episode)))
@@ -104,14 +104,20 @@ def oddities(episode: Episode) -> list[str]:
 
 
 def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) -> str:
-    """The line of YAML for a training config that fits this dataset."""
-    camera = next(iter(summary.shown)).partition(":")[0]
-    fps, shortest = min(summary.fps), min(summary.lengths)
-    stride = max(1, round(fps / USUAL_FPS))
-    frames = min(17, 4 * max((shortest - 1) // stride // 4, 1) + 1)
-    mapped = f"mapping: {mapping}, " if mapping else ""
-    clip = f"camera: {json.dumps(camera)}, num_frames: {frames}, stride: {stride}"
-    return f"data: {{paths: [{path}], {mapped}clip: {{{clip}}}}}"
+    """The line of YAML for a training config that fits this dataset: `worldmodel train` takes it as it is."""
+    facts = summary.facts
+    clip = choose_clip(facts)
+    pace = f"fps: {clip.fps:g}" if clip.fps else f"stride: {clip.stride}"
+    parts = [f"paths: [{json.dumps(path)}]"]
+    parts += [f"mapping: {json.dumps(mapping)}"] if mapping else []
+    parts.append(f"clip: {{camera: {json.dumps(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
+    # The hash that divides episodes may leave nothing of a few to validate on.
+    if len(facts) == summary.num_listed <= FEW_EPISODES:
+        splits = hold_out(long_enough(facts, clip))
+        listed = {"val_uids": list(splits.val_uids), "test_uids": list(splits.test_uids)}
+        named = "".join(f", {name}: {json.dumps(uids)}" for name, uids in listed.items() if uids)
+        parts.append(f"splits: {{val: 0, test: 0{named}}}")
+    return f"data: {{{', '.join(parts)}}}"
 
 
 def parse_positions(text: str, count: int) -> list[int]:
@@ -173,7 +179,7 @@ def write_pictures(
 
 def format_summary(summary: DatasetSummary) -> str:
     """The table that `worldmodel inspect` prints."""
-    lengths = np.array(summary.lengths)
+    lengths = np.array([one.num_frames for one in summary.facts])
     opened = (
         f"{len(lengths)}" if len(lengths) == summary.num_listed else f"{len(lengths)} of {summary.num_listed}"
     )

@@ -108,15 +108,28 @@ class Black:
         return np.zeros((len(indices), 16, 16, 3), np.uint8)
 
 
-def test_the_last_line_is_yaml_for_a_training_config(tmp_path: Path) -> None:
-    source = synthetic_source(2, 40, size=(16, 16), fps=30.0)
-    summary = summarize(source, range(2))
-    line = config_line(summary, "data/set", "my.yaml")
-    (tmp_path / "config.yaml").write_text(line + "\n")
-    data = yaml.safe_load((tmp_path / "config.yaml").read_text())["data"]
-    assert data["paths"] == ["data/set"]
-    assert data["mapping"] == "my.yaml"
-    assert data["clip"] == {"camera": "head", "num_frames": 13, "stride": 3}
+def suggested(source, count: int, mapping: str | None = None) -> dict:
+    return yaml.safe_load(config_line(summarize(source, range(count)), "data/my set", mapping))["data"]
+
+
+def test_the_last_line_is_yaml_for_a_training_config() -> None:
+    data = suggested(synthetic_source(3, 40, size=(16, 16), fps=30.0), 3, "my.yaml")
+    assert (data["paths"], data["mapping"]) == (["data/my set"], "my.yaml")
+    # 17 frames before a wide stride: the shipped model was trained on clips of 17.
+    assert data["clip"] == {"camera": "head", "num_frames": 17, "stride": 2}
+    splits = data["splits"]
+    assert (splits["val"], splits["test"]) == (0, 0)
+    assert len({*splits["val_uids"], *splits["test_uids"]}) == 2
+
+
+def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:
+    short = suggested(synthetic_source(1, 10, size=(16, 16), fps=5.0), 1)
+    assert short["clip"] == {"camera": "head", "num_frames": 9, "stride": 1}
+    assert short["splits"] == {"val": 0, "test": 0}
+    summary = summarize(synthetic_source(3, 40, size=(16, 16), fps=30.0), range(1))
+    assert "splits" not in config_line(summary, "x")  # not all episodes were looked at
+    summary.facts.append(replace(summary.facts[0], fps=10.0))
+    assert "fps: 10" in config_line(summary, "x")
 
 
 def test_all_unreadable_says_why() -> None:

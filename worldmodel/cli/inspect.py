@@ -1,6 +1,7 @@
 """Print what is in a dataset; write a contact sheet and a video with the actions."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,4 +47,6 @@ def run(arguments: argparse.Namespace) -> None:
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     print("\n".join(f"wrote        {path}" for path in written))
-    print(f"to train     {config_line(summary, arguments.dataset, arguments.mapping)}")
+    line = config_line(summary, arguments.dataset, arguments.mapping)
+    print(f"to train     {line}")
+    print(f"or           worldmodel train desk/own_robot {shlex.quote(line.replace(': ', '=', 1))}")

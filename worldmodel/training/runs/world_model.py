@@ -203,7 +203,11 @@ def _weights_of(source: str) -> str:
 
 
 def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:
+    splits = config.data.splits
     if not config.validation.num_clips:
+        return None
+    if not splits.val and not splits.val_uids:
+        log.info("no validation: data.splits.val is 0 and data.splits.val_uids names no episode")
         return None
     with_poses = model.config.draws_poses
     clips = open_clips(config.data, index, "val", model.normalizer, None, True, with_poses)
