@@ -2,7 +2,8 @@
 
 import mmap
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from robotwin_adapters.hdf5_names import check_names
 
 MAX_NUMBER_BYTES = 256 << 20
 HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # begins a heap of variable-length strings
+REFERENCE = struct.Struct("<IQI")  # to a string: its length, the byte of its heap, its number there
 HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
 Buffer = bytes | mmap.mmap  # the bytes of a whole file
 
@@ -122,10 +124,36 @@ def text_at(parent: h5py.Group, path: str, data: bytes) -> str:
     if item.dtype.kind == "S":
         return data[offset : offset + item.dtype.itemsize].rstrip(b"\0").decode("utf-8")
     try:
-        length, heap, index = struct.unpack_from("<IQI", data, offset)
+        length, heap, index = REFERENCE.unpack_from(data, offset)
         return _heap_entry(data, heap, index)[:length].decode("utf-8")
     except struct.error as error:
         raise ValueError(f"{item.name}: its text lies outside the file") from error
+
+
+def variable_rows(item: h5py.Dataset, rows: Sequence[int] | ndarray) -> list[bytes]:
+    """Rows of variable length, such as encoded pictures, found in the file itself (see `text_at`)."""
+    with open(item.file.filename, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = []
+        for row in rows:
+            length, heap, index = REFERENCE.unpack(_reference(item, data, int(row)))
+            found.append(_heap_entry(data, heap, index)[:length])
+    return found
+
+
+def _reference(item: h5py.Dataset, data: Buffer, row: int) -> bytes:
+    """Where a row of variable length lies: its length, its heap and the number there."""
+    if item.chunks is None:
+        start = (item.id.get_offset() or 0) + row * REFERENCE.size
+        return bytes(data[start : start + REFERENCE.size])
+    settings = item.id.get_create_plist()
+    filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
+    if filters not in ([], [h5py.h5z.FILTER_DEFLATE]):
+        raise ValueError(f"{item.name}: rows of variable length behind filters {filters}")
+    chunk, place = divmod(row, item.chunks[0])
+    _, packed = item.id.read_direct_chunk((chunk * item.chunks[0],))
+    size = item.chunks[0] * REFERENCE.size
+    references = zlib.decompressobj().decompress(packed, size) if filters else packed
+    return bytes(references[place * REFERENCE.size : (place + 1) * REFERENCE.size])
 
 
 def attribute_at(item: h5py.HLObject, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> ndarray | None:
@@ -145,7 +173,7 @@ def heap_entries(data: Buffer, heap: int) -> Iterator[bytes]:
     yield from (entry for _, entry in _walk_heap(data, heap))
 
 
-def _heap_entry(data: bytes, heap: int, index: int) -> bytes:
+def _heap_entry(data: Buffer, heap: int, index: int) -> bytes:
     found = next((entry for number, entry in _walk_heap(data, heap) if number == index), None)
     if found is None:
         raise ValueError(f"no string {index} in the heap at byte {heap}")

@@ -4,9 +4,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from robotwin_adapters.arrays.agibot import AgibotDataset, is_agibot
+from robotwin_adapters.arrays.droid import DroidDataset, find_droid
 from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
 from robotwin_adapters.arrays.npz import NpzDataset, is_npz_frames
 from robotwin_adapters.arrays.rlds import RldsDataset, is_rlds
@@ -28,10 +29,11 @@ LOOKED_FOR = """\
   LeRobot v2.0, v2.1, v3.0: meta/info.json
   ALOHA / ACT: episode_*.hdf5 with action and observations
   robomimic, LIBERO, Isaac Lab: *.hdf5 with data/demo_*
-  RLDS: features.json beside *.tfrecord-00000-of-00001
+  RLDS: *.tfrecord-00000-of-00001
   Diffusion Policy, UMI: a .zarr folder or .zarr.zip with meta/episode_ends
   NPZ: *.npz with pictures and actions inside
   AgiBot World: proprio_stats/ beside observations/
+  DROID raw: trajectory.h5 beside recordings/MP4/ at any depth
   videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
 
 
@@ -44,6 +46,7 @@ class ForeignDataset(EpisodeSource, Protocol):
 
 # Formats of named arrays, by the question that recognizes each.
 ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[..., ForeignDataset]], ...] = (
+    (is_agibot, AgibotDataset),
     (is_hdf5_files, Hdf5FilesDataset),
     (is_robomimic, RobomimicDataset),
     (is_rlds, RldsDataset),
@@ -88,6 +91,10 @@ class _Options:
     verify: bool
     action_space: str
     static_tolerance: float | None
+
+    def of_readers(self) -> dict[str, Any]:
+        """What the readers of other formats than RoboTwin's take."""
+        return {"camera": self.camera, "mapping": self.mapping, "verify": self.verify}
 
 
 def open_dataset(
@@ -159,6 +166,11 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
     if source is None:
         is_ours = path.is_file() and path.suffix in (".zip", ".hdf5")
         return _robotwin(path, options) if is_ours else None
+    return _checked(source, path, options)
+
+
+def _checked(source: ForeignDataset, path: Path, options: _Options) -> EpisodeSource:
+    """Refuse what was asked for and these files cannot give."""
     if options.static_tolerance is not None:
         raise ValueError(f"{path}: static_tolerance is for RoboTwin files, these are {source.format}")
     if options.action_space not in ("", source.action_space):
@@ -172,14 +184,12 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
 def _foreign(path: Path, options: _Options) -> ForeignDataset | None:
     """The dataset at this very place, if it is of another format than RoboTwin's."""
     if is_lerobot(path):
-        return LerobotDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
-    if is_agibot(path):
-        return AgibotDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
+        return LerobotDataset(path, **options.of_readers())
     for is_here, build in ARRAY_FORMATS:
         if is_here(path, options.mapping):
-            return build(path, camera=options.camera, mapping=options.mapping)
+            return build(path, **options.of_readers())
     if path.is_dir() and is_video_folder(path, options.mapping):
-        return VideoFolderDataset(path, camera=options.camera, mapping=options.mapping, verify=options.verify)
+        return VideoFolderDataset(path, **options.of_readers())
     return None
 
 
@@ -191,6 +201,8 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
     """(place, dataset); RoboTwin episodes of a tree are one dataset, whose uids already tell the place."""
     if find_robotwin(root):
         yield "", _robotwin(root, options)
+    if find_droid(root):
+        yield "", _checked(DroidDataset(root, **options.of_readers()), root, options)
     for here, folders, files in walk_tree(root):
         place = here.relative_to(root).as_posix()
         source = _open_here(here, options) if here != root else None

@@ -63,6 +63,10 @@ class FileStore(Protocol):
         """Changes when the file changes."""
         ...
 
+    def size(self, name: str) -> int:
+        """Bytes of the file."""
+        ...
+
     def read(self, name: str, max_bytes: int) -> bytes:
         """The whole file."""
         ...
@@ -153,6 +157,9 @@ class FolderFiles:
     def stamp(self, name: str) -> Stamp:
         return _stamp(os.stat(self.root / name))
 
+    def size(self, name: str) -> int:
+        return self.stamp(name)[0]
+
     def read(self, name: str, max_bytes: int) -> bytes:
         return read_bytes(self.root / name, max_bytes)
 
@@ -199,6 +206,9 @@ class ZipFiles:
 
     def stamp(self, name: str) -> Stamp:
         return _stamp(os.stat(self.path))
+
+    def size(self, name: str) -> int:
+        return _open_archive(self.path, self.stamp(name), os.getpid()).getinfo(name).file_size
 
     def read(self, name: str, max_bytes: int) -> bytes:
         return _member(self.path, self.stamp(name), name, max_bytes)

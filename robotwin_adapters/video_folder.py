@@ -162,7 +162,11 @@ def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
         return replace(mapping, state_keys=("states",) if "states" in content else ())
     if mapping.state_keys is not None:
         return replace(mapping, action_keys=())
-    for layout in PLAIN_LAYOUTS if given.annotation.startswith("{id}.") else LAYOUTS:
+    is_plain = given.annotation.startswith("{id}.")
+    if is_plain and (actions := _parts("action", content)):
+        names = mapping.action_names or (actions if name.endswith(".csv") else ())
+        return replace(mapping, action_keys=actions, state_keys=_parts("state", content), action_names=names)
+    for layout in PLAIN_LAYOUTS if is_plain else LAYOUTS:
         keys = (*(layout.state_keys or ()), *(layout.action_keys or ()))
         if all(key in content for key in keys):
             return _as_layout(mapping, layout, root / name, content)
@@ -179,6 +183,13 @@ def _flat_mapping(root: Path) -> DataMapping | None:
             if video.with_suffix(suffix).is_file():
                 return DataMapping(annotation=f"{{id}}{suffix}", video="{id}.mp4")
     return None
+
+
+def _parts(word: str, content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Columns such as action_0 or action.x, in the order of the file, where there is no column of all."""
+    if any(key in content for key in (word, f"{word}s", ARRAY)):
+        return ()
+    return tuple(key for key in content if re.fullmatch(rf"{word}s?[._/].+", key))
 
 
 def _as_layout(

@@ -17,20 +17,20 @@ from typing import Any
 import h5py
 import numpy as np
 
-from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode
+from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, Numbers, build_episode
+from robotwin_adapters.arrays.frames import video_of_rows
 from robotwin_adapters.arrays.hdf5_arrays import find_arrays
 from robotwin_adapters.arrays.hdf5_files import natural_order
-from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.arrays.pictures import NOT_RGB
 from robotwin_adapters.hdf5_tree import names_in, open_hdf5, stamp_of
 from robotwin_adapters.storage import Stamp, errors_name
-from worldmodel.data.video import VideoFrames, open_video, probe_video
+from worldmodel.data.video import probe_video
 from worldmodel.types import Episode
 
 NUMBERS, VIDEOS, TASKS = "proprio_stats", "observations", "task_info"
 FILE = "proprio_stats.h5"
 MAX_TASK_BYTES = 256 << 20
-MAX_EXTRA_FRAMES = 1  # frames a video may have beyond the rows; cut from its end
 JOINT_COMMANDS = "joint_commands"
 ARM_JOINTS, FINGERS = 7, 6
 PARTS: dict[str, dict[int, tuple[str, ...]]] = {  # part -> names by number of columns
@@ -52,29 +52,19 @@ def is_agibot(path: Path, mapping: str | Path | None = None) -> bool:
     return path.is_dir() and (path / NUMBERS).is_dir() and (path / VIDEOS).is_dir()
 
 
-class AgibotDataset:
+class AgibotDataset(ArrayDataset):
     """The episodes of an unpacked AgiBot World folder."""
 
     format = "AgiBot World"
-    action_space = JOINT_COMMANDS
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        camera: str | None = None,
-        mapping: str | Path | None = None,
-        verify: bool = True,
-    ) -> None:
-        self.root, self.camera, self.verify = Path(path), camera, verify
-        self.mapping = load_mapping(self.root, mapping)
-        self.name = self.root.resolve().name
+    def _find(self) -> None:
+        self.action_space = JOINT_COMMANDS
         found = (p.parent for p in (self.root / NUMBERS).glob(f"*/*/{FILE}") if p.is_file())
         self.places = sorted(
             (p.relative_to(self.root / NUMBERS).as_posix() for p in found), key=natural_order
         )
         if not self.places:
-            raise ValueError(f"{path}: no {NUMBERS}/TASK/EPISODE/{FILE} in it")
+            raise ValueError(f"{self.root}: no {NUMBERS}/TASK/EPISODE/{FILE} in it")
 
     def __len__(self) -> int:
         return len(self.places)
@@ -91,7 +81,7 @@ class AgibotDataset:
                 uid=place,
                 source=str(path),
                 numbers=numbers,
-                pictures={name: partial(self._open, file, length) for name, file in videos.items()},
+                pictures={n: partial(video_of_rows, p, length, self.verify) for n, p in videos.items()},
                 instructions=self._instructions(place),
                 notes=notes,
             )
@@ -106,12 +96,6 @@ class AgibotDataset:
         if not videos:
             raise ValueError(f"no video in {folder}")
         return videos
-
-    def _open(self, path: Path, length: int) -> VideoFrames:
-        found = len(probe_video(path).pts)
-        if not 0 <= found - length <= MAX_EXTRA_FRAMES:
-            raise ValueError(f"{path}: {found} frames, expected {length} as in {FILE}")
-        return open_video(path, length=length, verify=self.verify)
 
     def _instructions(self, place: str) -> tuple[str, ...]:
         task, episode = place.split("/")

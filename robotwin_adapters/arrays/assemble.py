@@ -6,12 +6,13 @@ action     a0  a1  a2  (a3)   action i leads from frame i to i + 1; a last row l
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from robotwin_adapters.arrays.mapping import KeyMapping
+from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
 from robotwin_adapters.camera_order import overview_first
 from worldmodel.types import Episode, FrameReader
 
@@ -33,6 +34,30 @@ class NamedArrays:
     pictures: Mapping[str, Callable[[], FrameReader]]
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class ArrayDataset:
+    """What every dataset of named arrays is opened with; a format lists its episodes in `_find`."""
+
+    format = ""  # in words
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        camera: str | None = None,  # limits it to one
+        mapping: str | Path | None = None,  # YAML of DataMapping
+        verify: bool = True,  # decode videos once, where a format has them
+    ) -> None:
+        self.root, self.camera, self.verify = Path(path), camera, verify
+        self.mapping = load_mapping(self.root, mapping)
+        self.action_space = self.mapping.action_space
+        resolved = self.root.resolve()
+        self.name = resolved.stem if self.root.is_file() else resolved.name
+        self._find()
+
+    def _find(self) -> None:
+        raise NotImplementedError
 
 
 def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = None) -> Episode:

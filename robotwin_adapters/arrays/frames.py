@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,9 @@ from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
 from robotwin_adapters.storage import errors_name
+from worldmodel.data.video import VideoFrames, open_video, probe_video
+
+MAX_EXTRA_FRAMES = 1  # frames a video may have beyond the rows; cut from its end
 
 
 class PictureSource(Protocol):
@@ -59,3 +63,11 @@ class ArrayFrames:
             )
         frames = frames[..., ::-1] if self.swapped_colors else frames
         return (frames[:, ::-1] if self.upside_down else frames)[inverse]
+
+
+def video_of_rows(path: Path, length: int, verify: bool) -> VideoFrames:
+    """A video beside a table of `length` rows, one frame each."""
+    found = len(probe_video(path).pts)
+    if not 0 <= found - length <= MAX_EXTRA_FRAMES:
+        raise ValueError(f"{path}: {found} frames, expected {length} as the numbers have rows")
+    return open_video(path, length=length, verify=verify)

@@ -1,7 +1,7 @@
 """Numbers and pictures below a group of an HDF5 file, found by shape and read when asked for.
 
-Pictures are raw (t H W 3), JPEG or PNG strings of fixed length (t), or such strings padded with zeros to rows
-of bytes (t n). No handle lives between reads, so that a reader pickles and is safe in forked workers.
+Pictures are raw (t H W 3), JPEG or PNG strings of fixed or variable length (t), or such strings padded with
+zeros to rows of bytes (t n). No handle lives between reads: a reader pickles and is safe in forked workers.
 """
 
 import json
@@ -34,6 +34,7 @@ from robotwin_adapters.hdf5_tree import (
     names_in,
     open_hdf5,
     stamp_of,
+    variable_rows,
 )
 from robotwin_adapters.storage import Stamp, check_expansion
 
@@ -148,6 +149,8 @@ def _are_pictures(name: str, item: h5py.Dataset) -> bool:
         return True
     is_row = item.dtype.kind == "S" and item.ndim == 1
     is_padded = item.dtype == np.uint8 and item.ndim == 2
+    if item.dtype.kind == "O" and item.ndim == 1 and len(item):
+        return looks_like_encoded(variable_rows(item, [0])[0])
     if not (is_row or is_padded) or not len(item) or _row_bytes(item) > MAX_PICTURE_BYTES:
         return False
     return looks_like_encoded(_encoded_bytes(item[0]))
@@ -161,7 +164,8 @@ def _open_frames(item: h5py.Dataset, path: Path, mapping: KeyMapping) -> ArrayFr
         raise ValueError(f"{name}: {item.dtype} {item.shape} is too large")
     check_expansion(name, item.id.get_storage_size(), int(item.nbytes), free=FREE_BYTES)
     if is_encoded:
-        height, width, _ = decode_picture(f"{name}, frame 0", _encoded_bytes(item[0])).shape
+        first = _encoded_bytes(_rows(item, np.zeros(1, np.int64))[0])
+        height, width, _ = decode_picture(f"{name}, frame 0", first).shape
         size = (height, width)
     else:
         size = frame_size(item.shape)
@@ -185,6 +189,8 @@ def _encoded_bytes(row: Any) -> bytes:
 
 def _rows(item: h5py.Dataset, unique: ndarray) -> Sequence[Any]:
     """The rows, in one piece where that is not mostly waste."""
+    if item.dtype.kind == "O":
+        return variable_rows(item, unique)
     first, last = int(unique[0]), int(unique[-1])
     if last - first + 1 <= DENSE * len(unique):
         return item[first : last + 1][unique - first]

@@ -12,7 +12,7 @@ from pathlib import Path
 from numpy import ndarray
 
 from robotwin_adapters.actions import ArmLayout
-from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, Numbers, build_episode, first_present
 from robotwin_adapters.arrays.frames import ArrayFrames
 from robotwin_adapters.arrays.hdf5_arrays import find_arrays
 from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
@@ -58,19 +58,14 @@ def _names_pictures(path: Path, mapping: str | Path | None) -> bool:
         return False
 
 
-class Hdf5FilesDataset:
+class Hdf5FilesDataset(ArrayDataset):
     """The episodes of a folder of HDF5 files, or one such file."""
 
-    def __init__(
-        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
-    ) -> None:
-        self.root, self.camera = Path(path), camera
-        self.mapping = load_mapping(self.root, mapping)
+    def _find(self) -> None:
         self.files = [self.root] if self.root.is_file() else hdf5_files(self.root)
         if not self.files:
-            raise ValueError(f"{path}: no .hdf5 or .h5 file in it")
+            raise ValueError(f"{self.root}: no .hdf5 or .h5 file in it")
         self.is_aloha = hdf5_kind(self.files[0]) == "aloha"
-        self.name = self.root.resolve().stem if self.root.is_file() else self.root.resolve().name
         self.format = "ALOHA HDF5" if self.is_aloha else "HDF5, an episode a file"
         self.action_space = self.mapping.action_space or ("joint_commands" if self.is_aloha else "")
 

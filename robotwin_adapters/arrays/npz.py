@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
-from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, Numbers, build_episode, first_present
 from robotwin_adapters.arrays.frames import ArrayFrames
 from robotwin_adapters.arrays.hdf5_files import natural_order
-from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.arrays.pictures import frame_size, looks_like_pictures, to_rgb
 from robotwin_adapters.hdf5_tree import stamp_of
 from robotwin_adapters.storage import Stamp, check_expansion, errors_name, is_regular
@@ -58,19 +58,13 @@ def npz_files(path: Path) -> list[Path]:
     return sorted((p for p in files if not p.name.startswith(".")), key=lambda p: natural_order(p.name))
 
 
-class NpzDataset:
+class NpzDataset(ArrayDataset):
     """The episodes of a folder of NPZ files."""
 
     format = "NPZ with frames"
 
-    def __init__(
-        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
-    ) -> None:
-        self.root, self.camera = Path(path), camera
-        self.mapping = load_mapping(self.root, mapping)
-        self.action_space = self.mapping.action_space
+    def _find(self) -> None:
         self.files = npz_files(self.root)
-        self.name = self.root.resolve().stem if self.root.is_file() else self.root.resolve().name
 
     def __len__(self) -> int:
         return len(self.files)

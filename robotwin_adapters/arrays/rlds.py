@@ -1,4 +1,4 @@
-"""RLDS sets as TensorFlow Datasets writes them (Open X-Embodiment): TFRecord shards beside features.json.
+"""RLDS sets as TensorFlow Datasets writes them (Open X-Embodiment): TFRecord shards, read by themselves.
 
 A record is an episode: `steps/...` holds one value per step, and step t is the observation and the action
 that was applied to it, which leads to observation t + 1. The action of the last step leads nowhere.
@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
-from robotwin_adapters.arrays.assemble import NamedArrays, build_episode, first_present
+from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, build_episode, first_present
 from robotwin_adapters.arrays.frames import ArrayFrames
-from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.arrays.pictures import NOT_RGB, decode_picture, looks_like_encoded
 from robotwin_adapters.arrays.tfrecord import Feature, Span, find_records, parse_example, read_record
 from robotwin_adapters.hdf5_tree import stamp_of
@@ -25,7 +25,7 @@ from robotwin_adapters.storage import Stamp, errors_name, is_regular
 from worldmodel.checked import check_range
 from worldmodel.types import Episode
 
-INFO, FEATURES = "dataset_info.json", "features.json"
+INFO = "dataset_info.json"
 MAX_EPISODES = 10_000_000  # that one shard may declare
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<shard>\d{5})-of-(?P<total>\d{5})")
 STEPS = "steps/"
@@ -54,25 +54,30 @@ STATES = (
     ("observation/cartesian_position", "observation/gripper_position"),  # DROID
 )
 POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # of 7 columns
+POSE_CHANGES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")  # of a rotation_delta and its like
 TEXTS = ("language_instruction", "observation/natural_language_instruction")
 
 
 def is_rlds(path: Path, mapping: str | Path | None = None) -> bool:
-    """Whether the folder holds TFRecord shards and what TensorFlow Datasets says of them."""
-    return path.is_dir() and (path / FEATURES).is_file() and any(_shards(path))
+    """Whether the folder holds TFRecord shards with episodes; what lies beside them is not needed."""
+    shards = _shards(path) if path.is_dir() else []
+    if not shards:
+        return False
+    first = str(path / shards[0].file)
+    try:
+        span = next(iter(find_records(first)), None)
+        features = parse_example(read_record(first, span)) if span else {STEPS: []}
+    except ValueError:  # damaged: opening an episode says how
+        return True
+    return any(key.startswith(STEPS) for key in features)
 
 
-class RldsDataset:
+class RldsDataset(ArrayDataset):
     """The episodes of all shards in a folder."""
 
     format = "RLDS TFRecord"
 
-    def __init__(
-        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
-    ) -> None:
-        self.root, self.camera = Path(path), camera
-        self.mapping = load_mapping(self.root, mapping)
-        self.action_space = self.mapping.action_space
+    def _find(self) -> None:
         shards = _shards(self.root)
         self.name = shards[0].name
         counts = _declared(self.root / INFO)
@@ -126,11 +131,12 @@ class RldsDataset:
 
     def _defaults(self, arrays: NamedArrays) -> KeyMapping:
         actions = first_present(ACTIONS, arrays.numbers)
+        names = POSE_CHANGES if ACTIONS[1][1] in actions else POSE
         width = sum(arrays.numbers[key]().shape[1] for key in actions)
         return KeyMapping(
             action_keys=actions,
             state_keys=first_present(STATES, arrays.numbers),
-            action_names=POSE if width == len(POSE) else (),
+            action_names=names if width == len(names) else (),
             fps=self._fps() or ASSUMED_FPS,
             embodiment=self.name,
         )

@@ -12,10 +12,10 @@ from typing import Any
 
 import h5py
 
-from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, Numbers, build_episode, first_present
 from robotwin_adapters.arrays.hdf5_arrays import find_arrays, json_objects, whole_number
 from robotwin_adapters.arrays.hdf5_files import SUFFIXES, hdf5_files, natural_order
-from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.hdf5_tree import group_at, hdf5_kind, names_in, open_hdf5, stamp_of
 from robotwin_adapters.storage import errors_name
 from worldmodel.types import Episode
@@ -41,18 +41,12 @@ def is_robomimic(path: Path, mapping: str | Path | None = None) -> bool:
     return bool(files) and hdf5_kind(files[0]) == "demos"
 
 
-class RobomimicDataset:
+class RobomimicDataset(ArrayDataset):
     """The demonstrations of one file, or of all files in a folder."""
 
     format = "robomimic HDF5"
 
-    def __init__(
-        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
-    ) -> None:
-        self.root, self.camera = Path(path), camera
-        self.mapping = load_mapping(self.root, mapping)
-        self.action_space = self.mapping.action_space
-        self.name = self.root.resolve().stem if self.root.is_file() else self.root.resolve().name
+    def _find(self) -> None:
         files = [self.root] if self.root.is_file() else hdf5_files(self.root)
         self.entries = [(file, demo) for file in files for demo in _demos(file)]
 
@@ -127,8 +121,17 @@ def _about(path: str, stamp: tuple[int, int]) -> About:
 
 
 def _is_absolute(controller: Any, otherwise: bool | None) -> bool | None:
-    said = controller.get("control_delta") if isinstance(controller, dict) else None
-    return not said if isinstance(said, bool) else otherwise
+    """robosuite says control_delta, since 1.5 input_type of each part of the body."""
+    if not isinstance(controller, dict):
+        return otherwise
+    if isinstance(said := controller.get("control_delta"), bool):
+        return not said
+    parts = controller.get("body_parts", {})
+    for part in (controller, *(parts.values() if isinstance(parts, dict) else ())):
+        said = part.get("input_type") if isinstance(part, dict) else None
+        if said in ("absolute", "delta"):
+            return bool(said == "absolute")
+    return otherwise
 
 
 def _isaac_fps(sim_args: Any) -> float:

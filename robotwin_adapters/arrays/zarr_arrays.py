@@ -1,8 +1,9 @@
-"""Zarr v2 arrays in a folder or a zip: the few lines that reading rows needs, with known codecs alone.
+"""Zarr arrays, v2 and v3, in a folder or a zip: the few lines that reading rows needs, with known codecs alone.
 
-An array is a folder with `.zarray` (JSON: shape, chunks, dtype, compressor) and a file per chunk, "3.0.0". A
-chunk that is not there holds the fill value: writers leave out chunks that are all of it. Files name their
-codec themselves, and numcodecs knows some that run code (`pickle`): only those listed here are asked.
+v2: a folder with `.zarray` (JSON: shape, chunks, dtype, compressor) and a file per chunk, "3.0.0".
+v3: a folder with `zarr.json` and a file per chunk, "c/3/0/0", or a file per shard of many chunks, which ends
+in the place and size of each. A chunk that is not there holds the fill value: writers leave it out. Files name
+their codec themselves, and numcodecs knows some that run code (`pickle`): only those listed here are asked.
 """
 
 import bz2
@@ -10,10 +11,12 @@ import json
 import lzma
 import math
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from numpy import ndarray
 
@@ -27,6 +30,10 @@ MAX_LZMA_MEMORY = 256 << 20
 UNPACKING = (zlib.error, lzma.LZMAError)
 CODECS = ("blosc", "lz4", "zstd")  # of numcodecs; their headers tell what they unpack to
 IMAGE_CODECS = tuple(f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp"))
+V2, V3 = ".zarray", "zarr.json"  # the file that describes an array
+V3_PACKED = ("blosc", "zstd", "gzip")  # codecs of v3, which v2 has by the same names
+CHECKSUM, CHECKSUM_BYTES = "crc32c", 4
+NO_CHUNK = 2**64 - 1  # place and size of a chunk that is not in its shard
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,10 @@ class ZarrArray:
     dtype: str
     order: str
     separator: str
-    compressor: str  # JSON of its settings; empty: none
+    codecs: tuple[str, ...]  # JSON of each, in the order of unpacking; empty: raw
     fill: float
+    per_shard: tuple[int, ...] = ()  # chunks in a shard along each axis; empty: each has a file of its own
+    prefix: str = ""  # of the names of chunks
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -63,13 +72,15 @@ class ZarrArray:
         return values
 
     def _chunk(self, place: tuple[int, ...]) -> ndarray:
-        name = f"{self.path}/{self.separator.join(map(str, place))}"
-        if not self.store.exists(name):
+        file = np.floor_divide(place, self.per_shard) if self.per_shard else place
+        name = f"{self.path}/{self.prefix}{self.separator.join(map(str, file))}"
+        raw = self._stored(name, place) if self.store.exists(name) else None
+        if raw is None:
             return np.full(self.chunks, self.fill, self.dtype)
-        data = self.store.read(name, MAX_CHUNK_BYTES)
         target = np.empty(self.chunks, self.dtype)
         try:
-            raw = _decompress(data, json.loads(self.compressor), target) if self.compressor else data
+            for codec in self.codecs:
+                raw = _decompress(raw, json.loads(codec), target)
         except (ValueError, RuntimeError, TypeError, OSError, MemoryError, *UNPACKING) as error:
             raise ValueError(f"chunk {name} cannot be unpacked ({error})") from error
         if len(raw) != target.nbytes:
@@ -77,23 +88,52 @@ class ZarrArray:
         order: Any = self.order
         return np.frombuffer(raw, self.dtype).reshape(self.chunks, order=order)
 
+    def _stored(self, name: str, place: tuple[int, ...]) -> bytes | None:
+        """The bytes of a chunk as they lie in its file; none: the shard leaves it out."""
+        if not self.per_shard:
+            return self.store.read(name, MAX_CHUNK_BYTES)
+        count = int(np.prod(self.per_shard))
+        length, stamp = self.store.size(name), self.store.stamp(name)
+        table_bytes = 16 * count + CHECKSUM_BYTES
+        if length < table_bytes:
+            raise ValueError(f"shard {name} has {length} bytes, its table alone {table_bytes}")
+        (table,) = self.store.read_spans(name, [(length - table_bytes, table_bytes)], stamp)
+        entries = np.frombuffer(_checked(table, name), "<u8").reshape(*self.per_shard, 2)
+        offset, size = (int(value) for value in entries[tuple(np.mod(place, self.per_shard))])
+        if offset == NO_CHUNK:
+            return None
+        if offset + size > length or size > MAX_CHUNK_BYTES:
+            raise ValueError(f"shard {name} has {length} bytes, chunk {place} is said to end behind them")
+        return self.store.read_spans(name, [(offset, size)], stamp)[0]
+
 
 def _box(start: ndarray, end: ndarray) -> tuple[slice, ...]:
     return tuple(slice(a, b) for a, b in zip(start.tolist(), end.tolist(), strict=True))
 
 
+def is_zarr_array(store: FileStore, path: str) -> bool:
+    """Whether this folder of the store is an array: groups of v3 have a zarr.json too."""
+    if store.exists(f"{path}/{V2}"):
+        return True
+    name = f"{path}/{V3}"
+    return store.exists(name) and json.loads(store.read(name, MAX_META_BYTES)).get("node_type") == "array"
+
+
 def open_zarr_array(store: FileStore, path: str) -> ZarrArray:
     """The array in this folder of the store."""
-    name = f"{path}/.zarray"
+    return _open_v2(store, path) if store.exists(f"{path}/{V2}") else _open_v3(store, path)
+
+
+def _open_v2(store: FileStore, path: str) -> ZarrArray:
+    name = f"{path}/{V2}"
     about = json.loads(store.read(name, MAX_META_BYTES))
     if not isinstance(about, dict) or about.get("zarr_format") != 2:
         raise ValueError(f"{name}: expected the description of a Zarr v2 array")
     shape, chunks = _sizes(name, about.get("shape")), _sizes(name, about.get("chunks"))
     dtype = np.dtype(about.get("dtype") if isinstance(about.get("dtype"), str) else "V1")
-    if dtype.kind not in "fiub" or len(shape) != len(chunks) or 0 in chunks or about.get("filters"):
-        raise ValueError(f"{name}: expected numbers in chunks without filters, got {dtype} {shape} {chunks}")
-    if int(np.prod(chunks, dtype=object)) * dtype.itemsize > MAX_CHUNK_BYTES:
-        raise ValueError(f"{name}: chunks of {chunks} {dtype} are too large")
+    if about.get("filters"):
+        raise ValueError(f"{name}: expected numbers without filters, got {about['filters']!r}")
+    _check_chunks(name, shape, chunks, dtype)
     compressor, fill = about.get("compressor"), about.get("fill_value")
     order, separator = about.get("order", "C"), about.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
@@ -106,9 +146,79 @@ def open_zarr_array(store: FileStore, path: str) -> ZarrArray:
         dtype=dtype.str,
         order=order,
         separator=separator,
-        compressor=json.dumps(compressor) if compressor else "",
+        codecs=(json.dumps(compressor),) if compressor else (),
         fill=float(fill) if isinstance(fill, int | float) else 0.0,
     )
+
+
+def _open_v3(store: FileStore, path: str) -> ZarrArray:
+    name = f"{path}/{V3}"
+    about = json.loads(store.read(name, MAX_META_BYTES))
+    if not isinstance(about, dict) or (about.get("zarr_format"), about.get("node_type")) != (3, "array"):
+        raise ValueError(f"{name}: expected the description of a Zarr v3 array")
+    shape, chunks = (
+        _sizes(name, about.get("shape")),
+        _sizes(name, _setting(about, "chunk_grid", "chunk_shape")),
+    )
+    codecs, per_shard = about.get("codecs"), ()
+    if isinstance(codecs, list) and len(codecs) == 1 and codecs[0].get("name") == "sharding_indexed":
+        inside = codecs[0].get("configuration", {})
+        shard, chunks = chunks, _sizes(name, inside.get("chunk_shape"))
+        ends = [codec.get("name") for codec in inside.get("index_codecs", [])] == ["bytes", CHECKSUM]
+        if not ends or inside.get("index_location", "end") != "end" or np.mod(shard, chunks).any():
+            raise ValueError(f"{name}: shards should end in a table of whole chunks with a checksum")
+        codecs, per_shard = inside.get("codecs"), tuple(np.floor_divide(shard, chunks).tolist())
+    kind = about.get("data_type")
+    dtype = np.dtype(kind if isinstance(kind, str) else "V1")
+    _check_chunks(name, shape, chunks, dtype)
+    packed, is_big = _v3_codecs(name, codecs)
+    keys = _setting(about, "chunk_key_encoding", "separator") or "/"
+    fill = about.get("fill_value")
+    return ZarrArray(
+        store=store,
+        path=path,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype.newbyteorder(">" if is_big else "<").str,
+        order="C",
+        separator=keys if keys in (".", "/") else "/",
+        codecs=packed,
+        fill=float(fill) if isinstance(fill, int | float) else 0.0,
+        per_shard=per_shard,
+        prefix=f"c{keys}" if about.get("chunk_key_encoding", {}).get("name", "default") == "default" else "",
+    )
+
+
+def _v3_codecs(name: str, codecs: Any) -> tuple[tuple[str, ...], bool]:
+    """Settings in the order of unpacking, and whether numbers have their highest byte first."""
+    listed = [codec for codec in codecs if isinstance(codec, dict)] if isinstance(codecs, list) else []
+    names = [codec.get("name") for codec in listed]
+    if names[:1] != ["bytes"] or not all(known in (*V3_PACKED, CHECKSUM) for known in names[1:]):
+        raise ValueError(f"{name}: expected codecs bytes, {', '.join(V3_PACKED)} or {CHECKSUM}, got {names}")
+    settings = listed[0].get("configuration") or {}
+    return tuple(json.dumps({"id": known}) for known in names[:0:-1]), settings.get("endian") == "big"
+
+
+def _setting(about: Mapping[str, Any], part: str, key: str) -> Any:
+    """about[part]["configuration"][key], where all of it is there."""
+    said = about.get(part)
+    inside = said.get("configuration") if isinstance(said, dict) else None
+    return inside.get(key) if isinstance(inside, dict) else None
+
+
+def _check_chunks(name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: np.dtype) -> None:
+    if dtype.kind not in "fiub" or len(shape) != len(chunks) or 0 in chunks:
+        raise ValueError(f"{name}: expected numbers in chunks, got {dtype} {shape} {chunks}")
+    if int(np.prod(chunks, dtype=object)) * dtype.itemsize > MAX_CHUNK_BYTES:
+        raise ValueError(f"{name}: chunks of {chunks} {dtype} are too large")
+
+
+def _checked(data: bytes, name: str) -> bytes:
+    """Without the CRC-32C at its end, which must agree."""
+    body, end = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
+    if len(end) < CHECKSUM_BYTES or google_crc32c.value(body) != int.from_bytes(end, "little"):
+        raise ValueError(f"{name}: does not match its checksum")
+    return body
 
 
 def _sizes(name: str, value: Any) -> tuple[int, ...]:
@@ -122,6 +232,8 @@ def _decompress(data: bytes, settings: Any, target: ndarray) -> bytes:
     """As many bytes as the target has, or one more where there are more; it is overwritten."""
     name = settings.get("id") if isinstance(settings, dict) else None
     size = target.nbytes
+    if name == CHECKSUM:
+        return _checked(data, "a chunk")
     if name in ("zlib", "gzip"):
         return zlib.decompressobj(31 if name == "gzip" else 15).decompress(data, size + 1)
     if name == "bz2":

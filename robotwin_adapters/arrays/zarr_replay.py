@@ -13,12 +13,12 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
-from robotwin_adapters.arrays.assemble import NamedArrays, Numbers, build_episode, first_present
+from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, Numbers, build_episode, first_present
 from robotwin_adapters.arrays.frames import ArrayFrames
 from robotwin_adapters.arrays.hdf5_files import natural_order
-from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
+from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.arrays.pictures import frame_size, looks_like_pictures, to_rgb
-from robotwin_adapters.arrays.zarr_arrays import ZarrArray, open_zarr_array
+from robotwin_adapters.arrays.zarr_arrays import V2, V3, ZarrArray, is_zarr_array, open_zarr_array
 from robotwin_adapters.storage import FileStore, FolderFiles, ZipFiles, errors_name
 from worldmodel.types import Episode
 
@@ -38,22 +38,18 @@ STATES = (("state",), ("robot_eef_pose",), ("agent_pos",), ("robot_joint",))
 def is_zarr_replay(path: Path, mapping: str | Path | None = None) -> bool:
     """Whether this is a replay buffer, a folder or a .zarr.zip."""
     if path.is_dir():
-        return (path / ENDS / ".zarray").is_file()
+        return any((path / ENDS / name).is_file() for name in (V2, V3))
     return path.is_file() and path.name.endswith(".zarr.zip")
 
 
-class ZarrReplayDataset:
+class ZarrReplayDataset(ArrayDataset):
     """The episodes of one replay buffer."""
 
     format = "Zarr replay buffer"
 
-    def __init__(
-        self, path: str | Path, *, camera: str | None = None, mapping: str | Path | None = None
-    ) -> None:
-        self.root, self.camera = Path(path), camera
-        self.mapping = load_mapping(self.root, mapping)
+    def _find(self) -> None:
         self.name = self.root.resolve().name.removesuffix(".zip").removesuffix(".zarr")
-        with errors_name(str(path)):
+        with errors_name(str(self.root)):
             self.store, prefix = _open_store(self.root)
             self.arrays = {
                 name: open_zarr_array(self.store, f"{prefix}data/{name}")
@@ -133,12 +129,11 @@ def _open_store(path: Path) -> tuple[FileStore, str]:
     if path.is_dir():
         return FolderFiles(path), ""
     store = ZipFiles(path)
-    inside = [name for name in store.names() if name.endswith(f"{ENDS}/0")]
+    ends = (f"{ENDS}/0", f"{ENDS}/{V3}")  # hidden names such as .zarray are not listed
+    inside = {name[: -len(end)] for name in store.names() for end in ends if name.endswith(end)}
     if len(inside) != 1:
-        raise ValueError(
-            f"expected one replay buffer with {ENDS} (Zarr v2) in the archive, got {len(inside)}"
-        )
-    return store, inside[0].removesuffix(f"{ENDS}/0")
+        raise ValueError(f"expected one replay buffer with {ENDS} in the archive, got {len(inside)}")
+    return store, inside.pop()
 
 
 def _children(store: FileStore, prefix: str) -> list[str]:
@@ -148,7 +143,7 @@ def _children(store: FileStore, prefix: str) -> list[str]:
     else:
         inside = (PurePosixPath(n.removeprefix(prefix)) for n in store.names() if n.startswith(prefix))
         names = {path.parts[0] for path in inside}
-    return sorted((n for n in names if store.exists(f"{prefix}{n}/.zarray")), key=natural_order)
+    return sorted((n for n in names if is_zarr_array(store, f"{prefix}{n}")), key=natural_order)
 
 
 def _checked_ends(ends: ndarray, arrays: dict[str, ZarrArray]) -> list[int]:

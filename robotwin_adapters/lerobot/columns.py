@@ -14,7 +14,8 @@ from robotwin_adapters.mapping import DataMapping, matching_keys
 
 NUMBERED = re.compile(r"(motor|action|state|dim)?_?\d*")  # names that only count the columns
 ACTION_KEYS = (ACTION, "actions")  # LeRobot's name, then openpi's
-STATE_KEYS = (STATE, "state")
+STATE_KEYS = (STATE, "state", "observation/state")
+PLACE = re.compile(r".*images[./]")  # what a camera's short name leaves out
 PICTURES = ("video", "image")
 
 
@@ -80,7 +81,7 @@ def usable_cameras(meta: LerobotMeta, mapping: DataMapping) -> tuple[dict[str, s
     if not usable:
         raise ValueError(f"{meta.root}/{INFO}: no usable camera ({'; '.join(notes) or 'none declared'})")
     given = dict(zip(mapping.camera_keys, mapping.cameras, strict=False))
-    short = {key: given.get(key, key.rsplit("images.", 1)[-1]) for key in usable}
+    short = {key: given.get(key, PLACE.sub("", key)) for key in usable}
     if len(set(short.values())) < len(short):
         short = {key: key for key in usable}
     keys = {name: key for key, name in short.items()}

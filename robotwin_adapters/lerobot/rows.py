@@ -168,25 +168,22 @@ def vectors(
         raise ValueError(f"{path}: no column {key!r}, it has {', '.join(table.column_names)}")
     column, shape = table[key], features[key].shape
     width = int(np.prod(shape)) if shape else 1
-    kind = column.type.value_type if pa.types.is_list(column.type) or _is_fixed(column.type) else column.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        found = kind.value_type if pa.types.is_dictionary(kind) else column.type
-        raise ValueError(f"{path}: column {key!r} is {found}, expected vectors of numbers")
-    dtype = np.float32 if kind == pa.float32() else np.float64
-    values = column.combine_chunks()
-    if values.null_count or (kind != column.type and _lengths(values) != {width}):
+    flat, found = _flattened(column.combine_chunks())
+    kind = flat.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        name = kind.value_type if pa.types.is_dictionary(kind) else column.type
+        raise ValueError(f"{path}: column {key!r} is {name}, expected vectors of numbers")
+    if flat.null_count or found != width:
         raise ValueError(
             f"{path}: column {key!r} should hold {width} numbers in every row, as info.json says"
         )
-    flat = values if kind == column.type else values.flatten()
-    array = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=dtype).reshape(table.num_rows, -1)
-    if array.shape[1] != width:
-        raise ValueError(f"{path}: column {key!r} is {array.shape[1]} wide, info.json says {width}")
+    dtype = np.float32 if kind == pa.float32() else np.float64
+    array = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=dtype).reshape(table.num_rows, width)
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ValueError(f"{path}: column {key!r} has NaN or infinity in row {bad[0]}")
     # Damaged pages often leave the range that was noted when the file was written.
-    limits = _recorded_range(str(path), os.stat(path).st_mtime_ns, key)
+    limits: tuple[float, float] | None = _recorded_range(str(path), os.stat(path).st_mtime_ns, key)
     if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
         raise ValueError(f"{path}: column {key!r} leaves its recorded range {limits[0]:.6g}..{limits[1]:.6g}")
     return array
@@ -199,8 +196,18 @@ def joined_vectors(
     return np.concatenate([vectors(path, table, features, key) for key in keys], axis=1)
 
 
-def _is_fixed(kind: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+def _flattened(values: pa.Array) -> tuple[pa.Array, int]:
+    """The numbers of nested lists end to end, and how many a row has; -1: rows differ, or one is missing."""
+    width = 1
+    while _is_list(values.type):
+        lengths = _lengths(values)
+        width = -1 if values.null_count or len(lengths) != 1 or width < 0 else width * lengths.pop()
+        values = values.flatten()
+    return values, width
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
 
 
 def _lengths(values: pa.Array) -> set[int]:

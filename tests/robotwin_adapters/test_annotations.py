@@ -68,3 +68,19 @@ def test_wrong_lines_are_refused_by_name(tmp_path: Path, text: str, message: str
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(ValueError, match=rf"a\.jsonl: .*{message}|{message}"):
         read_annotation(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_columns_that_begin_with_action_and_state(tmp_path: Path, suffix: str) -> None:
+    folder = write_flat(tmp_path / "takes", ".json", 1)
+    (folder / "take0.json").unlink()
+    rows = np.concatenate([walk(9, 2), walk(9, 1, 5)], axis=1).tolist()
+    if suffix == ".csv":
+        lines = ["action_x,action_y,state_x", *(",".join(map(str, row)) for row in rows)]
+    else:
+        lines = [json.dumps({"action": {"x": x, "y": y}, "state": {"x": s}}) for x, y, s in rows]
+    (folder / f"take0{suffix}").write_text("\n".join(lines))
+    episode = open_dataset(folder)[0]
+    np.testing.assert_allclose(episode.robot_actions, walk(9, 2)[:-1])
+    np.testing.assert_allclose(episode.robot_states, walk(9, 1, 5))
+    assert suffix != ".csv" or episode.action_names == ("action_x", "action_y")

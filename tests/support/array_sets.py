@@ -5,7 +5,9 @@ from pathlib import Path
 
 import av
 import cv2
+import google_crc32c
 import h5py
+import numcodecs
 import numpy as np
 
 CAMERAS = ("cam_high", "cam_left_wrist")
@@ -197,6 +199,91 @@ def write_zarr(folder: Path, lengths: tuple[int, ...] = (9, 7), compressor=None)
     write_zarr_array(folder / "data/state", walk(total, 5, 1).astype(np.float32), (total, 3), compressor)
     write_zarr_array(folder / "meta/episode_ends", np.cumsum(lengths).astype(np.int64), (len(lengths),))
     (folder / ".zgroup").write_text('{"zarr_format": 2}')
+    return folder
+
+
+def write_zarr_array_v3(
+    folder: Path, values: np.ndarray, chunks: tuple[int, ...], per_shard: int = 0
+) -> None:
+    """Zarr v3 by its specification: chunks packed by zstd, with a checksum, alone or in shards of several."""
+    folder.mkdir(parents=True)
+    configuration = {"endian": "little"}
+    codecs = [{"name": "bytes", "configuration": configuration}, {"name": "zstd"}, {"name": "crc32c"}]
+    shape = (chunks[0] * max(per_shard, 1), *chunks[1:])
+    if per_shard:
+        index = [{"name": "bytes", "configuration": configuration}, {"name": "crc32c"}]
+        inside = {"chunk_shape": chunks, "codecs": codecs, "index_codecs": index, "index_location": "end"}
+        codecs = [{"name": "sharding_indexed", "configuration": inside}]
+    about = {"zarr_format": 3, "node_type": "array", "shape": values.shape, "data_type": str(values.dtype)}
+    about |= {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}}, "fill_value": 0}
+    about |= {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}
+    (folder / "zarr.json").write_text(json.dumps({**about, "codecs": codecs}))
+    packed = [_packed_chunk(values[at : at + chunks[0]], chunks) for at in range(0, len(values), chunks[0])]
+    for number in range(0, len(packed), max(per_shard, 1)):
+        name = "/".join(["c", str(number // max(per_shard, 1)), *["0"] * (values.ndim - 1)])
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        data = _shard(packed[number : number + per_shard], per_shard) if per_shard else packed[number]
+        (folder / name).write_bytes(data)
+
+
+def _packed_chunk(rows: np.ndarray, chunks: tuple[int, ...]) -> bytes:
+    full = np.zeros(chunks, rows.dtype)
+    full[: len(rows)] = rows
+    return _with_crc(bytes(numcodecs.Zstd().encode(full)))
+
+
+def _shard(packed: list[bytes], count: int) -> bytes:
+    places = np.cumsum([0, *map(len, packed)])[:-1]
+    table = np.full((count, 2), 2**64 - 1, "<u8")  # chunks that are not there
+    table[: len(packed)] = np.stack([places, [len(part) for part in packed]], 1)
+    return b"".join(packed) + _with_crc(table.tobytes())
+
+
+def _with_crc(data: bytes) -> bytes:
+    return data + google_crc32c.value(data).to_bytes(4, "little")
+
+
+def write_zarr_v3(folder: Path, lengths: tuple[int, ...] = (9, 7), *, per_shard: int = 0) -> Path:
+    """A replay buffer as zarr-python 3 writes it by default, or with shards of pictures."""
+    total = sum(lengths)
+    write_zarr_array_v3(folder / "data/img", pictures(total), (3, 24, 32, 3), per_shard)
+    write_zarr_array_v3(folder / "data/action", walk(total, 2).astype(np.float32), (6, 2))
+    write_zarr_array_v3(folder / "meta/episode_ends", np.cumsum(lengths).astype(np.int64), (len(lengths),))
+    for group in (folder, folder / "data", folder / "meta"):
+        (group / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group"}))
+    return folder
+
+
+def write_droid(folder: Path, count: int = 2, *, frames: int = 9) -> Path:
+    """DROID's raw recordings: three cameras, stereo videos beside them, numbers that are not needed."""
+    serials = {"wrist": "20120598", "ext1": "24400334", "ext2": "29838012"}
+    for number in range(count):
+        place = folder / f"AUTOLab/success/2023-07-0{number + 1}/Fri_Jul__{number + 1}_09:42:23_2023"
+        with _file(place / "trajectory.h5") as file:
+            for key, dim in (("cartesian_position", 6), ("joint_position", 7), ("cartesian_velocity", 6)):
+                file[f"action/{key}"] = walk(frames, dim, number)
+            file["action/gripper_position"] = walk(frames, 1, number)[:, 0]
+            file["observation/robot_state/cartesian_position"] = walk(frames, 6, number + 50)
+            file["observation/robot_state/gripper_position"] = walk(frames, 1, number + 50)[:, 0]
+        (place / "recordings/MP4").mkdir(parents=True)
+        for serial in serials.values():
+            _film(place / f"recordings/MP4/{serial}.mp4", pictures(frames), fps=60)
+        _film(place / f"recordings/MP4/{serial}-stereo.mp4", pictures(frames, size=(24, 64)), fps=60)
+        about = {"current_task": "put the cup away", **{f"{k}_cam_serial": s for k, s in serials.items()}}
+        (place / f"metadata_AUTOLab+{number}.json").write_text(json.dumps(about))
+    return folder
+
+
+def write_variable(folder: Path, count: int = 2, *, frames: int = 9, **storage) -> Path:
+    """JPEGs of variable length beside numbers, as several public HDF5 sets keep them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        with h5py.File(folder / f"traj_{number}.hdf5", "w") as file:
+            file["action"], file["observations/qpos"] = walk(frames, 7, number), walk(frames, 7, number + 9)
+            place = "observations/images/front"
+            images = file.create_dataset(place, (frames,), h5py.vlen_dtype(np.uint8), **storage)
+            for row, image in enumerate(pictures(frames, seed=number)):
+                images[row] = cv2.imencode(".jpg", image[..., ::-1])[1].reshape(-1)
     return folder
 
 

@@ -3,13 +3,14 @@
 import pickle
 from pathlib import Path
 
+import cv2
 import h5py
 import numpy as np
 import pytest
 
 from robotwin_adapters.actions import ArmLayout
 from robotwin_adapters.open_dataset import describe_format, open_dataset
-from tests.support.array_sets import CAMERAS, pictures, walk, write_aloha
+from tests.support.array_sets import CAMERAS, pictures, walk, write_aloha, write_variable
 
 
 def test_aloha_numbers_pictures_and_names(tmp_path: Path) -> None:
@@ -87,3 +88,15 @@ def test_wrong_files_are_refused_by_name(tmp_path: Path) -> None:
     (folder / "dataset.yaml").write_text("action_keys: [actions]\n")
     with pytest.raises(ValueError, match=r"no array 'actions', it has action, observations/qpos"):
         _ = open_dataset(folder)[0]
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
+def test_jpegs_of_variable_length(tmp_path: Path, storage: dict) -> None:
+    source = pickle.loads(pickle.dumps(open_dataset(write_variable(tmp_path / "set", **storage))))
+    reader = source[1].frames["front"]
+    assert (len(reader), reader.size) == (9, (24, 32))
+    shown = reader.read([8, 0, 3]).astype(int)
+    assert np.abs(shown - pictures(9, seed=1)[[8, 0, 3]]).mean() < 12
+    with h5py.File(tmp_path / "set/traj_1.hdf5") as file:  # as HDF5 itself reads them
+        jpeg = bytes(file["observations/images/front"][3])
+    assert np.array_equal(shown[2], cv2.imdecode(np.frombuffer(jpeg, np.uint8), 1)[..., ::-1])

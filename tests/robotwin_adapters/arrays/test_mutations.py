@@ -10,10 +10,13 @@ from tests.robotwin_adapters.test_annotations import write_flat
 from tests.support.array_sets import (
     write_agibot,
     write_aloha,
+    write_droid,
     write_npz,
     write_rlds,
     write_robomimic,
+    write_variable,
     write_zarr,
+    write_zarr_v3,
 )
 from tests.support.mutations import count_outcomes
 
@@ -27,6 +30,10 @@ WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
     "flat_jsonl": (lambda folder: write_flat(folder, ".jsonl"), 0.3),  # a digit is another digit
     "flat_npy": (lambda folder: write_flat(folder, ".npy"), 0.4),
     "zarr": (lambda folder: write_zarr(folder / "s.zarr", compressor=numcodecs.Blosc("lz4")), 0.2),
+    "zarr_v3": (lambda folder: write_zarr_v3(folder / "s.zarr"), 0.05),
+    "zarr_v3_shards": (lambda folder: write_zarr_v3(folder / "s.zarr", per_shard=2), 0.05),
+    "droid": (write_droid, 0.1),
+    "variable_jpeg": (write_variable, 0.3),
     "robomimic": (lambda folder: write_robomimic(folder / "demos.hdf5"), 0.15),
 }
 

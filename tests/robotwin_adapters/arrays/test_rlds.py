@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import shutil
 import struct
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from PIL import Image
 
 from robotwin_adapters.arrays.tfrecord import masked_crc, parse_example
 from robotwin_adapters.open_dataset import describe_format, open_dataset
+from tests.support import array_sets
 from tests.support.array_sets import pictures, walk, write_rlds
 
 BRIDGE = Path(__file__).parents[3] / "../shared/data/robots/rlds_bridge_octo"
@@ -96,3 +98,40 @@ def test_impossible_numbers_of_episodes_are_refused_by_name(tmp_path: Path, coun
     (folder / "dataset_info.json").write_text(json.dumps(info))
     with pytest.raises(ValueError, match=r"dataset_info\.json: splits and shardLengths"):
         open_dataset(folder)
+
+
+def test_shards_alone_are_enough(tmp_path: Path) -> None:
+    """Copies often hold the shards without what TensorFlow Datasets writes beside them."""
+    folder = write_rlds(tmp_path / "set")
+    (first,) = folder.glob("*.tfrecord-*")
+    for number in range(2):
+        shutil.copy(first, folder / f"my_arm-train.tfrecord-{number:05d}-of-00002")
+    for path in (first, folder / "dataset_info.json", folder / "features.json"):
+        path.unlink()
+    source = open_dataset(folder)
+    assert (len(source), source[0].embodiment) == (4, "my_arm")
+    np.testing.assert_array_equal(source[3].robot_actions, source[1].robot_actions)
+    assert len({source[number].uid for number in range(4)}) == 4
+
+
+def test_records_without_steps_are_not_taken_for_episodes(tmp_path: Path) -> None:
+    path = tmp_path / "pictures-train.tfrecord-00000-of-00001"
+    path.write_bytes(array_sets._record(array_sets._example({"image": array_sets._bytes([b"x"])})))
+    with pytest.raises(ValueError, match="no supported dataset"):
+        open_dataset(tmp_path)
+
+
+def test_actions_in_parts_are_changes_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = array_sets._rlds_features
+
+    def in_parts(seed: int, frames: int) -> dict[str, bytes]:
+        features = usual(seed, frames)
+        del features["steps/action"]
+        for name, dim in (("world_vector", 3), ("rotation_delta", 3), ("gripper_closedness_action", 1)):
+            features[f"steps/action/{name}"] = array_sets._floats(walk(frames, dim, seed))
+        return features
+
+    monkeypatch.setattr(array_sets, "_rlds_features", in_parts)
+    episode = open_dataset(write_rlds(tmp_path / "set"))[0]
+    assert episode.action_names == ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")
+    assert episode.delta_actions == episode.action_names[:-1]

@@ -1,5 +1,6 @@
 """robomimic, LIBERO and Isaac Lab files as plain h5py wrote them."""
 
+import json
 from pathlib import Path
 
 import h5py
@@ -63,3 +64,17 @@ def test_a_wrong_count_and_missing_pictures_are_refused(tmp_path: Path) -> None:
         _ = source[1]
     with pytest.raises(ValueError, match=r"demo_0: no pictures among its arrays, actions, states"):
         _ = source[0]
+
+
+@pytest.mark.parametrize("said", ["absolute", "delta"])
+def test_controllers_of_robosuite_15(tmp_path: Path, said: str) -> None:
+    path = write_robomimic(tmp_path / "demos.hdf5")
+    controller = {"type": "BASIC", "body_parts": {"right": {"type": "OSC_POSE", "input_type": said}}}
+    with h5py.File(path, "a") as file:
+        arguments = json.loads(file["data"].attrs["env_args"])
+        arguments["env_kwargs"]["controller_configs"] = controller
+        del file["data"].attrs["env_args"]
+        file["data"].attrs["env_args"] = json.dumps(arguments)
+    episode = open_dataset(path)[0]
+    assert episode.action_names[0] == ("x" if said == "absolute" else "dx")
+    assert bool(episode.delta_actions) == (said == "delta")

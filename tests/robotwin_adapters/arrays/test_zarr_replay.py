@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.open_dataset import describe_format, open_dataset
-from tests.support.array_sets import pictures, walk, write_zarr, write_zarr_array
+from tests.support.array_sets import pictures, walk, write_zarr, write_zarr_array, write_zarr_v3
 
 COMPRESSORS = {
     "none": None,
@@ -37,6 +37,43 @@ def test_push_t(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(episode.robot_states, walk(16, 5, 1).astype(np.float32)[9:])
     np.testing.assert_array_equal(episode.frames["img"].read([6, 0, 0]), pictures(16)[[15, 9, 9]])
     assert any("assumed" in note for note in episode.notes)
+
+
+@pytest.mark.parametrize("per_shard", [0, 2, 4])
+@pytest.mark.parametrize("is_zip", [False, True])
+def test_zarr_v3(tmp_path: Path, per_shard: int, is_zip: bool) -> None:
+    folder = write_zarr_v3(tmp_path / "set.zarr", per_shard=per_shard)
+    if is_zip:
+        shutil.make_archive(str(tmp_path / "packed.zarr"), "zip", folder)
+    source = open_dataset(tmp_path / "packed.zarr.zip" if is_zip else folder)
+    episode = source[1]
+    assert (len(source), episode.num_frames) == (2, 7)
+    np.testing.assert_array_equal(episode.robot_actions, walk(16, 2).astype(np.float32)[9:15])
+    np.testing.assert_array_equal(episode.frames["img"].read(range(7)), pictures(16)[9:])
+
+
+def test_damage_in_zarr_v3_is_found_by_its_checksums(tmp_path: Path) -> None:
+    folder = write_zarr_v3(tmp_path / "set.zarr", per_shard=2)
+    shard = folder / "data/img/c/0/0/0/0"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
+    with pytest.raises(ValueError, match=r"set\.zarr.*checksum"):
+        open_dataset(folder)[0].frames["img"].read([0])
+    shard.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
+    with pytest.raises(ValueError, match=r"img/c/0/0/0/0: does not match its checksum"):
+        open_dataset(folder)[0].frames["img"].read([0])
+    shard.write_bytes(whole[:9])
+    with pytest.raises(ValueError, match=r"has 9 bytes, its table alone 36"):
+        open_dataset(folder)[0].frames["img"].read([0])
+
+
+def test_codecs_of_zarr_v3_that_are_not_known_are_named(tmp_path: Path) -> None:
+    folder = write_zarr_v3(tmp_path / "set.zarr")
+    about = json.loads((folder / "data/img/zarr.json").read_text())
+    about["codecs"][1]["name"] = "jpeg2k"
+    (folder / "data/img/zarr.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"expected codecs bytes, blosc, zstd, gzip or crc32c, got .*jpeg2k"):
+        open_dataset(folder)
 
 
 def test_the_clock_of_an_array_is_used(tmp_path: Path) -> None:

@@ -140,3 +140,48 @@ def test_modality_names_replace_numbers() -> None:
         pytest.skip("no shared robot data here")
     names = LerobotDataset(ARX)[0].action_names
     assert (names[0], names[6], names[13]) == ("left_arm_0", "left_gripper_0", "right_gripper_0")
+
+
+def test_tables_in_a_row_and_slashes_in_names(v21: Path) -> None:
+    """A row of the action may be a table, flattened row by row; keys may be parted by slashes."""
+    plain = LerobotDataset(v21)[0]
+    names = {"observation.state": "observation/state"}
+    names["observation.images.cam_high"] = "observation/images/cam_high"
+    info = json.loads((v21 / "meta/info.json").read_text())
+    info["features"]["action"] |= {"shape": [2, 2], "names": None}
+    info["features"] = {names.get(key, key): entry for key, entry in info["features"].items()}
+    (v21 / "meta/info.json").write_text(json.dumps(info))
+    for path in v21.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        rows = np.array(table["action"].to_pylist(), np.float32).reshape(-1, 2, 2)
+        nested = pa.array(rows.tolist(), pa.list_(pa.list_(pa.float32())))
+        table = table.set_column(table.column_names.index("action"), "action", nested)
+        pq.write_table(table.rename_columns([names.get(key, key) for key in table.column_names]), path)
+    for folder in v21.glob("videos/*/observation.images.cam_high"):
+        shutil.move(folder, folder.parent / "observation/images/cam_high")
+    episode = LerobotDataset(v21)[0]
+    np.testing.assert_array_equal(episode.robot_actions, plain.robot_actions)
+    np.testing.assert_array_equal(episode.robot_states, plain.robot_states)
+    assert "cam_high" in episode.frames
+    assert "column 'observation/state' taken by its name" in episode.notes
+
+
+def test_truth_values_and_rows_of_unequal_length(v21: Path) -> None:
+    info = json.loads((v21 / "meta/info.json").read_text())
+    info["features"]["closed"] = {"dtype": "bool", "shape": [1], "names": ["closed"]}
+    (v21 / "meta/info.json").write_text(json.dumps(info))
+    for path in v21.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        truths = pa.array([number % 2 == 1 for number in range(table.num_rows)])
+        pq.write_table(table.append_column("closed", truths), path)
+    (v21 / "dataset.yaml").write_text("action_keys: [action, closed]\n")
+    episode = LerobotDataset(v21)[0]
+    assert episode.action_names[-1] == "closed"
+    np.testing.assert_array_equal(episode.robot_actions[:3, -1], [0, 1, 0])
+    for path in v21.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        rows = table["action"].to_pylist()
+        uneven = pa.array([[row[:2], row[2:]] for row in rows[:-1]] + [[rows[-1][:1], rows[-1][1:]]])
+        pq.write_table(table.set_column(table.column_names.index("action"), "action", uneven), path)
+    with pytest.raises(ValueError, match="'action' should hold 4 numbers in every row"):
+        _ = LerobotDataset(v21)[0]
