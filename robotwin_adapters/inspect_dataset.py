@@ -15,7 +15,16 @@ from robotwin_adapters.open_dataset import describe_format
 from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import find_camera
-from worldmodel.data.first_settings import EpisodeFacts, choose_clip, facts_of, hold_out, long_enough
+from worldmodel.data.first_settings import (
+    MOST_BATCH,
+    EpisodeFacts,
+    choose_batch,
+    choose_clip,
+    facts_of,
+    hold_out,
+    long_enough,
+    num_clips,
+)
 from worldmodel.plain_text import unbroken
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
@@ -103,21 +112,26 @@ def oddities(episode: Episode) -> list[str]:
     return found
 
 
-def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) -> str:
-    """The line of YAML for a training config that fits this dataset: `worldmodel train` takes it as it is."""
+def config_lines(summary: DatasetSummary, path: str, mapping: str | None = None) -> list[str]:
+    """YAML for a training config that fits this dataset: a line of data, and one of fit for a tiny set."""
     facts = summary.facts
     clip = choose_clip(facts)
     pace = f"fps: {clip.fps:g}" if clip.fps else f"stride: {clip.stride}"
+    pace += ", step: 1" if clip.step == 1 else ""
     parts = [f"paths: [{json.dumps(path)}]"]
     parts += [f"mapping: {json.dumps(mapping)}"] if mapping else []
     parts.append(f"clip: {{camera: {json.dumps(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
+    batch = MOST_BATCH
     # The hash that divides episodes may leave nothing of a few to validate on.
     if len(facts) == summary.num_listed <= FEW_EPISODES:
         splits = hold_out(long_enough(facts, clip))
         listed = {"val_uids": list(splits.val_uids), "test_uids": list(splits.test_uids)}
         named = "".join(f", {name}: {json.dumps(uids)}" for name, uids in listed.items() if uids)
         parts.append(f"splits: {{val: 0, test: 0{named}}}")
-    return f"data: {{{', '.join(parts)}}}"
+        held_out = {*splits.val_uids, *splits.test_uids}
+        batch = choose_batch(num_clips([one for one in facts if one.uid not in held_out], clip))
+    lines = [f"data: {{{', '.join(parts)}}}"]
+    return lines if batch == MOST_BATCH else [*lines, f"fit: {{global_batch: {batch}, micro_batch: {batch}}}"]
 
 
 def parse_positions(text: str, count: int) -> list[int]:

@@ -10,7 +10,7 @@ import yaml
 
 from robotwin_adapters.convert import readable_episodes
 from robotwin_adapters.inspect_dataset import (
-    config_line,
+    config_lines,
     format_summary,
     oddities,
     parse_positions,
@@ -109,27 +109,32 @@ class Black:
 
 
 def suggested(source, count: int, mapping: str | None = None) -> dict:
-    return yaml.safe_load(config_line(summarize(source, range(count)), "data/my set", mapping))["data"]
+    return yaml.safe_load("\n".join(config_lines(summarize(source, range(count)), "data/my set", mapping)))
 
 
 def test_the_last_line_is_yaml_for_a_training_config() -> None:
-    data = suggested(synthetic_source(3, 40, size=(16, 16), fps=30.0), 3, "my.yaml")
+    said = suggested(synthetic_source(6, 100, size=(16, 16), fps=30.0), 6, "my.yaml")
+    data = said.pop("data")
+    assert not said
     assert (data["paths"], data["mapping"]) == (["data/my set"], "my.yaml")
-    # 17 frames before a wide stride: the shipped model was trained on clips of 17.
-    assert data["clip"] == {"camera": "head", "num_frames": 17, "stride": 2}
+    assert data["clip"] == {"camera": "head", "num_frames": 17, "stride": 4}
     splits = data["splits"]
     assert (splits["val"], splits["test"]) == (0, 0)
     assert len({*splits["val_uids"], *splits["test_uids"]}) == 2
 
 
 def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:
+    # 17 frames before a wide stride: the shipped model was trained on clips of 17.
+    clip = suggested(synthetic_source(3, 40, size=(16, 16), fps=30.0), 3)["data"]["clip"]
+    assert clip == {"camera": "head", "num_frames": 17, "stride": 2, "step": 1}
     short = suggested(synthetic_source(1, 10, size=(16, 16), fps=5.0), 1)
-    assert short["clip"] == {"camera": "head", "num_frames": 9, "stride": 1}
-    assert short["splits"] == {"val": 0, "test": 0}
+    assert short["data"]["clip"] == {"camera": "head", "num_frames": 9, "stride": 1, "step": 1}
+    assert short["data"]["splits"] == {"val": 0, "test": 0}
+    assert short["fit"] == {"global_batch": 2, "micro_batch": 2}  # two clips in all
     summary = summarize(synthetic_source(3, 40, size=(16, 16), fps=30.0), range(1))
-    assert "splits" not in config_line(summary, "x")  # not all episodes were looked at
+    assert "splits" not in config_lines(summary, "x")[0]  # not all episodes were looked at
     summary.facts.append(replace(summary.facts[0], fps=10.0))
-    assert "fps: 10" in config_line(summary, "x")
+    assert "fps: 10" in config_lines(summary, "x")[0]
 
 
 def test_all_unreadable_says_why() -> None:

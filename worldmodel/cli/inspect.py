@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from robotwin_adapters.inspect_dataset import (
-        config_line,
+        config_lines,
         format_summary,
         parse_positions,
         summarize,
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     print("\n".join(f"wrote        {path}" for path in written))
-    line = config_line(summary, arguments.dataset, arguments.mapping)
-    print(f"to train     {line}")
-    print(f"or           worldmodel train desk/own_robot {shlex.quote(line.replace(': ', '=', 1))}")
+    lines = config_lines(summary, arguments.dataset, arguments.mapping)
+    print("\n".join(f"to train     {line}" for line in lines))
+    settings = shlex.join(line.replace(": ", "=", 1) for line in lines)
+    print(f"or           worldmodel train desk/own_robot {settings}")

@@ -4,7 +4,7 @@ A clip spans about two seconds. Where episodes are short, its pace slows down fi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import FPS_TOLERANCE, ClipConfig, clip_starts
@@ -17,6 +17,7 @@ LENGTHS = (17, 13, 9, 5)  # frames of a clip, longest first
 NEEDED = 0.8  # share of the episodes that should be as long as a clip
 CLIP_STEP = 4  # recorded frames between clip starts
 LEAST_EPISODES = 3  # to train, to validate, to test
+MOST_BATCH = 16  # clips of a step
 TEST_SHARE, MOST_TEST, MOST_VAL = 0.15, 16, 4  # held-out episodes
 
 
@@ -63,7 +64,22 @@ def choose_clip(facts: Sequence[EpisodeFacts]) -> ClipConfig:
         for frames in LENGTHS
         for stride in range(pace.stride, 0, -1)
     ]
-    return next((clip for clip in tried if len(long_enough(facts, clip)) >= NEEDED * len(facts)), tried[-1])
+    enough = (clip for clip in tried if len(long_enough(facts, clip)) >= NEEDED * len(facts))
+    clip = next(enough, tried[-1])
+    return clip if num_clips(facts, clip) >= MOST_BATCH else replace(clip, step=1)
+
+
+def num_clips(facts: Sequence[EpisodeFacts], clip: ClipConfig) -> int:
+    """Clips of all these episodes."""
+    return sum(len(clip_starts(one.num_frames, one.fps, clip)) for one in facts)
+
+
+def choose_batch(count: int) -> int:
+    """The usual batch, halved until so many clips fill one."""
+    batch = MOST_BATCH
+    while batch > max(1, count):
+        batch //= 2
+    return batch
 
 
 def long_enough(facts: Sequence[EpisodeFacts], clip: ClipConfig) -> list[EpisodeFacts]:

@@ -4,23 +4,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worldmodel.data.clips import ClipConfig, clip_starts
+from worldmodel.data.clips import ClipConfig
 from worldmodel.data.first_settings import (
-    CLIP_STEP,
     LEAST_EPISODES,
     PACE,
     EpisodeFacts,
+    choose_batch,
     choose_clip,
     choose_pace,
     facts_of,
     hold_out,
     long_enough,
+    num_clips,
     num_different,
 )
 from worldmodel.data.splits import SplitConfig
 from worldmodel.types import EpisodeSource
-
-MOST_BATCH = 16  # clips of a step
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,17 @@ def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
     splits = hold_out(usable)
     held_out = _held_out(usable, splits)
     named = {*splits.val_uids, *splits.test_uids}
-    num_clips = sum(len(clip_starts(one.num_frames, one.fps, clip)) for one in usable if one.uid not in named)
-    batch, batch_choice = _batch(num_clips)
+    count = num_clips([one for one in usable if one.uid not in named], clip)
+    batch = choose_batch(count)
     pace = f"data.clip.fps={clip.fps:g}" if clip.fps else f"data.clip.stride={clip.stride}"
     shares = {"val": 0.0, "test": 0.0, "val_uids": splits.val_uids, "test_uids": splits.test_uids}
     return Plan(
-        choices=(camera, _pace(facts), _length(facts, clip), held_out, batch_choice),
+        choices=(camera, _pace(facts), _length(facts, clip), held_out, _batch(batch, count)),
         overrides=(
             f"data.clip.camera={json.dumps(camera.value)}",
             pace,
             f"data.clip.num_frames={clip.num_frames}",
-            f"data.clip.step={CLIP_STEP}",
+            f"data.clip.step={clip.step}",
             f"data.splits={json.dumps(shares)}",
             f"fit.global_batch={batch}",
             f"fit.micro_batch={batch}",
@@ -117,8 +116,5 @@ def _held_out(facts: Sequence[EpisodeFacts], splits: SplitConfig) -> Choice:
     return Choice("episodes", text, reason)
 
 
-def _batch(num_clips: int) -> tuple[int, Choice]:
-    batch = MOST_BATCH
-    while batch > max(1, num_clips):
-        batch //= 2
-    return batch, Choice("batch", f"{batch} clips", f"there are {num_clips} clips to train on")
+def _batch(batch: int, count: int) -> Choice:
+    return Choice("batch", f"{batch} clips", f"there are {count} clips to train on")

@@ -46,7 +46,7 @@ def test_three_episodes_are_one_each() -> None:
     splits = settings(make_plan(episodes(3))).data.splits
     assert (len(splits.test_uids), len(splits.val_uids)) == (1, 1)
     config = settings(make_plan(episodes(3, num_frames=22, fps=8.0)))
-    assert config.fit.global_batch == 2  # two clips in the episode that trains
+    assert (config.data.clip.step, config.fit.global_batch) == (1, 4)  # six clips in the episode that trains
 
 
 def test_copies_of_an_episode_stay_together() -> None:
