@@ -24,6 +24,7 @@ from worldmodel.data.first_settings import (
     hold_out,
     long_enough,
     num_clips,
+    num_different,
 )
 from worldmodel.plain_text import unbroken
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
@@ -122,8 +123,9 @@ def config_lines(summary: DatasetSummary, path: str, mapping: str | None = None)
     parts += [f"mapping: {json.dumps(mapping)}"] if mapping else []
     parts.append(f"clip: {{camera: {json.dumps(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
     batch = MOST_BATCH
-    # The hash that divides episodes may leave nothing of a few to validate on.
-    if len(facts) == summary.num_listed <= FEW_EPISODES:
+    # The hash that divides episodes may leave nothing of a few to validate on, and parts copies.
+    is_few = summary.num_listed <= FEW_EPISODES or num_different(facts) < len(facts)
+    if len(facts) == summary.num_listed and is_few:
         splits = hold_out(long_enough(facts, clip))
         listed = {"val_uids": list(splits.val_uids), "test_uids": list(splits.test_uids)}
         named = "".join(f", {name}: {json.dumps(uids)}" for name, uids in listed.items() if uids)
@@ -212,6 +214,10 @@ def format_summary(summary: DatasetSummary) -> str:
     ]
     for embodiment, actions in summary.actions.items():
         rows.append(("actions", [embodiment, *_action_table(actions)]))
+    if copies := len(summary.facts) - num_different(summary.facts):
+        summary.notes[
+            f"{copies} episodes hold the actions of another one: copies, which belong into one split"
+        ] = len(lengths)
     if summary.notes:
         rows.append(("notes", _counted(summary.notes, len(lengths))))
     if summary.skipped:

@@ -16,7 +16,13 @@ from jaxtyping import Float
 
 from robotwin_adapters.lerobot.columns import VectorKeys, column_names, find_keys, usable_cameras
 from robotwin_adapters.lerobot.meta import INFO, EpisodeRow, LerobotMeta, read_meta
-from robotwin_adapters.lerobot.rows import episode_rows, joined_vectors, open_images, uneven_times
+from robotwin_adapters.lerobot.rows import (
+    episode_rows,
+    joined_vectors,
+    late_start,
+    open_images,
+    uneven_times,
+)
 from robotwin_adapters.mapping import DataMapping, read_mapping, relabeled
 from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
@@ -66,6 +72,7 @@ class LerobotDataset:
         led, note = _align(actions, states, meta.extra.get("actions") == LED_BY_ROW)
         instructions = _instructions(table, meta, row)
         frames, notes = self._all_frames(row)
+        late = filter(None, [late_start(path, table, meta.fps)])
         deltas = meta.extra.get("action_deltas")
         episode = Episode(
             uid=self._uid(row.index),
@@ -79,7 +86,7 @@ class LerobotDataset:
             robot_states=states,
             state_names=column_names(meta, keys.state, "state"),
             instructions=instructions,
-            notes=(*self.notes, *keys.notes, *notes, note),
+            notes=(*self.notes, *keys.notes, *notes, note, *late),
             action_space=self.action_space,
             delta_actions=tuple(map(str, deltas)) if isinstance(deltas, list) else None,
             frame_times=uneven_times(path, table, meta.fps),

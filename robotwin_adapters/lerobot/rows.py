@@ -115,6 +115,18 @@ def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, "
     return times if np.abs(np.diff(times) * fps - 1).max() > UNEVEN else None
 
 
+def late_start(path: Path, table: pa.Table, fps: float) -> str:
+    """A note where the first timestamp is another frame's: LeRobot goes by time, we count."""
+    if "timestamp" not in table.column_names:
+        return ""
+    first = float(_numbers(path, table, "timestamp")[0])
+    return (
+        ""
+        if abs(first * fps) < 0.5
+        else f"timestamps begin at {first:.3g} s, frames are taken by their number"
+    )
+
+
 def _schema(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(check_regular(path))

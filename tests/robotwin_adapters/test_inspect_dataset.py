@@ -133,6 +133,12 @@ def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:
     assert short["fit"] == {"global_batch": 2, "micro_batch": 2}  # two clips in all
     summary = summarize(synthetic_source(3, 40, size=(16, 16), fps=30.0), range(1))
     assert "splits" not in config_lines(summary, "x")[0]  # not all episodes were looked at
+    many = summarize(synthetic_source(2, 40, size=(16, 16)), range(2))
+    many.facts = [replace(many.facts[0], uid=f"e{number}", actions=str(number // 2)) for number in range(50)]
+    many.num_listed = 50
+    splits = yaml.safe_load(config_lines(many, "x")[0])["data"]["splits"]
+    assert {int(uid[1:]) ^ 1 for uid in splits["test_uids"]} == {int(uid[1:]) for uid in splits["test_uids"]}
+    assert "25 episodes hold the actions of another one" in format_summary(many)
     summary.facts.append(replace(summary.facts[0], fps=10.0))
     assert "fps: 10" in config_lines(summary, "x")[0]
 

@@ -89,7 +89,7 @@ def test_samples_are_inspected_converted_trained_and_rolled_out(
     brief += ["validation.num_clips=2", "validation.num_rollouts=1", f"output={out / 'run'}"]
     assert main([*command, *brief]) == 0
     few = ["held_out.episodes=1", "controls=[]", "videos=0", "num_inference_steps=1"]
-    has_held_out = "test_uids" in command[2] or name == "rlds_bridge_octo"  # fifty are divided by their hash
+    has_held_out = "test_uids" in command[2]
     few += [] if has_held_out else ["held_out.split=all"]
     assert main(["rollout", str(out / "run/model"), root, f"output={out / 'report'}", *few]) == 0
     assert ("TRAINED ON" in capsys.readouterr().out) != has_held_out

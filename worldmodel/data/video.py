@@ -237,28 +237,37 @@ def _verify(path: str, offset: int, length: int) -> None:
     if _is_sealed(path, _stamp(path)):
         return
     with _open_stream(path) as (container, stream):
-        for _ in _decode(path, container, stream, probe_video(path), offset, offset + length):
+        for _ in _decode(path, container, stream, probe_video(path), np.arange(offset, offset + length)):
             pass
 
 
 def _decode(
-    path: str, container: Any, stream: Any, table: VideoTable, start: int, stop: int
+    path: str, container: Any, stream: Any, table: VideoTable, indices: Int64[np.ndarray, " n"]
 ) -> Iterator[tuple[int, Any]]:
-    """(index, frame) for start <= index < stop, each exactly once."""
-    expected = start
-    container.seek(int(table.pts[start]), stream=stream)
-    for frame in container.decode(stream):
-        if frame.pts is None or frame.pts < table.pts[expected]:
-            continue
-        if frame.pts != table.pts[expected] or frame.is_corrupt:
-            raise ValueError(f"{path}: frame {expected} cannot be decoded")
-        if (frame.height, frame.width) != table.size:
-            raise ValueError(f"{path}: frame {expected} is {frame.height}x{frame.width}, not {table.size}")
-        yield expected, frame
-        expected += 1
-        if expected == stop:
-            return
-    raise ValueError(f"{path}: decoding ended after frame {expected - 1}, expected {stop - 1}")
+    """(index, frame) at these ascending positions, each exactly once.
+
+    Between a key frame and a wanted frame lie frames that nobody asked for. Those that no other frame is made
+    from are passed over: the wanted ones stay the same to the last bit.
+    """
+    times = table.pts[indices]
+    wanted, left = set(times.tolist()), iter(zip(indices.tolist(), times.tolist(), strict=True))
+    index, time = next(left)
+    container.seek(time, stream=stream)
+    for packet in container.demux(stream):
+        is_needed = packet.pts is None or packet.pts in wanted
+        stream.codec_context.skip_frame = "DEFAULT" if is_needed else "NONREF"
+        for frame in packet.decode():
+            if frame.pts is None or frame.pts < time:
+                continue
+            if frame.pts != time or frame.is_corrupt:
+                raise ValueError(f"{path}: frame {index} cannot be decoded")
+            if (frame.height, frame.width) != table.size:
+                raise ValueError(f"{path}: frame {index} is {frame.height}x{frame.width}, not {table.size}")
+            yield index, frame
+            if index == indices[-1]:
+                return
+            index, time = next(left)
+    raise ValueError(f"{path}: decoding ended before frame {index}")
 
 
 class _Decoders:
@@ -272,16 +281,13 @@ class _Decoders:
 
     def read(self, path: str, indices: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W 3"]:
         """The RGB frames at ascending positions."""
-        table, wanted = probe_video(path), set(indices.tolist())
+        table = probe_video(path)
         frames = np.empty((len(indices), *table.size, 3), np.uint8)
         try:
             container, stream = self._stream(path)
-            places = iter(frames)
-            for index, frame in _decode(
-                path, container, stream, table, int(indices[0]), int(indices[-1]) + 1
-            ):
-                if index in wanted:
-                    _copy_rows(self._reformatter.reformat(frame, format="rgb24"), next(places))
+            found = _decode(path, container, stream, table, indices)
+            for place, (_, frame) in zip(frames, found, strict=True):
+                _copy_rows(self._reformatter.reformat(frame, format="rgb24"), place)
         except (av.FFmpegError, UnicodeError, OverflowError) as error:
             self._close(path)
             raise ValueError(f"{path}: cannot be read as a video ({error})") from error

@@ -124,6 +124,15 @@ def test_a_video_may_end_one_frame_off(v30: Path, frames: int) -> None:
         assert np.array_equal(reader.read([0, 8]), before.frames[camera].read([0, 8]))
 
 
+def test_timestamps_that_begin_late_are_said(v21: Path) -> None:
+    assert not any("timestamps begin" in note for note in LerobotDataset(v21)[0].notes)
+    for path in v21.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        later = pa.array(np.array(table["timestamp"].to_pylist(), np.float32) + 0.5)
+        pq.write_table(table.set_column(table.column_names.index("timestamp"), "timestamp", later), path)
+    assert any("timestamps begin at 0.5 s" in note for note in LerobotDataset(v21)[0].notes)
+
+
 def test_one_more_frame_than_rows_is_cut_and_said(v21: Path) -> None:
     (video,) = v21.glob("videos/*/observation.images.cam_high/episode_000000.mp4")
     write_video(video, np.zeros((8, 48, 64, 3), np.uint8), 10)

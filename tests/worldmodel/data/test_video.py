@@ -270,3 +270,49 @@ def test_many_videos_are_checked_at_once(tmp_path: Path) -> None:
     readers = [open_video(tmp_path / f"{number}.mp4", verify=False) for number in range(4)]
     assert verified.check_frames(readers, "never") == {}
     assert list(verified.check_frames(readers, "once")) == [2]
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_frames_that_nobody_needs_are_passed_over_and_the_others_stay_the_same(
+    tmp_path: Path, codec: str
+) -> None:
+    """One key frame and many B-frames: to read a late frame, those without dependents need not be decoded."""
+    extra = {"x265-params": "log-level=error"} if codec == "libx265" else {}
+    encode(tmp_path / "b.mp4", moving_frames(60), codec, "yuv420p", bf="3", g="250", **extra)
+    with av.open(str(tmp_path / "b.mp4")) as container:
+        plain = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    reader, choose = open_video(tmp_path / "b.mp4"), random.Random(0)
+    for _ in range(40):
+        indices = sorted(choose.sample(range(60), choose.choice((1, 3, 17, 60))))
+        assert np.array_equal(reader.read(indices), plain[indices])
+    with video._open_stream(str(tmp_path / "b.mp4")) as (container, stream):
+        decoded = []
+        find = video._decode(
+            "b.mp4", _Counting(container, decoded), stream, probe_video(reader.path), np.array([59])
+        )
+        assert [index for index, _ in find] == [59]
+    assert 2 < sum(decoded) < 50
+
+
+class _Counting:
+    """A container whose packets count what they decode to."""
+
+    def __init__(self, container, decoded: list[int]) -> None:
+        self.container, self.decoded = container, decoded
+
+    def seek(self, *arguments, **options) -> None:
+        self.container.seek(*arguments, **options)
+
+    def demux(self, stream):
+        for packet in self.container.demux(stream):
+            yield _CountingPacket(packet, self.decoded)
+
+
+class _CountingPacket:
+    def __init__(self, packet, decoded: list[int]) -> None:
+        self.packet, self.pts, self.decoded = packet, packet.pts, decoded
+
+    def decode(self):
+        frames = self.packet.decode()
+        self.decoded.append(len(frames))
+        return frames
