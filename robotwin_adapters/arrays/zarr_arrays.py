@@ -1,9 +1,10 @@
-"""Zarr arrays, v2 and v3, in a folder or a zip: the few lines that reading rows needs, with known codecs alone.
+"""Zarr arrays, v2 and v3, in a folder or a zip: what reading rows needs, with known codecs alone.
 
 v2: a folder with `.zarray` (JSON: shape, chunks, dtype, compressor) and a file per chunk, "3.0.0".
 v3: a folder with `zarr.json` and a file per chunk, "c/3/0/0", or a file per shard of many chunks, which ends
-in the place and size of each. A chunk that is not there holds the fill value: writers leave it out. Files name
-their codec themselves, and numcodecs knows some that run code (`pickle`): only those listed here are asked.
+in the place and size of each. A chunk that is not there holds the fill value: writers leave it out.
+Files name their codec themselves, and numcodecs knows some that run code (`pickle`): only those listed here
+are asked.
 """
 
 import bz2
