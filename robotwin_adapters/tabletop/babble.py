@@ -34,16 +34,20 @@ Plan = tuple[
 ]  # joint targets per step; fingertips at the checked steps
 
 
-def babble(scene: Scene, controller: ArmController, rng: np.random.Generator) -> bool:
-    """Move both arms and both grippers at random for one recorded primitive; never fails."""
+def babble(scene: Scene, controller: ArmController, rng: np.random.Generator, hold: str = "") -> bool:
+    """Move both arms and both grippers at random for one recorded primitive; never fails.
+
+    `hold` names an arm that stays where it is, gripper too. The other one is commanded as if it moved.
+    """
     steps = int(rng.integers(*STEPS))
     pushed = (scene.body_a, scene.body_b)[rng.integers(2)] if rng.random() < PUSH_SHARE else None
     first, second = ("left", "right") if scene.data.xpos[pushed or scene.body_a][0] < 0 else ("right", "left")
     paths = dict(zip((first, second), _plan_pair(scene, first, second, steps, pushed, rng), strict=True))
     openings = {side: _random_openings(steps, rng) for side in SIDES}
+    moving = [side for side in SIDES if side != hold]
 
     def command(step: int) -> None:
-        for side in SIDES:
+        for side in moving:
             controller.arm_targets[side] = paths[side][step]
             controller.gripper_targets[side] = float(openings[side][step])
 

@@ -187,8 +187,11 @@ def _open_folder(folder: Path, config: RecordingConfig, seed: int) -> Progress:
 
 def _settings(config: RecordingConfig, seed: int) -> dict[str, Any]:
     """Everything that decides the bytes; a list and not a tuple, as JSON gives it back."""
+    chosen = asdict(config)
+    if not config.hold:
+        del chosen["hold"]  # folders of older versions know no such setting, and can be gone on with
     return {
-        **asdict(config),
+        **chosen,
         "cameras": list(config.cameras),
         "seed": seed,
         "commanded_poses": True,  # folders of older versions have none, and must not become a mixture

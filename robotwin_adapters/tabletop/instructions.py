@@ -23,12 +23,23 @@ BABBLE_SEEN = (
     "Explore the table with both arms.",
 )
 BABBLE_UNSEEN = ("Swing both arms around at random.",)
+ONE_ARM_SEEN = (
+    "Move the {arm} arm about freely and hold the other one still.",
+    "Wave the {arm} arm above the table.",
+    "Explore the table with the {arm} arm alone.",
+)
+ONE_ARM_UNSEEN = ("Swing only the {arm} arm around at random.",)
 
 
-def instructions_for(task: str, setup: SceneSpec) -> dict[str, list[str]]:
-    """The sentences of one episode, as RoboTwin's instruction files hold them."""
+def instructions_for(task: str, setup: SceneSpec, moving: str = "both") -> dict[str, list[str]]:
+    """The sentences of one episode, as RoboTwin's instruction files hold them; `moving` arms of babble."""
     if task == "babble":
-        return {"seen": list(BABBLE_SEEN), "unseen": list(BABBLE_UNSEEN)}
+        is_one = moving != "both"
+        seen, unseen = (ONE_ARM_SEEN, ONE_ARM_UNSEEN) if is_one else (BABBLE_SEEN, BABBLE_UNSEEN)
+        return {
+            "seen": [line.format(arm=moving) for line in seen],
+            "unseen": [line.format(arm=moving) for line in unseen],
+        }
     words = {
         "A": f"the {setup.object_a.phrase}",
         "B": f"the {setup.object_b.phrase}",

@@ -9,6 +9,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
+from robotwin_adapters.tabletop.arms import SIDES
 from robotwin_adapters.tabletop.cameras import (
     CAMERAS,
     Camera,
@@ -43,6 +44,7 @@ class RecordingConfig:
     renderer: str = "ray"  # "ray", or "gl" where there is OpenGL
     randomize: bool = False  # colors, light, table texture, camera jitter and clutter drawn from the seed
     keep_failures: bool = False  # record episodes whose expert failed, too
+    hold: str = ""  # babble: the arm that does not move, "left" or "right"
 
     def __post_init__(self) -> None:
         check_task(self.task)
@@ -54,6 +56,10 @@ class RecordingConfig:
         if not self.cameras or len(set(self.cameras)) < len(self.cameras):
             raise ValueError(
                 f"expected one or more different cameras, got {', '.join(self.cameras) or 'none'}"
+            )
+        if self.hold and (self.task != "babble" or self.hold not in SIDES):
+            raise ValueError(
+                f"hold is left or right, and holds an arm of task babble; got {self.hold!r} for {self.task}"
             )
         if self.renderer not in ("ray", "gl"):
             raise ValueError(f"renderer is ray or gl; got {self.renderer!r}")
@@ -109,7 +115,9 @@ def record_episode(config: RecordingConfig, seed: int) -> SimulatedEpisode | Non
     rng = np.random.default_rng([seed, LOOK_STREAM, TASKS.index(config.task), *config.embodiment.encode()])
     clutter = int(rng.integers(MAX_CLUTTER + 1)) if config.randomize else 0
     tape = _Tape()
-    outcome = run_episode(config.task, EMBODIMENTS[config.embodiment], seed, tape, clutter=clutter)
+    outcome = run_episode(
+        config.task, EMBODIMENTS[config.embodiment], seed, tape, clutter=clutter, hold=config.hold
+    )
     if tape.scene is None or not (outcome.success or config.keep_failures):
         return None
     look = random_look(tape.scene.model, rng) if config.randomize else Look()
@@ -130,7 +138,7 @@ def record_episode(config: RecordingConfig, seed: int) -> SimulatedEpisode | Non
         },
         cameras={camera.name: _draw(tape, tape.scene, camera, look, config) for camera in cameras},
         scene_info=_scene_info(config, seed, outcome),
-        instructions=instructions_for(config.task, outcome.setup),
+        instructions=instructions_for(config.task, outcome.setup, outcome.arm),
     )
 
 
@@ -173,4 +181,5 @@ def _scene_info(config: RecordingConfig, seed: int, outcome: EpisodeOutcome) -> 
         "embodiment": config.embodiment,
         "seed": seed,
         "success": outcome.success,
+        **({"hold": config.hold} if config.hold else {}),
     }

@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Float
 
+from robotwin_adapters.tabletop.arms import SIDES
 from robotwin_adapters.tabletop.babble import babble
 from robotwin_adapters.tabletop.control import ArmController, Frame, OnFrame
 from robotwin_adapters.tabletop.embodiments import Embodiment
@@ -22,7 +23,7 @@ class EpisodeOutcome:
 
     success: bool
     num_frames: int
-    arm: str  # "left", "right", or "both" for babble
+    arm: str  # that moves: "left", "right", or "both" for babble with no arm held
     setup: SceneSpec
     start_poses: Float[np.ndarray, "2 7"]  # A and B: position (m), quaternion w x y z
     end_poses: Float[np.ndarray, "2 7"]
@@ -30,11 +31,12 @@ class EpisodeOutcome:
 
 
 def run_episode(
-    task: str, embodiment: Embodiment, seed: int, on_frame: OnFrame, *, clutter: int = 0
+    task: str, embodiment: Embodiment, seed: int, on_frame: OnFrame, *, clutter: int = 0, hold: str = ""
 ) -> EpisodeOutcome:
     """Simulate an episode that the seed fully determines, calling `on_frame` at each recording instant.
 
     One seed sets the same table for every embodiment; `on_frame` may read the scene but must not change it.
+    `hold` names an arm that stays where it is (babble).
     """
     check_task(task)
     rng = np.random.default_rng([seed, TASKS.index(task)])
@@ -44,19 +46,23 @@ def run_episode(
     controller.settle()
     start_poses = _object_poses(scene)
     if task == "babble":
-        finished = babble(scene, controller, rng)
+        finished = babble(scene, controller, rng, hold)
     else:
         finished = place_a_beside_b(task, scene, controller)
     mujoco.mj_kinematics(scene.model, scene.data)
     return EpisodeOutcome(
         success=finished and is_success(task, scene, controller.gripper_targets),
         num_frames=controller.num_frames,
-        arm="both" if task == "babble" else arm_side(setup),
+        arm=_moving_arm(hold) if task == "babble" else arm_side(setup),
         setup=setup,
         start_poses=start_poses,
         end_poses=_object_poses(scene),
         info=_scene_info(task, setup),
     )
+
+
+def _moving_arm(hold: str) -> str:
+    return next(side for side in SIDES if side != hold) if hold else "both"
 
 
 def _object_poses(scene: Scene) -> Float[np.ndarray, "2 7"]:

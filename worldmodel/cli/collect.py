@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep-failures", action="store_true", help='keep failed episodes, marked "success": false'
     )
+    parser.add_argument("--hold", default="", metavar="ARM", help="babble: left or right does not move")
     parser.add_argument("--renderer", default="ray", help="ray (default), or gl where MUJOCO_GL names one")
     parser.add_argument("--no-supersample", action="store_true", help="one ray a pixel instead of four")
     run(parser.parse_args(argv))
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
             renderer=arguments.renderer,
             randomize=arguments.randomize,
             keep_failures=arguments.keep_failures,
+            hold=arguments.hold,
         )
         for task in dict.fromkeys(arguments.task)
         for embodiment in dict.fromkeys(arguments.embodiment)

@@ -24,9 +24,9 @@ class Watch:
             self.touches.add(frozenset(scene.model.body(body).name.split("_")[0] for body in bodies))
 
 
-def babbled(name: str, seed: int) -> tuple[Watch, EpisodeOutcome]:
+def babbled(name: str, seed: int, hold: str = "") -> tuple[Watch, EpisodeOutcome]:
     watch = Watch()
-    return watch, run_episode("babble", EMBODIMENTS[name], seed, watch)
+    return watch, run_episode("babble", EMBODIMENTS[name], seed, watch, hold=hold)
 
 
 @pytest.mark.parametrize("name", EMBODIMENTS)
@@ -54,3 +54,16 @@ def test_some_episodes_push_objects_and_some_leave_them() -> None:
         assert np.all(outcome.end_poses[:, 2] > TABLE_TOP - 0.01)
     assert sum(distance > 0.05 for distance in moved) >= 2
     assert sum(distance < 0.001 for distance in moved) >= 2
+
+
+@pytest.mark.parametrize(("hold", "moving"), [("left", "right"), ("right", "left")])
+def test_a_held_arm_stays_at_home_and_the_other_is_commanded_as_if_both_moved(hold: str, moving: str) -> None:
+    free, _ = babbled("finch", 3)
+    held, outcome = babbled("finch", 3, hold)
+    assert outcome.arm == moving
+    assert len(held.frames) == len(free.frames)
+    for one, both in zip(held.frames, free.frames, strict=True):
+        assert getattr(one, f"{hold}_arm").tolist() == list(EMBODIMENTS["finch"].home)
+        assert getattr(one, f"{hold}_gripper") == 1.0
+        assert getattr(one, f"{moving}_arm").tolist() == getattr(both, f"{moving}_arm").tolist()
+        assert getattr(one, f"{moving}_gripper") == getattr(both, f"{moving}_gripper")

@@ -179,6 +179,7 @@ def test_lost_and_half_written_files_are_made_again(three: Path, tmp_path: Path)
         ({"cameras": ("desk", "head")}, r"cameras was \['desk'\], now \['desk', 'head'\]"),
         ({"randomize": True}, "randomize was False, now True"),
         ({"embodiment": "crane"}, "embodiment was 'finch', now 'crane'"),
+        ({"hold": "left"}, "hold was None, now 'left'"),
     ],
 )
 def test_other_settings_are_refused_by_name(three: Path, change: dict, difference: str) -> None:
@@ -243,6 +244,8 @@ def test_several_robots_and_tasks_get_folders_of_their_own(tmp_path: Path) -> No
         (["--task", "juggle"], "task is one of place_a2b_left, place_a2b_right, babble; got 'juggle'"),
         (["--embodiment", "ostrich"], "embodiment is one of finch, heron, wren, crane; got 'ostrich'"),
         (["--camera", "moon"], "camera is one of desk, head, front, left_wrist, right_wrist; got 'moon'"),
+        (["--hold", "both"], "hold is left or right, and holds an arm of task babble; got 'both' for babble"),
+        (["--task", "place_a2b_left", "--hold", "left"], "got 'left' for place_a2b_left"),
         (["--size", "64", "8"], "at least 16x16 pixels, got 64x8"),
         (["--episodes", "0"], "episodes >= 1"),
         (["--seed", "-1"], "seed >= 0"),
