@@ -1,4 +1,7 @@
-"""Layers over blocks, one block per concept; see context_module.py for the axes and the equations."""
+"""Layers over blocks, one block per concept; see context_module.py for the axes and the equations.
+
+`is_intervened` is [m], one context for all samples, or [b m], a context for each.
+"""
 
 from typing import Literal
 
@@ -35,15 +38,17 @@ class NoiseLayer(nn.Module):
         if is_identity:
             self._start_as_identity()
 
-    def forward(self, z: Float[Tensor, "b m i"], is_intervened: Bool[Tensor, " m"]) -> Float[Tensor, "b m i"]:
+    def forward(
+        self, z: Float[Tensor, "b m i"], is_intervened: Bool[Tensor, "*b m"]
+    ) -> Float[Tensor, "b m i"]:
         """What each concept starts from."""
         if self.observational.ndim == 3:
-            weight = torch.where(is_intervened[:, None, None], self.interventional, self.observational)
-            mixed = torch.einsum("bmi,mio->bmo", z, weight)
+            weight = torch.where(is_intervened[..., None, None], self.interventional, self.observational)
+            mixed = torch.einsum("bmi,mio->bmo" if weight.ndim == 3 else "bmi,bmio->bmo", z, weight)
         else:
             free = torch.einsum("bfi,fito->bto", z, self.observational)
             own = torch.einsum("bmi,mio->bmo", z, self.interventional)
-            mixed = torch.where(is_intervened[:, None], own, free)
+            mixed = torch.where(is_intervened[..., None], own, free)
         bent: Tensor = self.activation(mixed)
         return bent
 
@@ -118,30 +123,34 @@ class CausalLayer(nn.Module):
         self.interventional = nn.Parameter(weights[1]) if has_weights and has_switch else None
 
     def forward(
-        self, noises: Float[Tensor, "b m o"], is_intervened: Bool[Tensor, " m"]
+        self, noises: Float[Tensor, "b m o"], is_intervened: Bool[Tensor, "*b m"]
     ) -> Float[Tensor, "b m o"]:
         """The concepts."""
         if self.observational is None:
             return noises
         effects = self.effects(is_intervened)
+        each = "b" if effects.ndim == 5 else ""  # a context for each sample, or one for all
         if self.form == "reduced":
-            return noises + torch.einsum("bfi,tfio->bto", noises, effects)
+            return noises + torch.einsum(f"bfi,{each}tfio->bto", noises, effects)
         codes: list[Tensor] = []
         for number, own in enumerate(noises.unbind(1)):
-            before = [torch.einsum("bi,io->bo", code, effects[number, k]) for k, code in enumerate(codes)]
+            before = [
+                torch.einsum(f"bi,{each}io->bo", code, effects[..., number, k, :, :])
+                for k, code in enumerate(codes)
+            ]
             codes.append(own + sum(before, torch.zeros_like(own)))
         return torch.stack(codes, 1)
 
-    def effects(self, is_intervened: Bool[Tensor, " m"]) -> Float[Tensor, "t f o o"]:
+    def effects(self, is_intervened: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b t f o o"]:
         """A under do: no row of an intervened concept, and its column from the interventional weights."""
         assert self.observational is not None, "concepts that do not act have no effects"
         weight: Tensor = self.observational
         if self.interventional is not None:
-            weight = torch.where(is_intervened[None, :, None, None], self.interventional, weight)
+            weight = torch.where(is_intervened[..., None, :, None, None], self.interventional, weight)
         if self.is_clamped:
             weight = weight.clamp(0, 1)
-        is_kept = self.allowed & ~is_intervened[:, None]
-        return torch.where(is_kept[:, :, None, None], weight, 0)
+        is_kept = self.allowed & ~is_intervened[..., None]
+        return torch.where(is_kept[..., None, None], weight, 0)
 
     def weights(self) -> list[nn.Parameter]:
         """All that is learned."""

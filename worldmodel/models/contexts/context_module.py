@@ -28,6 +28,8 @@ from worldmodel.checked import check_ranges
 from worldmodel.data.contexts.types import check_do
 from worldmodel.models.contexts.block_layers import CausalLayer, ExpressiveLayer, NoiseLayer
 
+Interventions = Iterable[int] | Bool[Tensor, "b m"]
+
 
 @dataclass(frozen=True)
 class ContextModuleConfig:
@@ -80,6 +82,9 @@ class ContextModule(nn.Module):
         torch.Size([2, 16])
         >>> torch.equal(module(z, do=(0, 2)), module(z, do=(2, 0)))
         True
+        >>> each = torch.tensor([[True, False, True], [False, False, False]])  # a context for each sample
+        >>> torch.allclose(module(z, do=each)[:1], module(z[:1], do=(0, 2)), atol=1e-6)
+        True
 
     References:
         "Intervening to Learn and Compose Causally Disentangled Representations", 2025.
@@ -109,12 +114,12 @@ class ContextModule(nn.Module):
         if is_identity:
             _start_as_identity(self.unpool)
 
-    def forward(self, z: Float[Tensor, "b z"], do: Iterable[int] = ()) -> Float[Tensor, "b d"]:
-        """Decoder input under do."""
+    def forward(self, z: Float[Tensor, "b z"], do: Interventions = ()) -> Float[Tensor, "b d"]:
+        """Decoder input under do: concepts, or for each sample which of them."""
         decoder_input: Tensor = self.unpool(self.codes(z, do).flatten(1))
         return decoder_input
 
-    def noises(self, z: Float[Tensor, "b z"], do: Iterable[int] = ()) -> Float[Tensor, "b m o"]:
+    def noises(self, z: Float[Tensor, "b z"], do: Interventions = ()) -> Float[Tensor, "b m o"]:
         """n: what each concept is before the others act on it."""
         if z.shape[1] != self.config.latent_dim:
             raise ValueError(
@@ -125,13 +130,20 @@ class ContextModule(nn.Module):
         noises: Tensor = self.expressive(self.noise(blocks, self.mask(do)))
         return noises
 
-    def codes(self, z: Float[Tensor, "b z"], do: Iterable[int] = ()) -> Float[Tensor, "b m o"]:
+    def codes(self, z: Float[Tensor, "b z"], do: Interventions = ()) -> Float[Tensor, "b m o"]:
         """c: the concepts."""
         codes: Tensor = self.causal(self.noises(z, do), self.mask(do))
         return codes
 
-    def mask(self, do: Iterable[int]) -> Bool[Tensor, " m"]:
+    def mask(self, do: Interventions) -> Bool[Tensor, "*b m"]:
         """Which concepts are intervened on."""
+        if isinstance(do, Tensor):
+            if do.dtype != torch.bool or do.ndim != 2 or do.shape[1] != self.config.num_concepts:
+                raise ValueError(
+                    f"expected truth values [samples {self.config.num_concepts}], got {do.dtype} "
+                    f"{list(do.shape)}"
+                )
+            return do
         mask = torch.zeros(self.config.num_concepts, dtype=torch.bool)
         mask[list(check_do(do, self.config.num_concepts))] = True
         return mask.to(self.unpool.weight.device)

@@ -16,6 +16,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from worldmodel.models.contexts.action_concepts import ActionConcepts
 from worldmodel.models.world_model.pose_maps import PoseMaps
 from worldmodel.types import FRAMES_PER_LATENT, PoseTrack
 
@@ -63,8 +64,8 @@ class ActionInterface(nn.Module):
     `token_gates` (layers, heads) adds a token per transition, `map_tokens` an embedding for each of the video
     tokens of a latent frame. With `action_sum` a latent frame hears all that was done since the given frame
     beside its own transitions: where actions are motions, that is where things are by then. `pose_maps` draws
-    poses into the picture as well. With `action_dim` 0 there is nothing to lift: every latent frame gets the
-    null embedding.
+    poses into the picture as well. `concepts` embeds the actions instead, arm by arm. With `action_dim` 0
+    there is nothing to lift: every latent frame gets the null embedding.
     """
 
     def __init__(
@@ -77,9 +78,12 @@ class ActionInterface(nn.Module):
         map_tokens: int = 0,
         action_sum: bool = False,
         pose_maps: PoseMaps | None = None,
+        concepts: ActionConcepts | None = None,
     ) -> None:
         super().__init__()
-        self.action_sum, self.pose_maps = action_sum, pose_maps
+        self.action_sum, self.pose_maps, self.concepts = action_sum, pose_maps, concepts
+        if concepts is not None:
+            action_dim = 0  # nothing is left for the layers below
         inputs = (FRAMES_PER_LATENT + action_sum) * action_dim
         self.null = nn.Parameter(torch.zeros(width))
         self.frame_embedder = zero_init(_mlp(inputs, hidden, width)) if action_dim else None
@@ -110,6 +114,11 @@ class ActionInterface(nn.Module):
 
     def _embed(self, actions: Float[Tensor, "b n a"], missing: Bool[Tensor, "b f"] | None) -> ActionEmbedding:
         groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)
+        if self.concepts is not None:
+            frames, maps = self.concepts(groups)
+            if maps is not None:
+                maps = _fill_null(maps, torch.zeros_like(self.null), missing)
+            return ActionEmbedding(_fill_null(frames, self.null, missing), maps=maps)
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
         inputs = groups.flatten(2)

@@ -8,6 +8,7 @@ from worldmodel.checked import check_ranges
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.contexts.action_concepts import ActionContextConfig
 from worldmodel.models.world_model.fdm import Prediction
 from worldmodel.models.world_model.idm import IdmConfig
 from worldmodel.models.world_model.lora import LoraConfig
@@ -93,6 +94,9 @@ class WorldModelConfig:
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
     refiner_depth: int = 1  # its levels of halved size; from 2 on it draws each video frame apart
     interface_hidden: int = 256  # hidden channels of the action interface
+    context: ActionContextConfig | None = (
+        None  # context module over a robot's arms; none: one network for all
+    )
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
     history_noise: float = 0.0  # sigma of the history frames, the same in training and rollout
@@ -135,6 +139,12 @@ class WorldModelConfig:
             raise ValueError(
                 "action_path adaln+pose_maps draws the poses of robot actions, and regime lacg is driven by "
                 "latent actions: set action_path to adaln, adaln+map or adaln+tokens"
+            )
+        is_plain = self.regime == "acg" and self.action_path in ("adaln", "adaln+map") and not self.action_sum
+        if self.context is not None and not is_plain:
+            raise ValueError(
+                "context embeds robot actions: set regime acg, action_path adaln or adaln+map and no "
+                f"action_sum, got {self.regime}, {self.action_path}, action_sum={self.action_sum}"
             )
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")

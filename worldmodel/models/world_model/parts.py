@@ -11,6 +11,7 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
 from worldmodel.mcl.reach import freeze_unreached
+from worldmodel.models.contexts.action_concepts import ActionConcepts, concept_columns
 from worldmodel.models.world_model.action_interface import ActionInterface
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
@@ -71,6 +72,29 @@ def build_interface(
         map_tokens=num_places if config.action_path == "adaln+map" else 0,
         action_sum=config.action_sum,
         pose_maps=build_pose_maps(config, contract),
+        concepts=build_concepts(
+            config, normalizer, heads * backbone.config["attention_head_dim"], num_places
+        ),
+    )
+
+
+def build_concepts(
+    config: WorldModelConfig, normalizer: ActionNormalizer, width: int, num_places: int
+) -> ActionConcepts | None:
+    """The context module over the robot's arms, where the config asks for one."""
+    if config.context is None:
+        return None
+    columns = {concept_columns(entry.names, config.context.concepts) for entry in normalizer.stats.values()}
+    if len(columns) > 1 or any(entry.deltas for entry in normalizer.stats.values()):
+        raise ValueError(
+            "context needs robots whose actions have the same names, and are no changes (deltas)"
+        )
+    return ActionConcepts(
+        config.context,
+        columns.pop(),
+        hidden=config.interface_hidden,
+        width=width,
+        map_tokens=num_places if config.action_path == "adaln+map" else 0,
     )
 
 

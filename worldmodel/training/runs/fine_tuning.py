@@ -43,6 +43,7 @@ FIXED = {
     "action_path": ("its action interface is trained already", ON_ITS_BACKBONE),
     "action_sum": ("its action interface is trained already", ON_ITS_BACKBONE),
     "interface_hidden": ("its action interface is trained already", ON_ITS_BACKBONE),
+    "context": ("its action interface is trained already", ON_ITS_BACKBONE),
     "latent_action_dim": ("its latent actions have their size already", ON_ITS_BACKBONE),
     "scene": ("its backbone is trained with or without one already", ANEW),
     "refiner_width": ("its refiner is trained already", ANEW),

@@ -250,3 +250,18 @@ def test_directions_say_how_the_decoder_input_moves() -> None:
     moved[0, 2, 1] = 1
     change = module.unpool(moved.flatten(1)) - module.unpool(codes.flatten(1))
     torch.testing.assert_close(module.directions()[2, 1], change[0])
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if "norm" not in form], ids=str)
+def test_each_sample_may_have_a_context_of_its_own(form: dict[str, Any]) -> None:
+    module = build(**form)
+    sets = [(), *SETS]
+    z = latents(len(sets))
+    each = torch.tensor([[concept in do for concept in range(4)] for do in sets])
+    alone = torch.cat([module(row[None], do) for row, do in zip(z, sets, strict=True)])
+    torch.testing.assert_close(module(z, each), alone)
+
+
+def test_a_table_of_contexts_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected truth values \[samples 4\], got torch.bool \[5, 3\]"):
+        build()(latents(), torch.ones(5, 3, dtype=torch.bool))
