@@ -112,6 +112,13 @@ COMMANDS = (
         "disentanglement/debug/beta_vae",
     ),
     Command(
+        "train-context",
+        "worldmodel.training.context",
+        "Training",
+        "train an autoencoder whose concepts can be intervened on",
+        "context/debug",
+    ),
+    Command(
         "train-locator",
         "worldmodel.evaluation.locator.train",
         "Training",

@@ -2,7 +2,8 @@
 
 python training/train_context.py configs/context/desk.yaml
 python training/train_context.py configs/context/desk.yaml data.path=quad_causal fit.seed=1 --resume
-python training/train_context.py configs/context/desk_frozen.yaml start_from=outputs/context/base_pooled/model
+python training/train_context.py configs/context/desk.yaml output=outputs/context/frozen train=module \
+    model.has_head=true start_from=outputs/context/base_pooled/model
 
 Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.json, cost.json, OUTPUT/model
 (last step) and OUTPUT/best (lowest fit.best_metric), which `ContextModel.from_pretrained` loads. With

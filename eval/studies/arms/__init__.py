@@ -1,0 +1,1 @@
+"""Do two arms compose that a world model never saw moving together?"""
