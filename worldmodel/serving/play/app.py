@@ -2,7 +2,7 @@
 
 page    {"type": "reset", "seed"} | {"type": "load", "episode", "frame"} | {"type": "back"}
         {"type": "robot", "robot", "seed"}
-        {"type": "step", "hands", "sliders", "follow"} | {"type": "save", "format"}
+        {"type": "step", "hands", "sliders", "follow", "hold"} | {"type": "save", "format"}
 server  bytes: length of the header (4), the header as JSON, then its pictures as PNG files
 """
 
@@ -22,6 +22,7 @@ import numpy as np
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 from fastapi.responses import FileResponse, JSONResponse, Response
 
+from worldmodel.pipelines.action_edits import arm_concepts
 from worldmodel.serving.config import is_loopback
 from worldmodel.serving.errors import ServiceError
 from worldmodel.serving.pictures import png_bytes
@@ -70,6 +71,7 @@ class PlayServer:
             "height": spec.height,
             "width": spec.width,
             "sides": list(game.teleop.sides),
+            "concepts": list(arm_concepts(spec.action_names)),
             "simulator": game.has_simulator,
             "episodes": lengths,
             "actions": [
@@ -127,7 +129,7 @@ def read_inputs(message: dict[str, Any]) -> Inputs:
     sliders = {
         int(column): _numbers([value], 1)[0] for column, value in dict(message.get("sliders", {})).items()
     }
-    return Inputs(hands, sliders)
+    return Inputs(hands, sliders, [str(concept) for concept in message.get("hold", ())])
 
 
 def _numbers(values: Any, count: int) -> list[float]:

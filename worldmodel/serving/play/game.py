@@ -17,6 +17,7 @@ from worldmodel.environments.starts import Start, episode_start, open_session
 from worldmodel.environments.tabletop import TASK, TabletopScenes
 from worldmodel.evaluation.locator.model import Locator
 from worldmodel.models.world_model.model import WorldModel
+from worldmodel.pipelines.action_edits import HOLD, edit_actions
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.serving.memory import return_free_memory
@@ -225,6 +226,13 @@ class Game:
         return _Mark(self.session.fork(), simulator, self.teleop.command.copy(), self._followed)
 
     def _commands(self, inputs: Inputs, follow: bool) -> Float[np.ndarray, "n a"]:
+        before = self.teleop.command.copy()
+        asked, do = self._asked(inputs, follow), dict.fromkeys(inputs.hold, HOLD)
+        commands = edit_actions(asked, self.spec.action_names, do, before=before)
+        self.teleop.command = commands[-1].copy()
+        return commands
+
+    def _asked(self, inputs: Inputs, follow: bool) -> Float[np.ndarray, "n a"]:
         self._followed_frames = None
         if not inputs.is_idle:  # from here on it is another drive than the one that was followed
             self._follow = None
@@ -233,7 +241,6 @@ class Game:
             actions, frames = self._follow
             self._followed += FRAMES_PER_LATENT
             self._followed_frames = None if frames is None else frames[part]
-            self.teleop.command = actions[part][-1].copy()
             return actions[part]
         return self.teleop.block(inputs, FRAMES_PER_LATENT)
 

@@ -16,7 +16,7 @@ const FORMATS = {mp4: "Video (mp4)", lerobot: "LeRobot episode", robotwin: "Robo
 const SIZE = 512;  // least pixels of a canvas: small pictures are enlarged with a cubic filter
 const REST = 10;  // frames that the last picture of the autopilot stays before the next scene
 const state = {
-  info: null, order: ["right", "left"], held: [new Set(), new Set()], pad: [new Set(), new Set()], tapped: [new Set(), new Set()], sliders: new Map(),
+  info: null, order: ["right", "left"], held: [new Set(), new Set()], pad: [new Set(), new Set()], tapped: [new Set(), new Set()], sliders: new Map(), hold: new Set(),
   drag: null, hands: null, paused: false, difference: false, pixels: false, queue: [], waiting: false, pending: [],
   shown: null, delays: [], times: [], follow: false, touched: false, socket: null, seed: 0, asked: 0, made: 0, scenes: 0,
 };
@@ -88,7 +88,7 @@ function hello(info) {
   $("robot").replaceChildren(...info.robots.map(name => new Option(name, name, false, name === info.robot)));
   $("autopilot").hidden = !info.simulator;
   $("format").replaceChildren(...info.formats.filter(f => f !== "robotwin" || info.simulator).map(f => new Option(FORMATS[f], f)));
-  pads(info.sides); sliders(info.actions); help(info.sides);
+  pads(info.sides); sliders(info.actions); help(info.sides); concepts(info.concepts);
   $("sliders-box").open = !info.sides.length;
 }
 
@@ -197,6 +197,17 @@ function sliders(actions) {
     return box;
   }));
 }
+// A switch for everything that can be held still, whoever drives: keys, autopilot or a recording.
+function concepts(names) {
+  $("holding").hidden = !names.length; state.hold.clear();
+  $("concepts").replaceChildren(...names.map(name => {
+    const button = document.createElement("button");
+    button.textContent = name.replace("_", " "); button.dataset.concept = name; button.setAttribute("aria-pressed", false);
+    button.onclick = () => { const on = !state.hold.delete(name); if (on) state.hold.add(name); button.setAttribute("aria-pressed", on); };
+    return button;
+  }));
+}
+
 function label(i, value) { $("sliders").children[i].querySelector("span").textContent = (+value).toFixed(3); }
 
 function gamepad(hands) {
@@ -229,7 +240,7 @@ function inputs() {
   const moved = Object.fromEntries(state.sliders);
   for (const [i, value] of state.sliders) if (state.command && Math.abs(state.command[i] - value) < 1e-4) state.sliders.delete(i);
   if (hands.flat().some(x => x) || Object.keys(moved).length) { state.follow = false; state.touched = true; }
-  return {type: "step", hands: named, sliders: moved, follow: state.follow};
+  return {type: "step", hands: named, sliders: moved, follow: state.follow, hold: [...state.hold]};
 }
 
 // Frames are shown at the model's rate; the next block is asked for just in time for the last but one.

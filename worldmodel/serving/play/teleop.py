@@ -27,6 +27,7 @@ class Inputs:
         default_factory=dict
     )  # side -> right, up, height, opening; -1..1
     sliders: Mapping[int, float] = field(default_factory=dict)  # column -> where it shall go, robot units
+    hold: Sequence[str] = ()  # concepts of `arm_concepts` that stay as they are, whatever else is asked
 
     @property
     def is_idle(self) -> bool:

@@ -78,6 +78,25 @@ def test_other_arms_and_openings_stay_what_they_were(game: Game) -> None:
     assert game.teleop.command[game.spec.action_names.index("left_gripper")] < 0.5
 
 
+def test_what_is_held_keeps_its_command_whatever_is_asked(game: Game) -> None:
+    before = game.teleop.command.copy()
+    game.step(Inputs({"left": [1, -1, 0, -1], "right": [-1, -1, 0, -1]}, hold=["left_arm", "right_gripper"]))
+    changed = {game.spec.action_names[column] for column in np.flatnonzero(game.teleop.command != before)}
+    assert changed == {"left_gripper", "right_x", "right_y"}
+    with pytest.raises(ValueError, match="no concept tail in these actions"):
+        game.step(Inputs(hold=["tail"]))
+
+
+def test_the_autopilot_drives_the_arms_that_are_not_held(game: Game) -> None:
+    before = game.teleop.command.copy()
+    for _ in range(3):
+        game.step(Inputs(hold=["left_arm", "right_arm"]), follow=True)
+    poses = [number for number, name in enumerate(game.spec.action_names) if "gripper" not in name]
+    assert (game.teleop.command[poses] == before[poses]).all()
+    game.step(IDLE, follow=True)
+    assert (game.teleop.command[poses] != before[poses]).any()
+
+
 def test_a_step_back_takes_the_simulator_and_the_dream_back(game: Game) -> None:
     game.step(DOWN)
     first = game.step(DOWN)

@@ -107,6 +107,23 @@ def test_keys_move_the_hands_the_right_way(browser: Any) -> None:
     assert browser.find_element("id", "pads").text.startswith("LEFT IN THE PICTURE the robot's")
 
 
+def test_a_switch_holds_what_it_names(browser: Any) -> None:
+    scene(browser, lambda: browser.execute_script("reset(1)"))
+    names = [button.text for button in browser.find_elements("css selector", "#concepts button")]
+    assert names == ["left arm", "left gripper", "right arm", "right gripper"]
+    side = browser.execute_script("return play.order[0]")
+    switch = browser.find_element("css selector", f'[data-concept="{side}_arm"]')
+    switch.click()
+    assert switch.get_attribute("aria-pressed") == "true"
+    hold(browser, "s", 8)  # what was asked for before the switch has come by then
+    held = browser.execute_script("return play.command")
+    hold(browser, "s", 8)
+    assert browser.execute_script("return play.command") == held
+    switch.click()
+    hold(browser, "s", 8)
+    assert browser.execute_script("return play.command") != held
+
+
 def test_a_drag_pulls_the_nearest_hand(browser: Any) -> None:
     from selenium.webdriver import ActionChains
 
