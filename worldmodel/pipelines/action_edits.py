@@ -23,7 +23,7 @@ def arm_concepts(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
     Robots whose actions are not named left_... and right_... have none.
     """
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for side in SIDES:
         own = [index for index, name in enumerate(names) if name.startswith(side)]
         grippers = tuple(index for index in own if "gripper" in names[index])

@@ -77,8 +77,15 @@ class ActionConcepts(nn.Module):
             )
             for own in columns
         )
-        sizes = {"num_concepts": len(columns), "in_width": config.width, "out_width": config.width}
-        module = ContextModuleConfig(**sizes, depth=config.depth, norm="none", clamp=False, start="identity")
+        module = ContextModuleConfig(
+            num_concepts=len(columns),
+            in_width=config.width,
+            out_width=config.width,
+            depth=config.depth,
+            norm="none",
+            clamp=False,
+            start="identity",
+        )
         self.module = ContextModule(module, module.latent_dim)
         self.frames = nn.Linear(module.latent_dim, width)
         self.maps = nn.Linear(module.latent_dim, map_tokens * width) if map_tokens else None
