@@ -9,7 +9,7 @@ T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
     latent frame 0 |------- 1 -------|------- 2 -------|  latent j owns transitions 4(j-1) .. 4j-1
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -152,12 +152,32 @@ class PoseTrack:
     poses: Float[Tensor, "*b n 16"]  # left, right: x y z (m, world), quaternion w x y z, opening 0 .. 1
     # (x, y, z, 1) of the world -> (u depth, v depth, depth); u, v in [0, 1] span the picture of the clip
     projections: Float[Tensor, "*b n 3 4"]
+    # Two rows: the command in force one frame before the first one, and that when it was taken, both seen by
+    # the camera of the first frame. None: not known, then the first transition stands in for them.
+    start: "PoseTrack | None" = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "PoseTrack":
+        """The same track with every tensor changed."""
+        start = None if self.start is None else self.start.each(change)
+        return PoseTrack(change(self.poses), change(self.projections), start)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "PoseTrack":
         """The same track on another device."""
-        return PoseTrack(
-            *(part.to(device, non_blocking=non_blocking) for part in (self.poses, self.projections))
-        )
+        return self.each(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def rows(self, start: int, stop: int | None = None) -> "PoseTrack":
+        """Some transitions, without the start."""
+        return PoseTrack(self.poses[..., start:stop, :], self.projections[..., start:stop, :, :])
+
+    def then(self, other: "PoseTrack") -> "PoseTrack":
+        """This track and behind it the rows of another."""
+        poses = torch.cat([self.poses, other.poses], -2)
+        return PoseTrack(poses, torch.cat([self.projections, other.projections], -3), self.start)
+
+    def known_start(self) -> "PoseTrack":
+        """The start, or what stands in for it."""
+        first = self.rows(0, 1)
+        return first.then(first) if self.start is None else self.start
 
 
 @dataclass(frozen=True)

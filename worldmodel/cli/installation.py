@@ -201,7 +201,7 @@ def check_weights() -> Iterator[Finding]:
             if name == "desk":
                 read_description(folder)
                 read_headers(weight_files(folder / "transformer"))
-            count = len(read_headers(sorted(folder.glob("*.safetensors"))))
+            count = sum(len(read_headers([path])) for path in sorted(folder.glob("*.safetensors")))
             if not count:
                 raise ValueError(f"{folder}: no weights")
             yield Finding(f"weights {name}", "ok", f"{count} tensors beside the backbone")

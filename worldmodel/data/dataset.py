@@ -15,7 +15,7 @@ from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.latents import LatentTable
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.data.pose_tracks import clip_pose_track
+from worldmodel.data.pose_tracks import clip_pose_track, stack_tracks
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.types import Clip, ClipBatch, Episode, EpisodeSource, PoseTrack
 
@@ -209,11 +209,7 @@ def _first_of_each_robot(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord
 def _stacked_tracks(tracks: list[PoseTrack | None]) -> PoseTrack | None:
     present = [track for track in tracks if track is not None]
     assert len(present) in (0, len(tracks)), "clips of one batch either all have it or none has"
-    if not present:
-        return None
-    return PoseTrack(
-        torch.stack([track.poses for track in present]), torch.stack([track.projections for track in present])
-    )
+    return stack_tracks(present) if present else None
 
 
 def _stacked(tensors: list[Tensor | None]) -> Tensor | None:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from worldmodel.data.cameras import Cameras, find_views
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, merge_rule
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
-from worldmodel.data.pose_tracks import clip_pose_track
+from worldmodel.data.pose_tracks import clip_pose_track, stack_tracks
 from worldmodel.files import write_tensors
 from worldmodel.types import Episode, PoseTrack, evenly_spread, num_latent_frames
 
@@ -44,7 +44,7 @@ MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a
 CUT_VERSION = (
     1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
 )
-POSE_VERSION = 1  # of what is kept of poses; shards without them have names of their own
+POSE_VERSION = 2  # of what is kept of poses; shards without them have names of their own
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
 # What reading a missing or damaged shard may raise.
 BROKEN = (SafetensorError, OSError, KeyError, RuntimeError)
@@ -70,7 +70,8 @@ class LatentTable:
     def read_pose_track(self, record: EpisodeRecord, clip: int) -> PoseTrack:
         """The pose track of one clip; only of a cache that was built with them."""
         tensors = self._shard(record)
-        return PoseTrack(tensors["poses"][clip], tensors["projections"][clip])
+        start = PoseTrack(tensors["start_poses"][clip], tensors["start_projections"][clip])
+        return PoseTrack(tensors["poses"][clip], tensors["projections"][clip], start)
 
     def _shard(self, record: EpisodeRecord) -> dict[str, Tensor]:
         path = self.paths[record.source, record.episode]
@@ -198,8 +199,7 @@ class _Builder:
                 tracks += [clip_pose_track(episode, at, raw, self.index.config) for at, (_, raw) in cut]
         tensors = {"latents": torch.cat(latents), "robot_actions": torch.stack(actions).double()}
         if tracks:
-            tensors["poses"] = torch.stack([track.poses for track in tracks])
-            tensors["projections"] = torch.stack([track.projections for track in tracks])
+            tensors |= _track_tensors(stack_tracks(tracks))
         return tensors
 
     def _stored(self, encoded: Tensor, count: int, record: EpisodeRecord) -> Tensor:
@@ -212,6 +212,16 @@ class _Builder:
         if not torch.isfinite(stored).all():
             raise ValueError(f"{record.file}: latents are not finite in {self.cache.dtype}")
         return stored
+
+
+def _track_tensors(track: PoseTrack) -> dict[str, Tensor]:
+    first = track.known_start()
+    return {
+        "poses": track.poses,
+        "projections": track.projections,
+        "start_poses": first.poses,
+        "start_projections": first.projections,
+    }
 
 
 def module_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:

@@ -51,15 +51,61 @@ def clip_pose_track(
         raise ValueError(
             f"{episode.source}: pose maps draw absolute poses, got changes ({changes}): {INSTEAD}"
         )
-    frames = start + clip_offsets(episode.fps, config)[1:]
+    frames, matrices = start + clip_offsets(episode.fps, config), episode.cameras[camera]
     try:
         poses = pose_columns(robot_actions, episode.action_names)
-        views = clip_projections(
-            episode.cameras[camera], frames, (config.height, config.width), config.aspect
-        )
+        views = clip_projections(matrices, frames[1:], (config.height, config.width), config.aspect)
+        return PoseTrack(poses, views, start_track(episode, matrices, frames, config))
     except ValueError as error:
         raise ValueError(f"{episode.source}: {error}") from error
-    return PoseTrack(poses, views)
+
+
+def start_track(
+    episode: Episode, camera: CameraMatrices, frames: Int[np.ndarray, " t"], config: ClipConfig
+) -> PoseTrack:
+    """The `start` of the track of a clip of these recorded frames.
+
+    An episode starts with its first command.
+    """
+    first, step = int(frames[0]), int(frames[1] - frames[0]) if len(frames) > 1 else 1
+    before = episode.robot_actions[[max(first - 1 - step, 0), max(first - 1, 0)]]
+    view = clip_projections(camera, [first], (config.height, config.width), config.aspect)
+    return PoseTrack(pose_columns(before, episode.action_names), view.expand(2, 3, 4))
+
+
+def settled_track(track: PoseTrack, lag: float) -> PoseTrack:
+    """Where the hands are when the frames are taken, if arms are behind their command.
+
+    `lag` is the share of the last motion that is still to be made. 0 takes commands as they are.
+    """
+    if not lag:
+        return track
+    start = track.known_start()
+    before = torch.cat([start.poses[..., 1:, :], track.poses[..., :-1, :]], -2)
+    first = _behind(start.poses[..., 1:, :], start.poses[..., :1, :], lag)
+    start = PoseTrack(torch.cat([start.poses[..., :1, :], first], -2), start.projections)
+    return PoseTrack(_behind(track.poses, before, lag), track.projections, start)
+
+
+def _behind(
+    poses: Float[Tensor, "*b n 16"], before: Float[Tensor, "*b n 16"], lag: float
+) -> Float[Tensor, "*b n 16"]:
+    hands, earlier = (x.unflatten(-1, (len(ARMS), len(ARM_COLUMNS))) for x in (poses, before))
+    turn, earlier_turn = hands[..., 3:7], earlier[..., 3:7]
+    # q and -q are the same turn: the nearer one is taken.
+    sign = torch.where((turn * earlier_turn).sum(-1, keepdim=True) < 0, -1.0, 1.0)
+    earlier = torch.cat([earlier[..., :3], sign * earlier_turn, earlier[..., 7:]], -1)
+    return (hands + lag * (earlier - hands)).flatten(-2)
+
+
+def stack_tracks(tracks: Sequence[PoseTrack]) -> PoseTrack:
+    """The tracks of several clips as one of a batch."""
+    starts = [track.start for track in tracks if track.start is not None]
+    return PoseTrack(
+        torch.stack([track.poses for track in tracks]),
+        torch.stack([track.projections for track in tracks]),
+        stack_tracks(starts) if len(starts) == len(tracks) else None,
+    )
 
 
 def pose_columns(
@@ -73,13 +119,18 @@ def pose_columns(
         actions[..., [place[name] for name in columns]] if place.keys() >= set(columns) else None
         for columns in wanted
     ]
-    if all(arm is None for arm in arms):
+    if not has_poses(names):
         raise ValueError(
             f"pose maps need actions that are hand poses, {', '.join(wanted[0])} and the same of right, got "
             f"{', '.join(names)}: set data.action_space=pose_commands (or measured_poses), or {INSTEAD}"
         )
     absent = actions.new_zeros(*actions.shape[:-1], len(ARM_COLUMNS))
     return torch.cat([absent if arm is None else arm for arm in arms], -1)
+
+
+def has_poses(names: Sequence[str]) -> bool:
+    """Whether actions of these names hold the pose of a hand."""
+    return any(set(names) >= {f"{arm}_{column}" for column in ARM_COLUMNS} for arm in ARMS)
 
 
 def clip_projections(
@@ -135,6 +186,48 @@ def hand_points(track: PoseTrack) -> Float[Tensor, "*b n p 4"]:
     place = (seen[..., :2] / safe).clamp(-FARTHEST_OUT, FARTHEST_OUT)
     weight = torch.cat([torch.ones_like(depth[..., 1:, :]), opening[..., None, :]], -2) * is_seen
     return torch.cat([place, UNIT_DEPTH / safe * is_seen, weight], -1).flatten(-3, -2)
+
+
+def carried_places(now: PoseTrack, then: PoseTrack, size: tuple[int, int]) -> Float[Tensor, "n arm H W uv"]:
+    """Where each pixel was in an earlier frame, had it moved rigidly with a hand, for each arm.
+
+    What is carried is taken to lie in the plane through the tool that faces the camera. Places are in [-1, 1]
+    across the earlier picture, as `grid_sample` takes them.
+
+    Args:
+        now: a row for each picture.
+        then: the same of the earlier pictures.
+        size: (height, width) of the pictures.
+    """
+    axes, tool = hand_frames(now.poses)
+    axes_then, tool_then = hand_frames(then.poses)
+    lens, shift = now.projections[..., :3], now.projections[..., 3]
+    depth = torch.einsum("nj,naj->na", lens[:, 2], tool) + shift[:, 2:]
+    rays = depth[:, :, None, None] * pixel_rays(*size).to(depth) - shift[:, None, None]
+    world = torch.einsum("nij,napj->napi", torch.linalg.inv(lens), rays)
+    local = torch.einsum("naij,napj->napi", axes, world - tool[:, :, None])
+    moved = torch.einsum("naji,napj->napi", axes_then, local) + tool_then[:, :, None]
+    seen = torch.einsum("nij,napj->napi", then.projections[..., :3], moved)
+    seen = seen + then.projections[:, None, None, :, 3]
+    place = seen[..., :2] / seen[..., 2:].clamp_min(NEAREST)
+    return (2 * place - 1).clamp(-FARTHEST_OUT, FARTHEST_OUT).unflatten(2, size)
+
+
+def pixel_rays(height: int, width: int) -> Float[Tensor, "p 3"]:
+    """(u, v, 1) of the center of every pixel, row by row."""
+    v, u = torch.meshgrid(
+        (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij"
+    )
+    return torch.stack([u, v, torch.ones_like(u)], -1).flatten(0, 1)
+
+
+def hand_frames(
+    poses: Float[Tensor, "n 16"],
+) -> tuple[Float[Tensor, "n arm 3 3"], Float[Tensor, "n arm 3"]]:
+    """Axes of both hands in the world (rows), and their tool points."""
+    position, quaternion, _ = poses.unflatten(-1, (2, len(ARM_COLUMNS))).split((3, 4, 1), -1)
+    axes = _axes(quaternion / quaternion.norm(dim=-1, keepdim=True).clamp_min(1e-6))
+    return axes, position + TOOL_OFFSET * axes[..., 0, :]
 
 
 def _local_points(opening: Float[Tensor, "*b 1"]) -> Float[Tensor, "*b 6 3"]:

@@ -169,6 +169,7 @@ def open_session(
     return pipeline.open(
         frames,
         past if past.shape[1] else None,
+        start_actions=None if past.shape[1] else np.stack([start.state for start in starts])[:, None],
         embodiment=[start.embodiment for start in starts],
         num_inference_steps=num_inference_steps,
         generator=[torch.Generator().manual_seed(seed) for seed in seeds],

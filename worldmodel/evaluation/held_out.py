@@ -13,11 +13,11 @@ from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.data.pose_tracks import clip_projections
+from worldmodel.data.pose_tracks import clip_projections, has_poses, start_track
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.trained_on import TrainedOn, describe_overlap
 from worldmodel.models.world_model.config import FrameContract
-from worldmodel.types import Episode, EpisodeSource, evenly_spread, to_unit_range
+from worldmodel.types import Episode, EpisodeSource, PoseTrack, evenly_spread, to_unit_range
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class HeldOutClip:
     recorded: tuple[int, ...]  # number of each frame in the recording
     unclipped: Float[Tensor, "n a"]  # the actions where they leave [-1, 1] too: nothing of them is lost
     projections: Float[Tensor, "n 3 4"] | None  # from the world into the pictures; None: not known
+    hands: PoseTrack | None = None  # of the first frame, where actions are poses; None: not known
 
 
 class HeldOutClips:
@@ -128,6 +129,7 @@ class HeldOutClips:
             recorded=tuple(recorded.tolist()),
             unclipped=self.normalizer.normalize(raw, robot, clip=False),
             projections=_projections(episode, self.index.config, recorded),
+            hands=_first_hands(episode, self.index.config, recorded),
         )
 
     def partner(self, number: int) -> int | None:
@@ -178,6 +180,13 @@ def _projections(
     if camera is None:
         return None
     return clip_projections(camera, recorded[1:], (config.height, config.width), config.aspect)
+
+
+def _first_hands(episode: Episode, config: ClipConfig, recorded: Int[np.ndarray, " t"]) -> PoseTrack | None:
+    camera = episode.cameras.get(choose_camera(episode, config.camera).name)
+    if camera is None or not has_poses(episode.action_names):
+        return None
+    return start_track(episode, camera, recorded, config)
 
 
 def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_space: str = "") -> None:

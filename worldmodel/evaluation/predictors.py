@@ -66,6 +66,7 @@ class ModelPredictor:
             num_inference_steps=self.num_inference_steps,
             generator=[torch.Generator().manual_seed(seed) for _ in given],
             pose_track=track,
+            embodiments=[clip.embodiment] * len(given) if track is not None and clip is not None else (),
         )
         return rollout.frames.cpu()
 
@@ -79,9 +80,9 @@ class ModelPredictor:
         if clip.projections is None:
             raise ValueError(f"{clip.source}: the model draws poses, but the data do not describe the camera")
         raw = self.pipeline.model.normalizer.denormalize_tensor(actions, clip.embodiment)
-        return PoseTrack(
-            pose_columns(raw, clip.names), clip.projections.expand(len(actions), *clip.projections.shape)
-        )
+        start = None if clip.hands is None else clip.hands.each(lambda x: x.expand(len(actions), *x.shape))
+        projections = clip.projections.expand(len(actions), *clip.projections.shape)
+        return PoseTrack(pose_columns(raw, clip.names), projections, start)
 
     @property
     def num_given(self) -> int:

@@ -1,6 +1,5 @@
 """One training step: L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL, and the judge's losses."""
 
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
+from worldmodel.data.pose_tracks import settled_track
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
@@ -18,11 +18,10 @@ from worldmodel.models.world_model.fdm import FdmOutput
 from worldmodel.models.world_model.frame_view import FrameView
 from worldmodel.models.world_model.gradient_reversal import embodiment_loss
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import decode_video
 from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
-from worldmodel.objectives.pictures import picture_loss
 from worldmodel.objectives.world_model_contrast import DrivenClips, contrast_actions, read_mechanism
+from worldmodel.objectives.world_model_pictures import ClipEstimate, pixel_error
 from worldmodel.types import ClipBatch, PoseTrack, num_video_frames
 
 
@@ -86,11 +85,13 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
         _driven(model, batch[part], actions[part], clip) for part, clip in zip(parts, clips, strict=True)
     ]
     if model.mcl is None:
-        return _with_reconstruction(model, [driven[0].output()], clips, terms)
+        with nullcontext() if model.config.trained != "compositor" else torch.no_grad():
+            output = driven[0].output()
+        return _with_reconstruction(model, [output], clips, terms, batch, generator)
     with math_attention() if model.mcl.config.needs_math_attention else nullcontext():
         reading = read_mechanism(model, driven[0])
     outputs = [reading.output, *(other.output() for other in driven[1:])]
-    terms = _with_reconstruction(model, outputs, clips, terms)
+    terms = _with_reconstruction(model, outputs, clips, terms, batch, generator)
     contrast = contrast_actions(model, driven[0], reading, generator)
     mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
     watched = {
@@ -125,12 +126,19 @@ def _driven(
 
 
 def _with_reconstruction(
-    model: WorldModel, outputs: Sequence[FdmOutput], clips: Sequence[NoisyClip], terms: Terms
+    model: WorldModel,
+    outputs: Sequence[FdmOutput],
+    clips: Sequence[NoisyClip],
+    terms: Terms,
+    batch: ClipBatch,
+    generator: torch.Generator,
 ) -> Terms:
     losses = [_reconstruction(model, output, clip) for output, clip in zip(outputs, clips, strict=True)]
     weighted = {"reconstruction": (1.0, torch.cat(losses).mean())}
     if weight := model.config.objective.pixel_weight:
-        weighted["pixels"] = (weight, _pixel_error(model, outputs[0], clips[0]))
+        is_made = is_future(clips[0].num_given, clips[0].sigma)
+        estimate = ClipEstimate(outputs[0].clean, clips[0].data, is_made, pose_track_of(model, batch))
+        weighted["pixels"] = (weight, pixel_error(model, estimate, batch, generator))
     return Terms(weighted | terms.weighted, terms.metrics)
 
 
@@ -155,19 +163,6 @@ def _reconstruction(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Fl
     if model.config.prediction == "clean":
         return clean_loss(output.clean, clip.data, clip.sigma, num_history=given)
     return velocity_loss(output.velocity, clip.data, clip.noise, num_history=given)
-
-
-def _pixel_error(model: WorldModel, output: FdmOutput, clip: NoisyClip) -> Float[Tensor, ""]:
-    """The error of the first clips' pictures; given frames are shown as they are, without error."""
-    if model.vae is None:
-        raise ValueError("pixel_weight needs an autoencoder to see pictures: name one in model.vae")
-    count = math.ceil(model.config.objective.pixel_share * len(clip.data))
-    is_made = is_future(clip.num_given, clip.sigma)[:count, None, :, None, None]
-    clean, data = output.clean[:count], clip.data[:count]
-    with torch.no_grad():
-        real = decode_video(model.vae, data)
-    made = decode_video(model.vae, torch.where(is_made, clean, data))
-    return picture_loss(made, real, moving_weight=5.0, edge_weight=0.3)
 
 
 def _contrasted(clip: NoisyClip) -> Bool[Tensor, "b f"]:
@@ -217,14 +212,14 @@ def _latent_drive(
 
 
 def pose_track_of(model: WorldModel, batch: ClipBatch) -> PoseTrack | None:
-    """The track that a model draws, if it draws any."""
+    """The track that a model draws, if it draws any: where the hands are."""
     if not model.config.draws_poses:
         return None
     if batch.pose_track is None:
         raise ValueError(
             f"action_path adaln+pose_maps needs clips with pose tracks, got none: {batch.sources[0]}, ..."
         )
-    return batch.pose_track
+    return settled_track(batch.pose_track, model.config.command_lag)
 
 
 def _frames_of(batch: ClipBatch, need: str) -> UInt8[Tensor, "b t 3 H W"]:

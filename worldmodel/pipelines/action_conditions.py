@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from worldmodel.data.pose_tracks import clip_projections, pose_columns
+from worldmodel.data.pose_tracks import clip_projections, pose_columns, settled_track
 from worldmodel.models.world_model.action_interface import ActionEmbedding
+from worldmodel.models.world_model.hands.compositor import KnownFrame
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import CameraMatrices, PoseTrack
 
@@ -27,10 +28,22 @@ class ActionConditions:
         latent_actions: Float[Tensor, "b n k"] | None = None,
         num_frames: int | None = None,
         pose_track: PoseTrack | None = None,
+        robots: Int[Tensor, " b"] | None = None,
     ) -> None:
+        """The actions of so many frames.
+
+        Args:
+            model: that they drive.
+            robot_actions: normalized and padded.
+            latent_actions: instead of them (lacg).
+            num_frames: of the video, where there are no actions to tell.
+            pose_track: of the robot actions, for a model that draws poses.
+            robots: number of each sample's embodiment, where known.
+        """
         check_actions(model, robot_actions, latent_actions, pose_track)
         self.model, self.robot_actions, self.latent_actions = model, robot_actions, latent_actions
-        self.pose_track = pose_track
+        self.pose_track, self.robots = pose_track, robots
+        self.hands = None if pose_track is None else settled_track(pose_track, model.config.command_lag)
         self.num_frames = _length(latent_actions if robot_actions is None else robot_actions, num_frames)
         self._past: Tensor | None = None  # latent actions that led to the recent frames
 
@@ -50,11 +63,24 @@ class ActionConditions:
         return self.model.interface(actions, missing, self._track(num_known - recent.shape[1], recent))
 
     def _track(self, start: int, recent: Float[Tensor, "b t 3 H W"]) -> PoseTrack | None:
-        if self.pose_track is None:
+        if self.hands is None:
             return None
-        length, parts = self.model.contract.num_frames - 1, self.pose_track
-        projections = _window(parts.projections.flatten(2), start, length).unflatten(2, (3, 4))
-        return PoseTrack(_window(parts.poses, start, length).to(recent), projections.to(recent))
+        length, hands = self.model.contract.num_frames - 1, self.hands
+        projections = _window(hands.projections.flatten(2), start, length).unflatten(2, (3, 4))
+        return PoseTrack(_window(hands.poses, start, length).to(recent), projections.to(recent))
+
+    def compose(
+        self, decoded: Float[Tensor, "b n 3 H W"], num_known: int, given: Float[Tensor, "b t 3 H W"]
+    ) -> Float[Tensor, "b n 3 H W"]:
+        """The frames to show for those decoded behind so many known ones, of which these were given."""
+        if self.hands is None:
+            return decoded
+        count = given.shape[1]
+        last = self.hands.rows(count - 2, count - 1) if count > 1 else self.hands.known_start().rows(1)
+        rows = self._track(num_known - 1, decoded)
+        assert rows is not None, "hands are known"
+        known = KnownFrame(given[:, -1], last.to(decoded.device), self.robots)
+        return self.model.compose(decoded, rows.rows(0, decoded.shape[1]), known)
 
     def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"]:
         length = self.model.contract.num_frames - 1

@@ -5,11 +5,13 @@ and so writes down its keys and values. Further sampling steps carry the new fra
 """
 
 import copy
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.data.pose_tracks import settled_track
 from worldmodel.diffusion.euler import euler_sample, sigma_schedule
 from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext, join_embeddings
 from worldmodel.models.world_model.frame_memory import FrameMemory, MemoryCall
@@ -17,6 +19,7 @@ from worldmodel.models.world_model.frame_view import stream_view
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.stream_decoder import open_decoder
 from worldmodel.pipelines.action_conditions import check_actions
+from worldmodel.pipelines.hand_follower import HandFollower
 from worldmodel.pipelines.sampling import Generators, draw_noise
 from worldmodel.pipelines.step_actions import StepActions
 from worldmodel.types import FRAMES_PER_LATENT, num_video_frames
@@ -33,8 +36,10 @@ class CausalStream:
         num_inference_steps: int,
         generator: Generators | None,
         window: int | None = None,
+        hands: HandFollower | None = None,
     ) -> None:
         self.model, self.generator = model, generator
+        self.hands = HandFollower(model, frames, past.track) if hands is None else hands
         self.tokens_per_frame = model.fdm.tokens_per_frame(model.contract.latent_grid)
         self.window = default_window(model) if window is None else window
         if self.window < 1:
@@ -55,6 +60,8 @@ class CausalStream:
     def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """The frames that so many actions lead to."""
         check_actions(self.model, actions.robot, actions.latent, actions.track)
+        if actions.track is not None:
+            actions = replace(actions, track=self.hands.settle(actions.track))
         starts = range(0, num_actions, FRAMES_PER_LATENT)
         return torch.cat([self._next(actions.part(i, i + FRAMES_PER_LATENT)) for i in starts], 1)
 
@@ -64,6 +71,7 @@ class CausalStream:
         for name in ("first", "waiting", "last_frame"):
             setattr(twin, name, getattr(self, name).repeat_interleave(count, 0))
         twin.memory, twin.decoder = self.memory.repeat(count), self.decoder.copies(count)
+        twin.hands = self.hands.copies(count)
         twin.waiting_actions = self.waiting_actions.each(lambda x: x.repeat_interleave(count, 0))
         return twin
 
@@ -86,6 +94,8 @@ class CausalStream:
             return self._embed(StepActions(), 0)
         if model.config.regime == "lacg" and past.latent is None:
             return self._embed(StepActions(latent=model.infer_latent_actions(frames)), num_actions)
+        if past.track is not None:
+            past = replace(past, track=settled_track(past.track, model.config.command_lag))
         return self._embed(past.part(-num_actions), num_actions)
 
     def _embed(self, actions: StepActions, num_actions: int) -> ActionEmbedding:
@@ -106,7 +116,7 @@ class CausalStream:
         latents = self._sample(embedding)
         self.waiting, self.waiting_actions = latents, embedding
         self.num_latents += 1
-        frames = self.decoder.decode(latents)
+        frames = self.hands.compose(self.decoder.decode(latents), actions.track)
         self.last_frame = frames[:, -1]
         return frames
 

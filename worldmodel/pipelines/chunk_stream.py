@@ -1,6 +1,7 @@
 """A stream of frames from a model of whole clips: each step generates a clip and keeps what has actions."""
 
 import copy
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.world_model.action_interface import TextContext
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
+from worldmodel.pipelines.hand_follower import HandFollower
 from worldmodel.pipelines.sampling import Generators, continue_clip
 from worldmodel.pipelines.step_actions import StepActions
 from worldmodel.types import num_video_frames
@@ -25,6 +27,7 @@ class ChunkStream:
         past: StepActions,
         num_inference_steps: int,
         generator: Generators | None,
+        hands: HandFollower | None = None,
     ) -> None:
         self.num_recent = num_video_frames(model.config.history)
         if frames.shape[1] < self.num_recent:
@@ -32,6 +35,7 @@ class ChunkStream:
                 f"expected the {self.num_recent} frames of the model's history or more, got {frames.shape[1]}"
             )
         self.model, self.generator = model, generator
+        self.hands = HandFollower(model, frames, past.track) if hands is None else hands
         self.recent = frames[:, -self.num_recent :]
         self.past = past.part(-(self.num_recent - 1)) if self.num_recent > 1 else StepActions()
         self.sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
@@ -48,15 +52,20 @@ class ChunkStream:
         twin = copy.copy(self)
         twin.recent = self.recent.repeat_interleave(count, 0)
         twin.past = self.past.each(lambda x: x.repeat_interleave(count, 0))
+        twin.hands = self.hands.copies(count)
         return twin
 
     def _clip(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         known = self.past.then(actions) if self.num_recent > 1 else actions
         num_frames = self.num_recent + num_actions
-        conditions = ActionConditions(self.model, known.robot, known.latent, num_frames, known.track)
+        track, start = known.track, self.hands.start
+        if track is not None and self.num_recent == 1:
+            track = replace(track, start=start)
+        conditions = ActionConditions(self.model, known.robot, known.latent, num_frames, track)
         embedding = conditions.embed(self.num_recent, self.recent)
         made = continue_clip(self.model, self.recent, embedding, self.text, self.sigmas, self.generator)
-        made = made[:, :num_actions]
+        hands = None if actions.track is None else self.hands.settle(actions.track)
+        made = self.hands.compose(made[:, :num_actions], hands)
         self.recent = torch.cat([self.recent, made], 1)[:, -self.num_recent :]
         if self.num_recent > 1:
             self.past = known.part(-(self.num_recent - 1))

@@ -10,10 +10,11 @@ frames given, a history of one latent frame and clips of five frames:
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from worldmodel.diffusion.euler import sigma_schedule
@@ -21,9 +22,17 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions, pose_track_for
 from worldmodel.pipelines.causal_stream import CausalStream
 from worldmodel.pipelines.chunk_stream import ChunkStream
+from worldmodel.pipelines.hand_follower import HandFollower, robot_numbers
 from worldmodel.pipelines.sampling import Generators, continue_clip, evaluation_mode
 from worldmodel.pipelines.session import Session, Stream
-from worldmodel.pipelines.step_actions import Cameras, RawActions, StepActions, read_actions
+from worldmodel.pipelines.step_actions import (
+    Cameras,
+    RawActions,
+    StartActions,
+    StepActions,
+    read_actions,
+    read_start,
+)
 from worldmodel.types import (
     FRAMES_PER_LATENT,
     CameraMatrices,
@@ -65,6 +74,7 @@ class RolloutPipeline:
         camera: str | None = None,
         action_names: Sequence[str] | None = None,
         cameras: CameraMatrices | Sequence[CameraMatrices] | None = None,
+        start_actions: StartActions | None = None,
     ) -> RolloutResult:
         """Continue the given frames under actions.
 
@@ -83,6 +93,7 @@ class RolloutPipeline:
             cameras: matrices of the camera, for a model that draws poses (`adaln+pose_maps`): for all samples
                 or one for each, static or with a matrix for every frame of the video. None: the camera of
                 training, if it never moved.
+            start_actions: the command in force at the first given frame; see `open`.
         """
         self.model.contract.check(fps=fps, camera=camera)
         normalized = pose_track = None
@@ -91,6 +102,9 @@ class RolloutPipeline:
             normalized = normalize_actions(self.model, robot_actions, names, action_names)
             if self.model.config.draws_poses:
                 pose_track = pose_track_for(self.model, robot_actions, names, cameras)
+                if pose_track is not None:
+                    start = read_start(self.model, start_actions, names, cameras)
+                    pose_track = replace(pose_track, start=start)
         return self.rollout(
             frames,
             robot_actions=normalized,
@@ -100,6 +114,7 @@ class RolloutPipeline:
             generator=generator,
             anchor=anchor,
             pose_track=pose_track,
+            embodiments=names if robot_actions is not None else (),
         )
 
     @torch.no_grad()
@@ -113,6 +128,7 @@ class RolloutPipeline:
         num_inference_steps: int = 1,
         generator: Generators | None = None,
         window: int | None = None,
+        start_actions: StartActions | None = None,
     ) -> Session:
         """A session that goes on from the given frames, a few actions at a time.
 
@@ -124,6 +140,8 @@ class RolloutPipeline:
             num_inference_steps: Euler steps per latent frame, or per clip of a model that is not causal.
             generator: one for the batch, or one per sample, which makes a sample independent of its batch.
             window: latent frames that a causal model remembers beside the first; none: as in training.
+            start_actions: the command in force at the first given frame, [b 1 raw], for a model that draws
+                poses; or two, the earlier one first. None: the first action stands in for it.
         """
         names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
         given = to_unit_range(frames.to(self.model.text.device))
@@ -131,8 +149,11 @@ class RolloutPipeline:
         if past_actions is not None:
             past = read_actions(self.model, past_actions, names, cameras).to(given)
         _check_past(self.model, given.shape[1], past)
+        start = read_start(self.model, start_actions, names, cameras)
+        start = None if start is None else start.to(given.device)
         with evaluation_mode(self.model):
-            stream = self._open(given, past, num_inference_steps, generator, window)
+            robots = robot_numbers(self.model, names, given.device)
+            stream = self._open(given, past, num_inference_steps, generator, window, start, robots)
         return Session(self.model, stream, names, given[:, -1], given.shape[1], cameras)
 
     def rollout(
@@ -146,9 +167,13 @@ class RolloutPipeline:
         generator: Generators | None = None,
         anchor: bool = False,
         pose_track: PoseTrack | None = None,
+        embodiments: Sequence[str] = (),
     ) -> RolloutResult:
         """As `__call__`, for robot actions that are normalized and padded, as those of a ClipBatch are."""
-        conditions = ActionConditions(self.model, robot_actions, latent_actions, num_frames, pose_track)
+        robots = robot_numbers(self.model, embodiments, self.model.text.device)
+        conditions = ActionConditions(
+            self.model, robot_actions, latent_actions, num_frames, pose_track, robots
+        )
         given = frames.to(self.model.text.device)
         given = to_unit_range(given)
         num_known = given.shape[1]
@@ -168,12 +193,15 @@ class RolloutPipeline:
         num_inference_steps: int,
         generator: Generators | None,
         window: int | None = None,
+        start: PoseTrack | None = None,
+        robots: Int[Tensor, " b"] | None = None,
     ) -> Stream:
+        hands = HandFollower(self.model, frames, past.track, start, robots)
         if self.model.config.causal:
-            return CausalStream(self.model, frames, past, num_inference_steps, generator, window)
+            return CausalStream(self.model, frames, past, num_inference_steps, generator, window, hands)
         if window is not None:
             raise ValueError("a window is what a causal model remembers; this model generates whole clips")
-        return ChunkStream(self.model, frames, past, num_inference_steps, generator)
+        return ChunkStream(self.model, frames, past, num_inference_steps, generator, hands)
 
     @torch.no_grad()
     def stream(
@@ -200,6 +228,7 @@ class RolloutPipeline:
             past = torch.cat([first, recent[:, 1:]], 1) if is_anchored else recent
             embedding = conditions.embed(num_known, recent, has_jump=is_anchored)
             made = continue_clip(model, past, embedding, text, sigmas, generator)
+            made = conditions.compose(made, num_known, frames)
             recent = torch.cat([recent, made], 1)[:, -num_recent:]
             yield made[:, : conditions.num_frames - num_known]
             num_known += made.shape[1]
@@ -215,7 +244,10 @@ class RolloutPipeline:
         num_known = frames.shape[1]
         known = (conditions.robot_actions, conditions.latent_actions, conditions.pose_track)
         actions = StepActions(*known).to(frames)
-        stream = self._open(frames, actions.part(0, num_known - 1), num_inference_steps, generator)
+        first = None if actions.track is None else actions.track.start
+        past = actions.part(0, num_known - 1)
+        robots = conditions.robots
+        stream = self._open(frames, past, num_inference_steps, generator, start=first, robots=robots)
         for start in range(num_known - 1, conditions.num_frames - 1, FRAMES_PER_LATENT):
             following = actions.part(start, start + FRAMES_PER_LATENT).held(FRAMES_PER_LATENT)
             made = stream.advance(following, FRAMES_PER_LATENT)

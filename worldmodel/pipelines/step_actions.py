@@ -1,7 +1,7 @@
 """What a stream hears of the actions of its next transitions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from worldmodel.pipelines.action_conditions import normalize_actions, pose_track
 from worldmodel.types import CameraMatrices, PoseTrack
 
 RawActions = Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"]
+StartActions = Float[np.ndarray, "b start raw"] | Float[Tensor, "b start raw"]
 Cameras = CameraMatrices | Sequence[CameraMatrices] | None
 
 
@@ -33,7 +34,8 @@ class StepActions:
 
     def to(self, like: Tensor) -> "StepActions":
         """The same on the device and in the type of another tensor."""
-        return self.each(lambda x: x.to(like))
+        track = None if self.track is None else self.track.each(lambda x: x.to(like))
+        return replace(self.each(lambda x: x.to(like)), track=track)
 
     def part(self, start: int, stop: int | None = None) -> "StepActions":
         """Those of transitions start to stop."""
@@ -68,3 +70,20 @@ def read_actions(
     if model.config.draws_poses:
         track = pose_track_for(model, robot_actions, embodiments, cameras, first_frame=first_frame)
     return StepActions(normalized, track=track)
+
+
+def read_start(
+    model: WorldModel, start_actions: StartActions | None, embodiments: Sequence[str], cameras: Cameras = None
+) -> PoseTrack | None:
+    """What is known of the hands in the first frame, from the one or two commands before it."""
+    if start_actions is None or not model.config.draws_poses:
+        return None
+    raw = torch.as_tensor(start_actions)
+    if raw.ndim != 3 or raw.shape[1] not in (1, 2):
+        raise ValueError(
+            f"start_actions are 1 or 2 commands of each sample, [b n raw], got {tuple(raw.shape)}"
+        )
+    track = pose_track_for(model, raw[:, [0, -1]], embodiments, cameras, first_frame=-1)
+    if track is None:
+        return None
+    return PoseTrack(track.poses, track.projections[:, :1].expand(-1, 2, -1, -1))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file
+from torch import Tensor
 
 from worldmodel.config import save_config
 from worldmodel.exits import one_way_out
@@ -51,7 +52,7 @@ def ship(
     with replaced_folder(target, CONTRACT_FILE) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
         for path in new.rglob("*.safetensors"):
-            tensors = {key: value.half() for key, value in load_file(path).items()}
+            tensors = {key: _half(value) for key, value in load_file(path).items()}
             write_tensors(path, tensors)
         for path in new.rglob("*.json"):
             values = with_texts(json.loads(path.read_text()), published)
@@ -62,6 +63,10 @@ def ship(
         (new / "README.md").write_text(f"{card}\n{training_section(stages, config)}")
         draw_stages(stages, new / "curves.png")
     return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.is_floating_point() else tensor
 
 
 def published_paths(run: Path, renamed: Mapping[str, str]) -> Callable[[str], str]:

@@ -16,10 +16,12 @@ from worldmodel.data.pose_tracks import (
     HAND_POINTS,
     TOOL_OFFSET,
     UNIT_DEPTH,
+    carried_places,
     clip_pose_track,
     clip_projections,
     hand_points,
     pose_columns,
+    settled_track,
 )
 from worldmodel.types import CameraMatrices, PoseTrack
 
@@ -188,3 +190,78 @@ def test_an_intrinsic_matrix_scales_with_its_picture():
     doubled = CameraMatrices(HEAD_INTRINSICS * [[2], [2], [1]], HEAD_EXTRINSICS, (480, 640))
     one, other = (clip_projections(camera, range(2), (64, 64)) for camera in (HEAD, doubled))
     torch.testing.assert_close(one, other)
+
+
+def line(*xs, quaternion=(1, 0, 0, 0)):
+    """Poses of a left hand at these places along x."""
+    return torch.cat([row(x, 2.0, 0.0, quaternion) for x in xs])
+
+
+def camera_rows(count):
+    return clip_projections(PINHOLE, [0] * count, (80, 100))
+
+
+def test_arms_are_behind_their_commands_by_a_share_of_the_last_motion():
+    start = PoseTrack(line(0.1, 0.2), camera_rows(2))
+    track = PoseTrack(line(0.4, 0.4, 0.5), camera_rows(3), start)
+    hands = settled_track(track, 0.25)
+    # 0.2 -> 0.4 still lacks a quarter of 0.2, then nothing, then a quarter of 0.1.
+    torch.testing.assert_close(hands.poses[:, 0], torch.tensor([0.35, 0.4, 0.475]))
+    torch.testing.assert_close(hands.known_start().poses[1, 0], torch.tensor(0.175))
+    assert settled_track(track, 0.0) is track
+    unknown = settled_track(dataclasses.replace(track, start=None), 0.25)
+    torch.testing.assert_close(unknown.poses[:, 0], torch.tensor([0.4, 0.4, 0.475]))
+
+
+def test_the_shorter_of_two_turns_is_followed():
+    half = 0.5**0.5
+    turned = torch.cat([row(0, 2, 0), -row(0, 2, 0, (half, 0, 0, half))])
+    turned[1, [0, 1, 2, 7]] *= -1
+    hands = settled_track(PoseTrack(turned, camera_rows(2)), 0.5)
+    # Half way to a quarter turn is an eighth, whichever sign the quaternion was written with.
+    quaternion = hands.poses[1, 3:7] / hands.poses[1, 3:7].norm()
+    eighth = torch.tensor([np.cos(np.pi / 8), 0, 0, np.sin(np.pi / 8)], dtype=torch.float32)
+    torch.testing.assert_close(quaternion.abs(), eighth, atol=1e-5, rtol=0)
+
+
+def test_what_a_hand_holds_is_found_where_the_hand_was():
+    still = carried_places(
+        PoseTrack(row(0.3, 2.0, 0.1), camera_rows(1)),
+        PoseTrack(row(0.3, 2.0, 0.1), camera_rows(1)),
+        (8, 10),
+    )
+    u, v = (torch.arange(10) + 0.5) / 10, (torch.arange(8) + 0.5) / 8
+    torch.testing.assert_close(still[0, 0, :, :, 0], (2 * u - 1).expand(8, 10), atol=1e-5, rtol=0)
+    torch.testing.assert_close(still[0, 0, :, :, 1], (2 * v - 1)[:, None].expand(8, 10), atol=1e-5, rtol=0)
+    # 0.2 m to the right at a depth of 2 m are 10 of 100 pixels: each pixel was that much further left.
+    moved = carried_places(
+        PoseTrack(row(0.5, 2.0, 0.1), camera_rows(1)),
+        PoseTrack(row(0.3, 2.0, 0.1), camera_rows(1)),
+        (8, 10),
+    )
+    torch.testing.assert_close(still[0, 0] - moved[0, 0], torch.tensor([0.2, 0.0]).expand(8, 10, 2))
+
+
+def test_what_turns_with_a_hand_turns_about_its_tool():
+    half = 0.5**0.5
+    # A quarter turn about the axis of sight, which is the world's y.
+    now = PoseTrack(row(0, 2, 0, (half, 0, half, 0)), camera_rows(1))
+    then = PoseTrack(row(0, 2, 0), camera_rows(1))
+    grid = carried_places(now, then, (80, 100))[0, 0]
+    points = {name: hand_points(track)[0, :6, :2] for name, track in (("now", now), ("then", then))}
+    for name in ("tool", "wrist"):  # both lie in the plane that faces the camera
+        at = HAND_POINTS.index(name)
+        column, line_ = (points["now"][at] * torch.tensor([100.0, 80.0])).long().tolist()
+        nearby = (grid[line_ - 1 : line_ + 2, column - 1 : column + 2] + 1) / 2
+        assert (nearby - points["then"][at]).norm(dim=-1).min() < 0.02, name
+
+
+def test_clips_know_the_commands_before_them():
+    source = HandPoses(1, num_frames=40, size=(48, 64), embodiments=("a",))
+    episode = source[0]
+    poses = pose_columns(episode.robot_actions, episode.action_names)
+    _, actions = cut_clip(episode, 5, dataclasses.replace(CLIP, stride=2))
+    track = clip_pose_track(episode, 5, actions, dataclasses.replace(CLIP, stride=2))
+    torch.testing.assert_close(track.start.poses, poses[[2, 4]])
+    _, actions = cut_clip(episode, 0, CLIP)
+    torch.testing.assert_close(clip_pose_track(episode, 0, actions, CLIP).start.poses, poses[[0, 0]])

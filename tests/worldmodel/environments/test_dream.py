@@ -66,6 +66,7 @@ def test_a_step_is_bit_for_bit_that_of_the_pipelines_session(desk: WorldModel) -
             frames,
             embodiment=start.embodiment,
             generator=[torch.Generator().manual_seed(5 + row)],
+            start_actions=start.state[None, None],
             **camera_argument(desk, [start.camera]),
         )
         for action, seen in zip(actions, made, strict=True):

@@ -21,6 +21,7 @@ class PoseView:
 
     embodiment: str
     projections: Float[Tensor, "b n 3 4"]
+    start: PoseTrack | None = None  # hands of the first frame
 
     @classmethod
     def of(cls, model: WorldModel, batch: ClipBatch) -> "PoseView | None":
@@ -29,13 +30,18 @@ class PoseView:
             return None
         assert batch.pose_track is not None, "clips of a model that draws poses have pose tracks"
         name = model.normalizer.embodiments[int(batch.embodiment[0])]
-        return cls(name, batch.pose_track.projections)
+        return cls(name, batch.pose_track.projections, batch.pose_track.start)
 
     def track(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> PoseTrack:
         """The track of these actions; one camera serves any number of samples."""
         raw = model.normalizer.denormalize_tensor(actions, self.embodiment)
         poses = pose_columns(raw, model.normalizer.names_of(self.embodiment))
-        return PoseTrack(poses, self.projections.to(poses).expand(len(poses), -1, -1, -1))
+        start = (
+            None
+            if self.start is None
+            else self.start.each(lambda x: x.to(poses).expand(len(poses), *x.shape[1:]))
+        )
+        return PoseTrack(poses, self.projections.to(poses).expand(len(poses), -1, -1, -1), start)
 
 
 def world_model_channel(
@@ -70,7 +76,8 @@ def world_model_channel(
             sigmas,
             history_sigma=level,
         )
-        return model.decode(torch.cat([history, future], 2))[:, recent.shape[1] :]
+        made = model.decode(torch.cat([history, future], 2))[:, recent.shape[1] :]
+        return conditions.compose(made, num_known, recent)
 
     return generate
 

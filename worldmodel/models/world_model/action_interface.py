@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from worldmodel.models.contexts.action_concepts import ActionConcepts
-from worldmodel.models.world_model.pose_maps import PoseMaps
+from worldmodel.models.world_model.hands.pose_maps import PoseMaps
 from worldmodel.types import FRAMES_PER_LATENT, PoseTrack
 
 

@@ -88,11 +88,15 @@ class WorldModelConfig:
     action_path: ActionPath = "adaln"  # how actions reach the backbone
     pose_map_samples: int = 2  # of a pose map, per latent and side
     pose_map_sigma: float = 0.7  # of the blobs in pose maps, in latents
+    # Arms follow their targets late: when a frame is taken, this share of the last motion is yet to be made.
+    command_lag: float = 0.0  # 0: commands are drawn as they are; measured on the tabletop: 0.37 of 0.12 s
     causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
     action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
     refiner_depth: int = 1  # its levels of halved size; from 2 on it draws each video frame apart
+    compositor_width: int = 0  # channels of what mixes decoded frames with the given one (pose_maps); 0: none
+    hand_references: int = 0  # frames of each robot and arm that the compositor knows hands from; 0: none
     interface_hidden: int = 256  # hidden channels of the action interface
     context: ActionContextConfig | None = (
         None  # context module over a robot's arms; none: one network for all
@@ -103,7 +107,7 @@ class WorldModelConfig:
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
     lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
     # interface: everything but the backbone, its scene and its refiner (adapters are settings of `lora`)
-    trained: Literal["all", "interface"] = "all"  # what a training changes
+    trained: Literal["all", "interface", "compositor"] = "all"  # what a training changes
     seed: int = 0  # of the random weights beside the backbone
     mcl: ActionMclConfig | None = None  # mechanistic contrast on the action channel; none: off
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)  # the training loss
@@ -117,10 +121,13 @@ class WorldModelConfig:
             self,
             refiner_width=(0, 4096),
             refiner_depth=(1, 10),
+            compositor_width=(0, 4096),
+            hand_references=(0, 1024),
             interface_hidden=(1, 1 << 16),
             latent_action_dim=(1, 4096),
             pose_map_samples=(1, 64),
             pose_map_sigma=(1e-3, 1e3),
+            command_lag=(0.0, 1.0),
         )
         if self.refiner_width and self.prediction != "clean":
             raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
@@ -145,6 +152,16 @@ class WorldModelConfig:
             raise ValueError(
                 "context embeds robot actions: set regime acg, action_path adaln or adaln+map and no "
                 f"action_sum, got {self.regime}, {self.action_path}, action_sum={self.action_sum}"
+            )
+        if self.compositor_width and not (self.draws_poses and self.objective.pixel_weight):
+            raise ValueError(
+                "compositor_width follows hand poses and learns from pictures: set regime=acg, "
+                f"action_path=adaln+pose_maps and objective.pixel_weight above 0, got {self.regime}, "
+                f"{self.action_path} and {self.objective.pixel_weight:g}"
+            )
+        if (self.trained == "compositor" or self.hand_references) and not self.compositor_width:
+            raise ValueError(
+                "trained=compositor and hand_references need a compositor: set compositor_width above 0"
             )
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")

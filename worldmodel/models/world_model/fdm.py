@@ -36,7 +36,7 @@ from worldmodel.models.world_model.frame_view import (
     place_tables,
     using_view,
 )
-from worldmodel.models.world_model.pose_maps import PoseMapEmbedding
+from worldmodel.models.world_model.hands.pose_maps import PoseMapEmbedding
 from worldmodel.models.world_model.refiner import LatentRefiner
 
 Prediction = Literal["velocity", "clean"]

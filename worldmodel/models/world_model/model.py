@@ -38,6 +38,7 @@ from worldmodel.models.world_model.folder import (
     write_backbone,
     write_description,
 )
+from worldmodel.models.world_model.hands.compositor import KnownFrame
 from worldmodel.models.world_model.idm import InverseDynamicsModel
 from worldmodel.models.world_model.lora import (
     LoraConfig,
@@ -58,7 +59,7 @@ from worldmodel.models.world_model.wan import (
     load_wan,
     read_prompt,
 )
-from worldmodel.types import ClipBatch
+from worldmodel.types import ClipBatch, PoseTrack
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class WorldModel(nn.Module):
         self.interface = parts.action_interface
         self.idm, self.controller = parts.idm, parts.controller
         self.embodiment_classifier, self.mcl = parts.embodiment_classifier, parts.mcl
+        self.compositor, self.hand_references = parts.compositor, parts.hand_references
         self.vae = None if vae is None else freeze(vae)
         if text is None:
             text = torch.zeros(1, 1, backbone.config["text_dim"])
@@ -266,6 +268,15 @@ class WorldModel(nn.Module):
         """Frames in [0, 1]."""
         return decode_latents(self._autoencoder(), latents)
 
+    def compose(
+        self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack, known: KnownFrame
+    ) -> Float[Tensor, "b n 3 H W"]:
+        """The frames to show for those decoded, with hands where the rows have them."""
+        if self.compositor is None:
+            return decoded
+        composed: Tensor = self.compositor(decoded, hands, known, self.hand_references)
+        return composed
+
     def latents_of(self, batch: ClipBatch) -> Float[Tensor, "b c f h w"]:
         """The batch's cached latents, or its frames encoded now."""
         if batch.latents is not None:
@@ -307,6 +318,8 @@ class WorldModel(nn.Module):
             "controller": self.controller,
             "embodiment_classifier": self.embodiment_classifier,
             "mcl": self.mcl,
+            "compositor": self.compositor,
+            "hand_references": self.hand_references,
         }
         return {name: module for name, module in modules.items() if module is not None}
 
@@ -316,6 +329,10 @@ class WorldModel(nn.Module):
             for part in (self.fdm.backbone, self.fdm.scene, self.fdm.refiner):
                 if part is not None:
                     part.requires_grad_(False)
+        if self.config.trained == "compositor":
+            self.requires_grad_(False)
+            assert self.compositor is not None, "the config asks for one"
+            self.compositor.requires_grad_()
 
     def _freeze_unused(self) -> None:
         if self.text.shape[1] == 1 and self.config.action_path != "adaln+tokens":

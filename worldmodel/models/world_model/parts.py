@@ -18,8 +18,10 @@ from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.controller import Controller
 from worldmodel.models.world_model.fdm import SceneEmbedding
 from worldmodel.models.world_model.gradient_reversal import EmbodimentClassifier
+from worldmodel.models.world_model.hands.compositor import COMPOSITOR_CELL, Compositor
+from worldmodel.models.world_model.hands.pose_maps import PoseMapEmbedding, PoseMaps, num_map_channels
+from worldmodel.models.world_model.hands.references import HandReferences
 from worldmodel.models.world_model.idm import InverseDynamicsModel
-from worldmodel.models.world_model.pose_maps import PoseMapEmbedding, PoseMaps, num_map_channels
 from worldmodel.models.world_model.refiner import LatentRefiner
 from worldmodel.models.world_model.wan import VideoAutoencoder
 from worldmodel.types import FRAMES_PER_LATENT
@@ -146,6 +148,28 @@ def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRe
     )
 
 
+def build_compositor(config: WorldModelConfig, contract: FrameContract) -> Compositor | None:
+    """What makes decoded frames sharp, where the config asks for it."""
+    if not config.compositor_width:
+        return None
+    if contract.height % COMPOSITOR_CELL or contract.width % COMPOSITOR_CELL:
+        raise ValueError(
+            f"a compositor needs frames whose sides are multiples of {COMPOSITOR_CELL} pixels, got "
+            f"{contract.height}x{contract.width}: set compositor_width=0, or another data.clip size"
+        )
+    return Compositor((contract.height, contract.width), config.compositor_width)
+
+
+def build_hand_references(
+    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer
+) -> HandReferences | None:
+    """Places for pictures of the robots' hands, where the config asks for them."""
+    if not config.hand_references:
+        return None
+    size = contract.height, contract.width
+    return HandReferences(len(normalizer.embodiments), config.hand_references, size)
+
+
 def build_idm(
     config: WorldModelConfig, normalizer: ActionNormalizer, encoder: Dinov2Model | None
 ) -> InverseDynamicsModel | None:
@@ -189,6 +213,8 @@ class Parts:
     controller: Controller | None
     embodiment_classifier: EmbodimentClassifier | None
     mcl: MechanisticContrast | None
+    compositor: Compositor | None
+    hand_references: HandReferences | None
 
     def by_file(self) -> dict[str, nn.Module]:
         """Those that there are, by the name of their file."""
@@ -213,6 +239,8 @@ def build_parts(
         controller=build_controller(config, normalizer),
         embodiment_classifier=build_embodiment_classifier(config, normalizer),
         mcl=build_mcl(config, contract, normalizer, width),
+        compositor=build_compositor(config, contract),
+        hand_references=build_hand_references(config, contract, normalizer),
     )
 
 

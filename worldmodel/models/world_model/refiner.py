@@ -1,5 +1,8 @@
 """What patches leave undone in a small backbone: seams between them, and detail below their size."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -35,13 +38,13 @@ class LatentRefiner(nn.Module):
             self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
             self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
             self.up = nn.Conv2d(2 * width, 4 * width, 1)
-            self.leave = _zero(nn.Conv2d(width, latent_channels, 3, padding=1))
+            self.leave = zero_convolution(nn.Conv2d(width, latent_channels, 3, padding=1))
             if map_channels:
-                self.poses = _zero(nn.Conv2d(2 * map_channels, width, 1, bias=False))
+                self.poses = zero_convolution(nn.Conv2d(2 * map_channels, width, 1, bias=False))
             return
         self.enter = nn.Conv2d(3 * latent_channels, FRAMES_PER_LATENT * width, 1)
-        self.levels = ResidualLevels(width, depth)
-        self.leave = _zero(nn.Conv2d(FRAMES_PER_LATENT * width, latent_channels, 1))
+        self.levels = ResidualLevels([width * 2**level for level in range(depth + 1)])
+        self.leave = zero_convolution(nn.Conv2d(FRAMES_PER_LATENT * width, latent_channels, 1))
         if map_channels:
             self.poses = nn.Conv2d(2 * map_channels // FRAMES_PER_LATENT, width, 3, padding=1, bias=False)
 
@@ -114,17 +117,18 @@ def _frame_poses(
 class ResidualLevels(nn.Module):
     """A U-Net with a residual block on the way down and one on the way up at each level, and one below.
 
-    Every level has half the size and twice the channels of the one above.
+    Every level has half the size of the one above.
     """
 
-    def __init__(self, width: int, depth: int) -> None:
+    def __init__(self, widths: Sequence[int]) -> None:
+        """Levels of so many channels, the last one below all others."""
         super().__init__()
-        widths = [width * 2**level for level in range(depth)]
-        self.before = nn.ModuleList(ResidualBlock(size) for size in widths)
-        self.downs = nn.ModuleList(nn.Conv2d(size, 2 * size, 3, stride=2, padding=1) for size in widths)
-        self.bottom = ResidualBlock(2 * widths[-1])
-        self.ups = nn.ModuleList(nn.Conv2d(2 * size, 4 * size, 1) for size in widths)
-        self.after = nn.ModuleList(ResidualBlock(size) for size in widths)
+        steps = list(pairwise(widths))
+        self.before = nn.ModuleList(ResidualBlock(size) for size, _ in steps)
+        self.downs = nn.ModuleList(nn.Conv2d(size, low, 3, stride=2, padding=1) for size, low in steps)
+        self.bottom = ResidualBlock(widths[-1])
+        self.ups = nn.ModuleList(nn.Conv2d(low, 4 * size, 1) for size, low in steps)
+        self.after = nn.ModuleList(ResidualBlock(size) for size, _ in steps)
 
     def forward(self, images: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
         """Features of the same shape."""
@@ -144,7 +148,7 @@ class ResidualBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.second = _zero(nn.Conv2d(width, width, 3, padding=1))
+        self.second = zero_convolution(nn.Conv2d(width, width, 3, padding=1))
 
     def forward(self, images: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
         """Images of the same shape."""
@@ -157,7 +161,7 @@ def _as_images(stacked: Tensor, pattern: str, dtype: torch.dtype) -> Float[Tenso
     return rearrange(stacked, pattern).contiguous().movedim(-1, 1).to(dtype)
 
 
-def _zero(layer: nn.Conv2d) -> nn.Conv2d:
+def zero_convolution(layer: nn.Conv2d) -> nn.Conv2d:
     """The same layer, answering zero until it is trained."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)

@@ -18,7 +18,9 @@ from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.folder import has_backbone, locate, read_description
 from worldmodel.models.world_model.model import PROMPT_FILE, WorldModel
 from worldmodel.models.world_model.parts import (
+    build_compositor,
     build_embodiment_classifier,
+    build_hand_references,
     build_idm,
     build_mcl,
     build_refiner,
@@ -48,6 +50,9 @@ FIXED = {
     "scene": ("its backbone is trained with or without one already", ANEW),
     "refiner_width": ("its refiner is trained already", ANEW),
     "refiner_depth": ("its refiner is trained already", ANEW),
+    "compositor_width": ("its compositor is trained already", ANEW),
+    "hand_references": ("its compositor is trained with or without them already", ANEW),
+    "command_lag": ("it has learned where hands are drawn", ANEW),
     "pose_map_samples": ("its pose maps are trained already", ON_ITS_BACKBONE),
     "pose_map_sigma": ("its pose maps are trained already", ON_ITS_BACKBONE),
     "idm": ("its IDM is trained already", ON_ITS_BACKBONE),
@@ -92,6 +97,12 @@ def continued_model(
     _fit_judge(model)
     if asked.refiner_width and model.fdm.refiner is None:
         model.fdm.refiner = build_refiner(asked, model.contract)
+    if model.compositor is None:
+        model.compositor = build_compositor(asked, model.contract)
+    if model.hand_references is None:
+        model.hand_references = build_hand_references(asked, model.contract, model.normalizer)
+    elif len(model.normalizer.embodiments) != num_known:
+        model.hand_references = model.hand_references.extended(len(model.normalizer.embodiments))
     classifier = build_embodiment_classifier(asked, model.normalizer)
     is_outgrown = len(model.normalizer.embodiments) != num_known
     if is_outgrown or classifier is None or model.embodiment_classifier is None:
@@ -144,6 +155,8 @@ def _can_change(name: str, folder: Path, known: WorldModelConfig, asked: WorldMo
     setting = name.partition(".")[0]
     if setting in ("refiner_width", "refiner_depth"):
         return not known.refiner_width
+    if setting in ("compositor_width", "hand_references"):
+        return not known.compositor_width
     if setting == "idm":
         return known.regime == "acg" and not (known.objective.idm_weight and asked.objective.idm_weight)
     if setting == "pretrained":

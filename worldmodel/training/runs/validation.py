@@ -82,6 +82,7 @@ class Validation:
                 num_inference_steps=self.config.num_inference_steps,
                 generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
                 pose_track=batch.pose_track,
+                embodiments=[model.normalizer.embodiments[robot] for robot in batch.embodiment.tolist()],
             )
         real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0].cpu().float()
         video = side_by_side(real, made)

@@ -37,6 +37,7 @@ from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.fit import FitConfig
 from worldmodel.training.loop.step import StepFn
 from worldmodel.training.runs.fine_tuning import continued_model, settings_beneath
+from worldmodel.training.runs.robot_pictures import fill_references
 from worldmodel.training.runs.validation import Validation, ValidationConfig
 
 log = logging.getLogger(__name__)
@@ -128,10 +129,12 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
         latents = cache_latents(
             config.data, index, on_device(model.vae, device), with_poses=with_poses, with_progress=is_first
         )
-    needs_frames = model.idm is not None
+    needs_frames = model.idm is not None or model.compositor is not None
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, with_poses)
     if with_poses:
         model.contract = replace(model.contract, projection=still_projection(clips))
+    if model.hand_references is not None:
+        fill_references(model, model.hand_references, clips)
     return WorldModelRun(config, index, model, clips, _validation(config, index, model))
 
 

@@ -12,8 +12,8 @@ from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.world_model.hands.pose_maps import DRAWN, PoseMapEmbedding, PoseMaps, num_map_channels
 from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.pose_maps import DRAWN, PoseMapEmbedding, PoseMaps, num_map_channels
 from worldmodel.models.world_model.wan import WanConfig, tiny_wan
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline

@@ -49,6 +49,11 @@ class PoseMaps(nn.Module):
         maps = F.pad(folded, (0, 0, 0, 0, 0, 0, 1, 0))
         return maps if missing is None else maps.masked_fill(missing[:, :, None, None, None], 0.0)
 
+    def draw_hands(self, track: PoseTrack) -> Float[Tensor, "n c y x"]:
+        """A blob for every point of every row's hands, without depth."""
+        points: Tensor = hand_points(track)
+        return self.draw(points[None])[0]
+
     def draw(self, points: Float[Tensor, "b n c 4"]) -> Float[Tensor, "b n c y x"]:
         """A blob exp(-r^2 / 2 sigma^2) for every point, times its weight, on the fine grid."""
         height, width = self.grid

@@ -1,0 +1,84 @@
+"""The error of a world model's pictures, beside that of its latents: what is seen must be right."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.world_model.wan import decode_video
+from worldmodel.objectives.pictures import picture_loss
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, PoseTrack
+
+MOVING_WEIGHT, EDGE_WEIGHT = 5.0, 0.3  # of moving pixels, and of the error of edges
+
+
+@dataclass(frozen=True)
+class ClipEstimate:
+    """What a model makes of noisy clips."""
+
+    clean: Float[Tensor, "b c f h w"]
+    data: Float[Tensor, "b c f h w"]  # the truth
+    is_made: Bool[Tensor, "b f"]  # latent frames that are generated; the others are given
+    track: PoseTrack | None  # where the hands are, for a model with a compositor
+
+    def first(self, count: int) -> "ClipEstimate":
+        """Of the first clips."""
+        track = None if self.track is None else self.track.each(lambda x: x[:count])
+        return ClipEstimate(self.clean[:count], self.data[:count], self.is_made[:count], track)
+
+    @property
+    def latents(self) -> Float[Tensor, "b c f h w"]:
+        """Given frames as they are, and the others as estimated."""
+        return torch.where(self.is_made[:, None, :, None, None], self.clean, self.data)
+
+
+def pixel_error(
+    model: WorldModel, estimate: ClipEstimate, batch: ClipBatch, generator: torch.Generator
+) -> Float[Tensor, ""]:
+    """The error of the first clips' pictures: `objective.pixel_share` of the batch."""
+    if model.vae is None:
+        raise ValueError("pixel_weight needs an autoencoder to see pictures: name one in model.vae")
+    count = math.ceil(model.config.objective.pixel_share * len(estimate.clean))
+    estimate = estimate.first(count)
+    made = decode_video(model.vae, estimate.latents)
+    if model.compositor is None:
+        with torch.no_grad():
+            real = decode_video(model.vae, estimate.data)
+        return picture_loss(made, real, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
+    if batch.frames is None:
+        raise ValueError(f"a compositor learns from frames, got none: {batch.sources[0]}, ...")
+    real = rearrange(batch.frames[:count].to(made) / 127.5 - 1, "b t c H W -> b c t H W")
+    return _composed_error(model, estimate, made, real, batch.embodiment[:count], generator)
+
+
+def _composed_error(
+    model: WorldModel,
+    estimate: ClipEstimate,
+    made: Float[Tensor, "b 3 t H W"],
+    real: Float[Tensor, "b 3 t H W"],
+    robots: Int[Tensor, " b"],
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    """The error of the composed frames of one latent frame of every clip, drawn at random."""
+    assert estimate.track is not None, "a model with a compositor has pose tracks"
+    chosen = _draw_made(estimate.is_made, generator)
+    within = torch.arange(1, FRAMES_PER_LATENT + 1, device=chosen.device)
+    frames = FRAMES_PER_LATENT * (chosen[:, None] - 1) + within
+    rows = torch.arange(len(chosen), device=chosen.device)[:, None]
+    track = estimate.track.rows(0).each(lambda x: x[rows, frames - 1])
+    first, truth = real[:, :, :1], real.movedim(2, 1)[rows, frames]
+    known = KnownFrame((first[:, :, 0] + 1) / 2, estimate.track.known_start().rows(1, 2), robots)
+    composed = 2 * model.compose((made.movedim(2, 1)[rows, frames] + 1) / 2, track, known) - 1
+    pair = (torch.cat([first, x.movedim(1, 2)], 2) for x in (composed, truth))
+    return picture_loss(*pair, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
+
+
+def _draw_made(is_made: Bool[Tensor, "b f"], generator: torch.Generator) -> Int[Tensor, " b"]:
+    """One generated latent frame of each clip."""
+    draw = torch.rand(is_made.shape, generator=generator, device=generator.device).to(is_made.device)
+    return draw.masked_fill(~is_made, -1).argmax(1)

@@ -1,0 +1,75 @@
+"""What a stream knows of the hands: the commands so far, and a true frame that shows them."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from worldmodel.data.pose_tracks import settled_track
+from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.world_model.model import WorldModel
+from worldmodel.types import PoseTrack
+
+
+class HandFollower:
+    """Turns commands into where the hands are, and composes frames with the latest true one."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        frames: Float[Tensor, "b t 3 H W"],
+        past: PoseTrack | None = None,
+        start: PoseTrack | None = None,
+        robots: Int[Tensor, " b"] | None = None,
+    ) -> None:
+        """Begins at the last of the given frames.
+
+        Args:
+            model: whose arms may be behind their commands, and which may have a compositor.
+            frames: what is given.
+            past: rows that led to the given frames behind the first.
+            start: what is known of the first given frame; see `PoseTrack`.
+            robots: numbers of the embodiments whose hands they are; none: not known.
+        """
+        self.model, self.frame, self.start = model, frames[:, -1], start
+        self.robots = robots
+        self.known: KnownFrame | None = None
+        if past is not None and past.poses.shape[1]:
+            self.known = KnownFrame(self.frame, self.settle(past).rows(-1), self.robots)
+
+    def settle(self, track: PoseTrack) -> PoseTrack:
+        """Where the hands are in the frames that these commands lead to, behind those of the last call."""
+        track = PoseTrack(track.poses, track.projections, self.start or track.start)
+        hands = settled_track(track, self.model.config.command_lag)
+        if self.known is None:
+            self.known = KnownFrame(self.frame, hands.known_start().rows(1), self.robots)
+        self.start = track.known_start().then(track).rows(-2)
+        return hands
+
+    def compose(
+        self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack | None
+    ) -> Float[Tensor, "b n 3 H W"]:
+        """The frames to show for those decoded; the same where the hands are not known."""
+        if hands is None or self.known is None:
+            return decoded
+        return self.model.compose(decoded, hands, self.known)
+
+    def copies(self, count: int) -> "HandFollower":
+        """The same with every sample so many times."""
+        twin = copy.copy(self)
+        twin.frame = self.frame.repeat_interleave(count, 0)
+        twin.start = None if self.start is None else self.start.each(lambda x: x.repeat_interleave(count, 0))
+        twin.robots = None if self.robots is None else self.robots.repeat_interleave(count, 0)
+        twin.known = None if self.known is None else self.known.copies(count)
+        return twin
+
+
+def robot_numbers(
+    model: WorldModel, embodiments: Sequence[str], device: torch.device
+) -> Int[Tensor, " b"] | None:
+    """Of each sample, in the model's table; none where they are not told."""
+    if not embodiments:
+        return None
+    return torch.tensor([model.normalizer.index(name) for name in embodiments], device=device)
