@@ -2,7 +2,8 @@
 # The shipped desk model from nothing: simulated episodes, autoencoder, world model, judge. Some hours on two cores.
 #
 #   training/desk.sh               all steps in order; a finished one has its mark in outputs/desk/done and is skipped
-#   training/desk.sh --list        the steps, and which of them are done
+#   training/desk.sh --first       the steps of the first desk model instead, which Table 2 starts from
+#   training/desk.sh --list        the steps of both, and which of them are done
 #   training/desk.sh --only STEP   one step, also when it has its mark
 #
 # A step that was cut off goes on where it was when the script is called again. docs/desk.md says what each one makes.
@@ -14,7 +15,8 @@ DESK=outputs/desk
 # One torch thread a process: on small machines two threads a process fight each other.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false}
 
-STEPS=(source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 shipped locator lacg)
+STEPS=(source target heldout streaming_autoencoder streaming_latents streaming compositor shipped locator)
+FIRST=(source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 locator lacg)
 
 call() {   # show a command, then run it
     echo "   $*"
@@ -46,7 +48,29 @@ step_heldout() {
         --episodes 64 --seed 100000 --size 64 64 --out $DESK/heldout
 }
 
-# --- autoencoder and latents
+# --- the desk model: autoencoder, latents, world model, compositor
+
+step_streaming_autoencoder() {
+    call "$BIN/python" training/train_autoencoder.py configs/desk/streaming_autoencoder.yaml --resume
+}
+
+step_streaming_latents() {
+    call "$BIN/python" training/encode_latents.py configs/desk/streaming.yaml --processes 2
+}
+
+step_streaming() {
+    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume
+}
+
+step_compositor() {
+    call "$BIN/python" training/train_world_model.py configs/desk/compositor.yaml --resume
+}
+
+step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
+    call "$BIN/python" training/ship_model.py $DESK/compositor $DESK/shipped
+}
+
+# --- the first desk model: autoencoder and latents
 
 train_autoencoder() {
     call "$BIN/python" training/train_autoencoder.py configs/desk/autoencoder.yaml --resume "$@"
@@ -65,7 +89,7 @@ step_latents() {
         "data.paths=[$DESK/source,$DESK/source2]" --processes 2
 }
 
-# --- world model
+# --- the first desk model: world model
 
 train_world_model() {
     call "$BIN/python" training/train_world_model.py configs/desk/world_model.yaml --resume "$@"
@@ -84,10 +108,6 @@ step_acg3() {   # with the refiner
     train_world_model start_from=$DESK/acg2/model output=$DESK/acg3 model.refiner_width=64 \
         fit.steps=6000 fit.validate_every=750 \
         "data.paths=[$DESK/source,$DESK/source2]" fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
-}
-
-step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
-    call "$BIN/python" training/ship_model.py $DESK/acg3 $DESK/shipped --config configs/desk/world_model.yaml
 }
 
 step_lacg() {   # the same backbone with latent actions; the LACG rows of Table 2 start from it
@@ -118,32 +138,40 @@ run() {
 }
 
 run_all() {
-    for step in "${STEPS[@]}"; do
+    for step in "$@"; do
         if is_done "$step"; then
             echo "== $step: done before"
         else
             run "$step"
         fi
     done
-    echo "the model: $DESK/shipped, the locator: $DESK/locator/locator"
 }
 
+ALL=("${STEPS[@]}")
+for step in "${FIRST[@]}"; do
+    [[ " ${STEPS[*]} " == *" $step "* ]] || ALL+=("$step")
+done
+
 list() {
-    for step in "${STEPS[@]}"; do
+    for step in "${ALL[@]}"; do
         if is_done "$step"; then echo "done   $step"; else echo "to do  $step"; fi
     done
 }
 
 usage() {
-    echo "usage: training/desk.sh [--list | --only STEP], where STEP is one of: ${STEPS[*]}" >&2
+    echo "usage: training/desk.sh [--first | --list | --only STEP], where STEP is one of: ${ALL[*]}" >&2
     exit 2
 }
 
 case "${1:-}" in
-    "") run_all ;;
+    "")
+        run_all "${STEPS[@]}"
+        echo "the model: $DESK/shipped, the locator: $DESK/locator/locator"
+        ;;
+    --first) run_all "${FIRST[@]}" ;;
     --list) list ;;
     --only)
-        [[ " ${STEPS[*]} " == *" ${2:-no step} "* ]] || usage
+        [[ " ${ALL[*]} " == *" ${2:-no step} "* ]] || usage
         run "$2"
         ;;
     *) usage ;;

@@ -1,5 +1,6 @@
 """What is shipped works as it is: the desk model, the gripper locator and the demo's settings."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -37,29 +38,35 @@ def folder(tmp_path_factory):
 def dataset(folder):
     from robotwin_adapters.robotwin.dataset import RobotwinDataset
 
-    return RobotwinDataset(folder, action_space="measured_poses")
+    return RobotwinDataset(folder, action_space="pose_commands")
 
 
 def test_the_weights_are_small_and_load_and_the_demo_starts_from_them():
-    assert sum(path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file()) <= 15e6
+    assert sum(path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file()) <= 20e6
     demo = load_config(TrainConfig, str(PROJECT / "configs/desk/demo.yaml"))
     assert PROJECT / demo.start_from == WEIGHTS / "desk"
     assert WorldModel.from_pretrained(WEIGHTS / "desk").config.regime == "acg"
     assert Locator.from_pretrained(WEIGHTS / "locator").config.height == 64
 
 
-def test_the_shipped_model_says_that_its_actions_are_measured(folder):
+def test_the_shipped_model_says_that_its_actions_are_commands(folder):
     from robotwin_adapters.open_dataset import action_space_for
     from worldmodel.evaluation.command_line import open_for_model
 
     model = WorldModel.from_pretrained(WEIGHTS / "desk")
-    assert {stats.action_space for stats in model.normalizer.stats.values()} == {"measured_poses"}
-    assert action_space_for(model.normalizer) == "measured_poses"
-    stated = "| actions | measured_poses (end-effector poses measured in the next frame, not commands) |"
+    assert {stats.action_space for stats in model.normalizer.stats.values()} == {"pose_commands"}
+    assert action_space_for(model.normalizer) == "pose_commands"
+    stated = "| actions | pose_commands (end-effector poses that were commanded) |"
     assert stated in model_card(model.config, model.contract, model.normalizer)
     assert stated in (WEIGHTS / "desk/README.md").read_text()
-    assert load_config(TrainConfig, str(WEIGHTS / "desk/training.yaml")).data.action_space == "end_effector"
-    assert open_for_model(str(WEIGHTS / "desk"), str(folder))[0].action_space == "measured_poses"
+    assert load_config(TrainConfig, str(WEIGHTS / "desk/training.yaml")).data.action_space == "pose_commands"
+    assert open_for_model(str(WEIGHTS / "desk"), str(folder))[0].action_space == "pose_commands"
+
+
+def test_the_robot_of_the_demo_was_seen_by_no_shipped_network():
+    trained_on = json.loads((WEIGHTS / "desk/trained_on.json").read_text())
+    assert "finch" not in json.dumps(trained_on)
+    assert "finch" not in WorldModel.from_pretrained(WEIGHTS / "desk").normalizer.stats
 
 
 @pytest.mark.slow
@@ -69,8 +76,8 @@ def test_the_shipped_model_moves_the_arms_as_told(dataset):
     clips = held_out_clips(dataset, model.contract, model.normalizer, config)
     predictor, errors = ModelPredictor(model, num_inference_steps=1), []
     for clip in (clips[number] for number in range(len(clips))):
-        told = torch.stack([clip.actions, clip.actions.flip(0)])
-        made = predictor(clip.frames[None, :1].expand(2, -1, -1, -1, -1), told, len(clip.frames), 0)
+        told = torch.stack([clip.unclipped, clip.unclipped.flip(0)])
+        made = predictor(clip.frames[None, :1].expand(2, -1, -1, -1, -1), told, len(clip.frames), 0, clip)
         static = clip.frames[:1].expand(len(clip.frames), -1, -1, -1)
         errors.append([mse(video[1:], clip.frames[1:]).mean().item() for video in (*made, static)])
     true, backwards, static = np.mean(errors, 0)
@@ -79,7 +86,10 @@ def test_the_shipped_model_moves_the_arms_as_told(dataset):
 
 
 @pytest.mark.slow
-def test_the_shipped_locator_finds_the_grippers(dataset):
+def test_the_shipped_locator_finds_the_grippers(folder):
+    from robotwin_adapters.robotwin.dataset import RobotwinDataset
+
+    dataset = RobotwinDataset(folder, action_space="measured_poses")
     labeled = label_episode(dataset, 0, "desk_camera", (64, 64), 24)
     found = Locator.from_pretrained(WEIGHTS / "locator").locate(
         torch.from_numpy(labeled.frames).float() / 255
