@@ -85,15 +85,15 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_make_desk_goes_on_where_it_failed_and_skips_what_is_done(project: Path) -> None:
-    code, first, said = desk(project, MAKE_DESK, "output=outputs/desk/acg2")
+    code, first, said = desk(project, MAKE_DESK, "configs/desk/compositor.yaml")
     assert code
-    assert len(first) == 9
-    assert "start_from=outputs/desk/acg/model" in said  # each step shows its command
+    assert len(first) == 7
+    assert "configs/desk/compositor.yaml --resume" in said  # each step shows its command
     code, second, said = desk(project, MAKE_DESK)
     assert code == 0
-    assert "== acg: done before" in said
+    assert "== streaming: done before" in said
     assert second[0] == first[-1]
-    assert len(first) - 1 + len(second) == 13
+    assert len(first) - 1 + len(second) == 9
     assert desk(project, MAKE_DESK)[:2] == (0, [])
 
 
@@ -103,24 +103,39 @@ def test_the_desk_script_lists_its_steps_and_does_one_alone(project: Path) -> No
     assert (code, len(calls)) == (0, 1)
     assert "--embodiment finch --episodes 100" in calls[0]
     code, calls, said = desk(project, [*script, "--list"])
-    assert (code, calls, len(said.splitlines())) == (0, [], 13)
+    assert (code, calls, len(said.splitlines())) == (0, [], 17)
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("done")] == ["target"]
     assert len(desk(project, [*script, "--only", "target"])[1]) == 1  # again, though it has its mark
-    assert len(desk(project, script)[1]) == 12
+    assert len(desk(project, script)[1]) == 8
+    assert len(desk(project, [*script, "--first"])[1]) == 12 - len(("source", "target", "heldout", "locator"))
     for wrong in (["--only", "nothing"], ["--only"], ["all"]):
         code, calls, said = desk(project, [*script, *wrong])
         assert (code, calls) == (2, [])
-        assert "STEP is one of: source source2 target" in said
+        assert "STEP is one of: source target heldout" in said
 
 
-def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(project: Path) -> None:
-    _, calls, _ = desk(project, MAKE_DESK)
+def trainings(calls: list[str]) -> list[Any]:
+    """The configs of the trainings among the calls."""
     configs: list[Any] = []
     for script, *words in (call.split() for call in calls):
         for name, schema in SCHEMAS.items():
             if script.endswith(f"train_{name}.py"):
                 path = str(ROOT / words[0]) if words[0].endswith(".yaml") else None
                 configs.append(load_config(schema, path, [word for word in words if "=" in word]))
+    return configs
+
+
+def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(project: Path) -> None:
+    configs = trainings(desk(project, MAKE_DESK)[1])
+    expected = ("streaming_autoencoder", "streaming", "compositor", "locator")
+    assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
+    autoencoder, model, compositor, _ = configs
+    assert model.model.vae == f"{autoencoder.output}/vae"
+    assert compositor.start_from == f"{model.output}/model"
+
+
+def test_so_does_the_chain_of_the_first_desk_model(project: Path) -> None:
+    configs = trainings(desk(project, ["training/desk.sh", "--first"])[1])
     expected = ("autoencoder", "autoencoder", "acg", "acg2", "acg3", "locator", "lacg")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
     models = [config for config in configs if isinstance(config, TrainConfig)]
