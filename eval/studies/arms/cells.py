@@ -17,7 +17,7 @@ from worldmodel.training.world_model import train
 class TestFolders:
     """Held-out episodes of the same seeds, one folder for each set of arms that moves."""
 
-    both: str = ""
+    both: str = ""  # folder of episodes in which both arms move
     left: str = ""  # the right arm holds
     right: str = ""  # the left arm holds
 

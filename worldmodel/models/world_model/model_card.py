@@ -53,7 +53,8 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 
 pipeline = RolloutPipeline(WorldModel.from_pretrained("."))
-video = pipeline(frames, robot_actions, embodiment="{first}", num_inference_steps=8{cameras}).frames
+settings = {{"embodiment": "{first}", "num_inference_steps": 8{cameras}}}
+video = pipeline(frames, robot_actions, **settings).frames
 ```
 """
 
@@ -79,5 +80,5 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
         embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),
         first=normalizer.embodiments[0],
-        cameras=", cameras=episode.cameras[name]" if config.draws_poses else "",
+        cameras=', "cameras": episode.cameras[name]' if config.draws_poses else "",
     )
