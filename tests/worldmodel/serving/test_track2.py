@@ -255,7 +255,7 @@ def test_9_a_failure_inside_tells_nothing_of_the_inside(spec: WorldSpec) -> None
         client = WorldModelClient(address)
         body = request(client, [sample(spec)])
         broken.model.forward = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
-        broken.model.decode = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
+        broken.model.encode = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
         status, answer = post(address, body)
     assert (status, answer["error"]["code"], answer["error"]["retryable"]) == (500, "INTERNAL", True)
     for word in ("division", "/", "Traceback", ".py"):
