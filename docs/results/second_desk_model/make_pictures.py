@@ -13,8 +13,8 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import to_uint8
 
 HERE = Path(__file__).parent
-NUM_FRAMES, SCALE = 49, 3
-CLIPS = (0, 37)  # of each task
+NUM_FRAMES, SCALE = 25, 3
+CLIPS = (20, 44)  # of each task
 
 
 def pairs(model: WorldModel, source: str, folders: list[str]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -44,5 +44,5 @@ if __name__ == "__main__":
     animation[0].save(
         HERE / "rollouts.gif", save_all=True, append_images=animation[1:], duration=120, loop=0, optimize=True
     )
-    times = (0, 4, 8, 12, 16, 32, 48)
+    times = range(0, NUM_FRAMES, 4)
     picture([[video[t] for t in times] for pair in found for video in pair]).save(HERE / "rollouts.png")
