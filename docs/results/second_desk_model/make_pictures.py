@@ -1,6 +1,6 @@
-"""The animation and the sheet of the page: python make_pictures.py MODEL LEFT RIGHT (folders)."""
+"""The animation and the sheet of the page: python make_pictures.py MODEL LEFT RIGHT."""
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
@@ -37,8 +37,11 @@ def picture(rows: list[list[torch.Tensor]]) -> Image.Image:
 
 
 if __name__ == "__main__":
-    source, *folders = sys.argv[1:]
-    found = pairs(WorldModel.from_pretrained(source), source, folders)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("folders", nargs="+", help="held-out episodes, one folder for each task")
+    options = parser.parse_args()
+    found = pairs(WorldModel.from_pretrained(options.model), options.model, options.folders)
     animation = [picture([[pair[side][t] for pair in found] for side in (0, 1)]) for t in range(NUM_FRAMES)]
     animation = [frame.quantize(128) for frame in animation]
     animation[0].save(
