@@ -15,7 +15,7 @@ from tests.support.video_sets import write_video_set
 from worldmodel.cli import main
 from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.index import index_episodes
-from worldmodel.training.data import frame_contract
+from worldmodel.training.model_data import frame_contract
 from worldmodel.types import EpisodeSource
 
 LEROBOT = Path(__file__).parent / "data/lerobot_v30"

@@ -20,7 +20,8 @@ from worldmodel.config import load_config
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.exits import one_way_out
 from worldmodel.models.world_model.wan import VideoAutoencoder, load_vae
-from worldmodel.training.data import cache_latents, on_device, open_index
+from worldmodel.training.data import open_index
+from worldmodel.training.model_data import cache_latents, on_device
 from worldmodel.training.runs.world_model import TrainConfig
 
 

@@ -1,10 +1,12 @@
 """One contract for all episodes of a data set: what differs is refused, or made equal by a setting."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import Callable
 import pytest
 
 from worldmodel.data.clips import ClipConfig
@@ -13,7 +15,8 @@ from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract
-from worldmodel.training.data import DataConfig, frame_contract, open_index
+from worldmodel.training.data import DataConfig, open_index
+from worldmodel.training.model_data import frame_contract
 from worldmodel.types import Episode, EpisodeSource
 
 CLIP = ClipConfig(num_frames=9, height=32, width=32)
@@ -116,3 +119,11 @@ def test_data_without_a_readable_episode_is_refused_with_the_first_reason(tmp_pa
     (tmp_path / "data/episode0.hdf5").write_bytes(b"no HDF5")
     with pytest.raises(ValueError, match=r"no episode to train on, 1 unreadable; .*episode0\.hdf5"):
         open_index(DataConfig(paths=(str(tmp_path),), on_bad="skip"))
+
+
+def test_an_index_opens_without_the_libraries_of_models() -> None:
+    """They take 200 MB, and whoever looks at a large dataset does not need them."""
+    heavy = {"diffusers", "transformers", "peft"}
+    code = f"import sys, worldmodel.training.data; print(*({heavy} & {{*sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""

@@ -26,7 +26,8 @@ from worldmodel.models.world_model.parts import (
     build_refiner,
 )
 from worldmodel.models.world_model.wan import read_prompt
-from worldmodel.training.data import DataConfig, extended_normalizer, frame_contract
+from worldmodel.training.data import DataConfig, extended_normalizer
+from worldmodel.training.model_data import frame_contract
 
 log = logging.getLogger(__name__)
 

@@ -23,19 +23,11 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import load_vae
 from worldmodel.objectives.student import student_step
 from worldmodel.objectives.world_model import mcl_reach, world_model_step
-from worldmodel.training.data import (
-    DataConfig,
-    cache_latents,
-    frame_contract,
-    on_device,
-    open_clips,
-    open_index,
-    still_projection,
-    trained_on,
-)
+from worldmodel.training.data import DataConfig, open_clips, open_index, trained_on
 from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.fit import FitConfig
 from worldmodel.training.loop.step import StepFn
+from worldmodel.training.model_data import cache_latents, frame_contract, on_device, still_projection
 from worldmodel.training.runs.fine_tuning import continued_model, settings_beneath
 from worldmodel.training.runs.robot_pictures import fill_references
 from worldmodel.training.runs.validation import Validation, ValidationConfig

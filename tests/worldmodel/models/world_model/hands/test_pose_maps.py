@@ -17,7 +17,7 @@ from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import WanConfig, tiny_wan
 from worldmodel.objectives.world_model import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.training.data import still_projection
+from worldmodel.training.model_data import still_projection
 from worldmodel.types import PoseTrack
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0

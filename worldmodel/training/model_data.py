@@ -1,0 +1,119 @@
+"""What a model needs of its data: the frame contract that all clips share, and cached latents."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from worldmodel.data.clips import FPS_TOLERANCE, Merge, frames_per_step, merge_rule
+from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.index import EpisodeIndex
+from worldmodel.data.latents import LatentCache, LatentTable, module_identity
+from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
+from worldmodel.training.data import DataConfig
+from worldmodel.types import evenly_spread
+
+RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change
+
+
+def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
+    """What all clips of this index are, for the model to remember and to insist on."""
+    config = index.config
+    _check_cameras(index)
+    _check_sizes(index)
+    return FrameContract(
+        num_frames=config.num_frames,
+        height=config.height,
+        width=config.width,
+        fps=_common_rate(index),
+        camera=index.records[0].camera,
+        layout=config.layout if isinstance(config.camera, tuple) else None,
+        aspect=config.aspect,
+        merge=_common_merge(index),
+        latent_channels=vae.config["z_dim"],
+        latent_scale=vae.config["scale_factor_spatial"],
+    )
+
+
+def still_projection(clips: ClipDataset, count: int = 16) -> tuple[float, ...]:
+    """The projection that some clips of the data have in common at every frame; empty where they differ."""
+    tracks = [clips[number].pose_track for number in evenly_spread(len(clips), count)]
+    seen = torch.cat([track.projections for track in tracks if track is not None])
+    first = seen[0]
+    return tuple(first.flatten().tolist()) if torch.allclose(seen, first.expand_as(seen)) else ()
+
+
+def _common_merge(index: EpisodeIndex) -> Merge:
+    """The rule by which actions of coarser steps are made, as simple as the robots allow."""
+    merge = index.config.merge
+    rules = {merge_rule(merge, entry.names, entry.deltas) for entry in index.stats.values()}
+    return rules.pop() if len(rules) == 1 else merge
+
+
+def _common_rate(index: EpisodeIndex) -> float:
+    """Frames per second of the clips; refused when episodes differ in it."""
+    rates = [record.fps / frames_per_step(record.fps, index.config) for record in index.records]
+    low, high = (rates.index(rate) for rate in (min(rates), max(rates)))
+    if rates[high] - rates[low] > FPS_TOLERANCE * rates[high]:
+        slowest = min(record.fps for record in index.records)
+        raise ValueError(
+            f"{index.records[low].file} gives clips of {rates[low]:g} frames per second, "
+            f"{index.records[high].file} of {rates[high]:g}: one model has one rate. Set data.clip.fps to a "
+            f"rate that all can be resampled to ({slowest:g} or lower), without data.clip.stride"
+        )
+    return rates[high]
+
+
+def _check_cameras(index: EpisodeIndex) -> None:
+    first = index.records[0]
+    for record in index.records:
+        if record.camera != first.camera:
+            raise ValueError(
+                f"{first.file} shows camera {first.camera!r}, {record.file} camera {record.camera!r}: one "
+                "model has one camera. Set data.clip.camera to one that all episodes have, or train on them "
+                "apart"
+            )
+
+
+def _check_sizes(index: EpisodeIndex) -> None:
+    """Refuse pictures that would be distorted each in its own way."""
+    if index.config.aspect == "crop":
+        return
+    ratios = [record.size[0] / record.size[1] for record in index.records]
+    low, high = (ratios.index(ratio) for ratio in (min(ratios), max(ratios)))
+    if ratios[high] - ratios[low] > RATIO_TOLERANCE * ratios[high]:
+        one, other = index.records[low], index.records[high]
+        raise ValueError(
+            f"{one.file} has pictures of {one.size[0]}x{one.size[1]} pixels, {other.file} of "
+            f"{other.size[0]}x{other.size[1]}: stretched to one size, the same thing would look different in "
+            "them. Set data.clip.aspect=crop, which cuts both to the same shape"
+        )
+
+
+def cache_latents(
+    config: DataConfig,
+    index: EpisodeIndex,
+    vae: VideoAutoencoder,
+    *,
+    part: slice = slice(None),
+    with_poses: bool = False,
+    with_progress: bool = False,
+) -> LatentTable:
+    """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
+    identity = module_identity(vae, dict(vae.config))  # type: ignore[arg-type]
+    cache = LatentCache(config.latents, identity, config.latents_dtype, with_poses=with_poses)  # type: ignore[arg-type]
+    records = index.records[part]
+    with tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar:
+        return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=bar.update)
+
+
+def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:
+    """The autoencoder, moved."""
+    nn.Module.to(vae, device)  # type: ignore[type-var]  # diffusers wraps `to` without a useful signature
+    return vae
+
+
+def _encode(vae: VideoAutoencoder, video: torch.Tensor) -> torch.Tensor:
+    return encode_video(vae, video.to(vae.device))
