@@ -120,7 +120,8 @@ def test_the_last_line_is_yaml_for_a_training_config() -> None:
     assert data["clip"] == {"camera": "head", "num_frames": 17, "stride": 4}
     splits = data["splits"]
     assert (splits["val"], splits["test"]) == (0, 0)
-    assert len({*splits["val_uids"], *splits["test_uids"]}) == 2
+    assert (len(splits["val_uids"]), len(splits["test_uids"])) == (1, 2)
+    assert not {*splits["val_uids"]} & {*splits["test_uids"]}
 
 
 def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:

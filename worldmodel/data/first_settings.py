@@ -18,7 +18,7 @@ NEEDED = 0.8  # share of the episodes that should be as long as a clip
 CLIP_STEP = 4  # recorded frames between clip starts
 LEAST_EPISODES = 3  # to train, to validate, to test
 MOST_BATCH = 16  # clips of a step
-TEST_SHARE, MOST_TEST, MOST_VAL = 0.15, 16, 4  # held-out episodes
+TEST_SHARE, ENOUGH_TEST, MOST_TEST, MOST_VAL = 0.15, 4, 16, 4  # held-out episodes
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,13 @@ def hold_out(facts: Sequence[EpisodeFacts]) -> SplitConfig:
     groups = _copies(facts)
     if len(groups) < LEAST_EPISODES:
         return SplitConfig(val=0.0, test=0.0)
-    count = max(1, min(MOST_TEST, round(TEST_SHARE * len(groups))))
+    # Four that are all won are the fewest whose interval lies above one half.
+    share = max(1, min(MOST_TEST, round(TEST_SHARE * len(groups))))
+    count = max(share, min(ENOUGH_TEST, len(groups) // 3))
     # Between the first and the last episode, which are often the odd ones.
     test = [groups[number + 1] for number in evenly_spread(len(groups) - 2, count)]
     rest = [group for group in groups if group not in test]
-    wanted = max(1, min(MOST_VAL, count, len(rest) - 1))
+    wanted = max(1, min(MOST_VAL, share, len(rest) - 1))
     val = [rest[number] for number in evenly_spread(len(rest), wanted)]
     return SplitConfig(val=0.0, test=0.0, val_uids=_flat(val), test_uids=_flat(test))
 

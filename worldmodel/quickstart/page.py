@@ -1,8 +1,10 @@
 """The page of `worldmodel quickstart`: what was chosen and why, what came out, and what it is worth."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from worldmodel.evaluation.rollouts.page import quality_table
 from worldmodel.quickstart.choices import Plan
@@ -13,6 +15,9 @@ READ_SO = (
     "better has learned nothing that counts. The autoencoder is the ceiling: no model draws better. "
     "Rows of wrong actions should be worse than the true ones, or the actions do not matter."
 )
+WHERE = {"clip_psnr": "on whole pictures", "moving_clip_psnr": "on moving pixels"}
+LEAST_EPISODES = 4  # that must all be won before an interval lies above one half
+LITTLE_ROOM = 2.0  # dB from the static frame to the ceiling
 NEXT = (
     "rollouts/report.html has curves, videos and intervals. sensitivity/report.html says how each action "
     "dimension is answered. run/config.yaml holds all settings: `worldmodel train` takes it for a longer run."
@@ -40,7 +45,9 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     )
     chosen = Table(("setting", "chosen", "why"), tuple((c.setting, c.value, c.reason) for c in plan.choices))
     videos = tuple((path, path.stem) for path in sorted((out / "rollouts" / "videos").glob("*.mp4")))
+    words = in_short(rows["rows"], rows["episodes"], spent.steps)
     sections = (
+        Section("In short", (Text(words),)),
         Section("What was chosen", (chosen,)),
         Section(
             "Your data", (Figures(((out / "contact_sheet.png", "evenly chosen episodes"),), is_wide=True),)
@@ -53,6 +60,38 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
         Section("Next", (Text(NEXT),)),
     )
     return write_pages(Page(f"First model of {name}", lead, sections), out)
+
+
+def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int) -> str:
+    """What the figures say, in a few plain sentences."""
+    above = {key: _mean(rows, "true", key) - _mean(rows, "static", key) for key in WHERE}
+    said = [", ".join(f"{_side(above[key])} the static frame {words}" for key, words in WHERE.items())]
+    found = [f"The model is {said[0]}."]
+    room = _mean(rows, "autoencoder", "clip_psnr") - _mean(rows, "static", "clip_psnr")
+    if room < LITTLE_ROOM:
+        found.append(
+            f"The autoencoder, which was made for simulated pictures, leaves {room:.1f} dB of room above the "
+            "static frame: whole pictures can show little here, look at moving pixels."
+        )
+    if above["clip_psnr"] < 0:
+        found.append(
+            f"After {steps} steps it does not yet keep still what stands still. More steps mend that first: "
+            "raise --minutes."
+        )
+    if episodes < LEAST_EPISODES:
+        found.append(
+            f"{episodes} held-out episode(s) cannot show that actions are followed, {LEAST_EPISODES} could: "
+            "'not followed' means 'not shown' here. Record more episodes."
+        )
+    return " ".join(found)
+
+
+def _mean(rows: Mapping[str, Mapping[str, Any]], row: str, key: str) -> float:
+    return float(rows[row][key]["mean"])
+
+
+def _side(decibels: float) -> str:
+    return f"{abs(decibels):.1f} dB {'above' if decibels >= 0 else 'below'}"
 
 
 def _verdict(results: dict) -> Verdict:

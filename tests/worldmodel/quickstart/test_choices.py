@@ -52,7 +52,7 @@ def test_three_episodes_are_one_each() -> None:
 def test_copies_of_an_episode_stay_together() -> None:
     facts = [replace(one, actions=str(number % 10)) for number, one in enumerate(episodes(20))]
     splits = settings(make_plan(facts)).data.splits
-    assert len(splits.test_uids) == 4
+    assert (len(splits.test_uids), len(splits.val_uids)) == (6, 4)
     number = {one.uid: one.actions for one in facts}
     tested = {number[uid] for uid in splits.test_uids}
     assert sorted(splits.test_uids) == sorted(uid for uid in number if number[uid] in tested)
