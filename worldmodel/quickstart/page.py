@@ -16,6 +16,7 @@ READ_SO = (
     "Rows of wrong actions should be worse than the true ones, or the actions do not matter."
 )
 WHERE = {"clip_psnr": "on whole pictures", "moving_clip_psnr": "on moving pixels"}
+VIDEOS_SHOW = "From the left: the recording, the model given the actions, and their difference."
 LEAST_EPISODES = 4  # that must all be won before an interval lies above one half
 LITTLE_ROOM = 2.0  # dB from the static frame to the ceiling
 NEXT = (
@@ -52,9 +53,7 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
         Section(
             "Your data", (Figures(((out / "contact_sheet.png", "evenly chosen episodes"),), is_wide=True),)
         ),
-        Section(
-            "Videos", (Figures(videos), Text("Left: the recording. Right: the model, given the actions."))
-        ),
+        Section("Videos", (Figures(videos), Text(VIDEOS_SHOW))),
         Section("Quality", (quality_table(rows["rows"]), Text(READ_SO))),
         Section("Are the actions followed?", (_verdict(verdict),)),
         Section("Next", (Text(NEXT),)),

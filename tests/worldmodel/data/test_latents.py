@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from robotwin_adapters.open_dataset import open_dataset
+from tests.support.array_sets import write_droid, write_npz, write_robomimic, write_zarr
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex, index_episodes
@@ -233,6 +235,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 import torch
 from worldmodel.data import latents
+from robotwin_adapters.open_dataset import open_dataset
+from tests.support.array_sets import write_droid, write_npz, write_robomimic, write_zarr
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.index import index_episodes
 from worldmodel.data.splits import SplitConfig
@@ -307,3 +311,28 @@ def test_an_episode_is_found_again_under_another_name(tmp_path) -> None:
     former.touch()
     assert cache.shard_path(episode, record, CLIP) == former  # of an older version: kept
     assert cache.shard_path(moved, record, CLIP) == path
+
+
+@pytest.mark.parametrize("kind", ["npz", "droid", "robomimic", "zarr"])
+def test_latents_are_found_again_in_a_subfolder_and_after_a_move(tmp_path: Path, kind: str) -> None:
+    """What was encoded for a tree of datasets serves one of them alone, and the tree under another name."""
+    for place in ("one", "two"):
+        target = tmp_path / "data" / place
+        if kind == "npz":
+            write_npz(target, 2)
+        elif kind == "droid":
+            write_droid(target, 2)
+        elif kind == "robomimic":
+            write_robomimic(target / "demos.hdf5")
+        else:
+            write_zarr(target / "set.zarr")
+    cache = LatentCache(str(tmp_path / "cache"), "vae")
+    clip = replace(CLIP, num_frames=5)
+
+    def built(path: Path) -> int:
+        return cache.build(index_episodes([open_dataset(path)], clip, ALL_TRAIN), encode).built
+
+    assert built(tmp_path / "data") > 0
+    assert built(tmp_path / "data/two") == 0
+    (tmp_path / "data").rename(tmp_path / "moved")
+    assert built(tmp_path / "moved") == 0
