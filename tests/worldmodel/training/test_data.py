@@ -1,12 +1,12 @@
 """One contract for all episodes of a data set: what differs is refused, or made equal by a setting."""
 
+import subprocess
 import sys
-from collections.abc import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import Callable
 import pytest
 
 from worldmodel.data.clips import ClipConfig
