@@ -29,6 +29,7 @@ class ActionContextConfig:
     concepts: tuple[str, ...] = ("left", "right")  # how the names of a concept's actions begin
     width: int = 64  # channels of a concept
     depth: int = 2  # widths of its expressive layers, both ends counted
+    effects: bool = True  # arms act on each other (the causal layer); false: what they do adds up
     is_told: bool = True  # the module hears which concepts hold; false: one set of weights for all
 
     def __post_init__(self) -> None:
@@ -83,6 +84,7 @@ class ActionConcepts(nn.Module):
             out_width=config.width,
             depth=config.depth,
             norm="none",
+            causal="reduced" if config.effects else "none",
             clamp=False,
             start="identity",
         )

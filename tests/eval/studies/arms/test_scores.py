@@ -108,15 +108,16 @@ def test_the_table_says_how_much_of_the_gap_is_closed() -> None:
 def test_all_rows_of_a_seed_come_before_the_next_and_every_config_is_whole() -> None:
     study = load_config(ArmStudyConfig, str(ROOT / "configs/context/arms.yaml"))
     cells = list(plan(study))
-    assert [cell.key for cell in cells[:5]] == [
-        *("plain/seed0", "context/seed0", "both/seed0", "untold/seed0"),
+    assert [cell.key for cell in cells[:6]] == [
+        *("plain/seed0", "context/seed0", "both/seed0", "untold/seed0", "no_effects/seed0"),
         "plain/seed1",
     ]
     assert math.prod((len(study.rows), len(study.seeds))) == len(cells)
-    configs = {cell.row.name: training_config(study, cell) for cell in cells[:4]}
+    configs = {cell.row.name: training_config(study, cell) for cell in cells[:5]}
     assert configs["plain"].model.context is None
     assert configs["context"].model.context.is_told
     assert not configs["untold"].model.context.is_told
+    assert not configs["no_effects"].model.context.effects
     assert len({configs[name].fit.steps for name in configs}) == 1
     assert configs["both"].data.paths == ("outputs/arms/both",)
 

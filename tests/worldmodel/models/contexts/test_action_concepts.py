@@ -46,17 +46,28 @@ def test_an_arm_holds_where_its_four_commands_are_one(left: bool, right: bool) -
     assert holds.tolist() == [[[not left, not right]] * 3] * 2
 
 
-def test_two_arms_never_seen_together_are_the_sum_of_each_alone(randomize: Randomize) -> None:
-    concepts = build(randomize)
-    with torch.no_grad():
-        for weight in concepts.module.causal.weights():
-            weight.zero_()
+@pytest.mark.parametrize("is_told", [True, False])
+def test_without_effects_two_arms_are_the_sum_of_each_alone(randomize: Randomize, is_told: bool) -> None:
+    concepts = build(randomize, effects=False, is_told=is_told)
     both, left, right, none = (
         torch.cat([part.flatten(2) for part in concepts(commands(*moves))], -1)
         for moves in ((True, True), (True, False), (False, True), (False, False))
     )
     assert (both - none).abs().max() > 0.1
     torch.testing.assert_close(both, left + right - none, atol=1e-5, rtol=0)
+
+
+def test_effects_of_an_arm_that_holds_are_missing_where_none_holds(randomize: Randomize) -> None:
+    """Why effects that were learned from single arms do not compose: they are there in training alone."""
+    concepts = build(randomize)
+    assert concepts.module.causal.observational is not None
+    with torch.no_grad():
+        concepts.module.causal.observational.zero_()  # never trained
+    both, left, right, none = (
+        concepts(commands(*moves))[0]
+        for moves in ((True, True), (True, False), (False, True), (False, False))
+    )
+    assert (both - (left + right - none)).abs().max() > 0.01
 
 
 def test_motion_of_one_arm_teaches_nothing_of_how_moving_arms_act_on_each_other(randomize: Randomize) -> None:
