@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
+from torch.nn.functional import pad
 
 from studies.arms.cells import ArmStudyConfig, Cell, model_folder
-from studies.arms.scores import TestClips, predict
+from studies.arms.scores import TestClips, arm_pixels, predict
 from studies.cells_file import read_cells
 from studies.context.cells import RowConfig
+from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.files import write_text
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.report.intervals import gap_closed, mean_estimate
@@ -22,17 +24,19 @@ Records = Mapping[str, Mapping[str, Any]]
 FLOOR, CEILING = "plain", "both"  # rows between which the gap is
 ALONE = ("alone/left", "alone/right")
 NUM_EPISODES, ENLARGED, HEADING, MS_PER_FRAME = 3, 2, 14, 120  # of the video; heading in pixels
+NUM_COLORS = 64  # of the video
 
 
 def write_report(study: ArmStudyConfig) -> list[Path]:
-    """RESULTS/tables.md, and arms.gif where the models are."""
+    """RESULTS/tables.md, and arms.gif of the models that are there."""
     results = Path(study.results)
     records = read_cells(results)
     written = [results / "tables.md"]
     write_text(written[0], table(study, records) + "\n")
     seed = study.seeds[0]
-    models = {row.name: model_folder(study, Cell(row, seed)) for row in study.rows}
-    if all(folder.exists() for folder in models.values()):
+    folders = {row.name: model_folder(study, Cell(row, seed)) for row in study.rows}
+    models = {name: folder for name, folder in folders.items() if folder.exists()}
+    if models:
         written.append(results / "arms.gif")
         write_gif(study, models, written[-1])
     return written
@@ -100,7 +104,7 @@ def write_gif(study: ArmStudyConfig, folders: Mapping[str, Path], path: Path) ->
     columns: dict[str, list[Tensor]] = {}
     for name, folder in folders.items():
         model = WorldModel.from_pretrained(folder)
-        episodes = TestClips(vars(study.test), study.episodes).open(model)[:NUM_EPISODES]
+        episodes = _most_moving(TestClips(vars(study.test), study.episodes).open(model))
         columns.setdefault("truth", [truth["both"].frames for truth in episodes])
         columns[name] = [
             torch.cat([truth["both"].frames[:1], predict(model, truth, seed)["both"]])
@@ -111,9 +115,23 @@ def write_gif(study: ArmStudyConfig, folders: Mapping[str, Path], path: Path) ->
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=MS_PER_FRAME, loop=0)
 
 
+def _most_moving(episodes: list[dict[str, HeldOutClip]]) -> list[dict[str, HeldOutClip]]:
+    """Those in which the arm that is seen less moves most pixels."""
+
+    def seen(truth: dict[str, HeldOutClip]) -> int:
+        masks = arm_pixels(truth)
+        return min(int(masks[arm].sum()) for arm in ("left", "right"))
+
+    return sorted(episodes, key=seen, reverse=True)[:NUM_EPISODES]
+
+
 def _sheet(columns: Mapping[str, Sequence[Tensor]], number: int) -> Image.Image:
     """One frame of all videos, under the names of the columns."""
-    sides = [torch.cat([video[number] for video in videos], 1) for videos in columns.values()]
+    # A white line to the right of and below each picture.
+    framed = [
+        [pad(video[number], (0, 1, 0, 1), value=1.0) for video in videos] for videos in columns.values()
+    ]
+    sides = [torch.cat(videos, 1) for videos in framed]
     picture = to_uint8(torch.cat(sides, 2)).permute(1, 2, 0).numpy()
     picture = np.repeat(np.repeat(picture, ENLARGED, 0), ENLARGED, 1)
     sheet = Image.new("RGB", (picture.shape[1], picture.shape[0] + HEADING), "white")
@@ -121,4 +139,4 @@ def _sheet(columns: Mapping[str, Sequence[Tensor]], number: int) -> Image.Image:
     draw, width = ImageDraw.Draw(sheet), picture.shape[1] // len(columns)
     for place, name in enumerate(columns):
         draw.text((place * width + 4, 1), name, fill="black")
-    return sheet
+    return sheet.quantize(NUM_COLORS)
