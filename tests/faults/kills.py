@@ -34,6 +34,7 @@ from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.evaluation.rollouts.run import run as roll_out
+from worldmodel.exits import INTERRUPTED, STOPPED, exit_code
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
 from worldmodel.models.world_model.model import WorldModel
@@ -128,11 +129,15 @@ def start(command: Command, inputs: Path, out: Path) -> int:
         return process
     code = 70
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job does not hear it
         log = os.open(out.with_suffix(".said"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1), os.dup2(log, 2)
         result = command.run(inputs, out)
         code = result if isinstance(result, int) else 0
-    except BaseException as error:
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        code = exit_code(error) or 70
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:
         sys.stderr.flush()
@@ -175,7 +180,9 @@ def leftovers(out: Path) -> list[str]:
     return [str(path.relative_to(out)) for path in out.rglob("*") if "writing" in path.name]
 
 
-def kill_chain(name: str, folder: Path, num_kills: int, seed: int) -> dict[str, object]:
+def kill_chain(
+    name: str, folder: Path, num_kills: int, seed: int, number: signal.Signals = signal.SIGKILL
+) -> dict[str, object]:
     """Kill one command again and again; how often, and what differs in the end (nothing, one hopes)."""
     command, inputs = COMMANDS[name], folder / "inputs"
     reference, out = folder / f"{name}_whole", folder / f"{name}_killed"
@@ -189,8 +196,9 @@ def kill_chain(name: str, folder: Path, num_kills: int, seed: int) -> dict[str, 
         starts += 1
         time.sleep(generator.uniform(0.02, 1.0) * duration)
         with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-        if finish(process) == -signal.SIGKILL:
+            os.kill(process, number)
+        # Asked to end, a command may also do so with a code of its own.
+        if finish(process) in (-number, INTERRUPTED, STOPPED):
             kills += 1
         else:  # it was done before it could be killed
             shutil.rmtree(out, ignore_errors=True)
@@ -199,6 +207,7 @@ def kill_chain(name: str, folder: Path, num_kills: int, seed: int) -> dict[str, 
     differing = sorted(place for place in expected if expected[place] != found.get(place))
     return {
         "command": name,
+        "signal": number.name,
         "kills": kills,
         "starts": starts + 1,
         "exit_code": last,
@@ -215,6 +224,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=[*COMMANDS, "all"])
     parser.add_argument("--kills", type=int, default=10, help="of each command")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signal", choices=("SIGKILL", "SIGTERM", "SIGINT"), default="SIGKILL")
     parser.add_argument("--out", type=Path, help="JSON lines to add the results to")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -225,7 +235,8 @@ def main() -> None:
                 prepare(Path(folder) / "inputs")
                 os._exit(0)
             assert finish(preparing) == 0
-            result = kill_chain(name, Path(folder), arguments.kills, arguments.seed)
+            number = signal.Signals[arguments.signal]
+            result = kill_chain(name, Path(folder), arguments.kills, arguments.seed, number)
         print(json.dumps(result), flush=True)
         if arguments.out:
             with arguments.out.open("a") as file:

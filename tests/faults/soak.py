@@ -70,12 +70,28 @@ def growth(lines: list[dict[str, float]]) -> dict[str, float]:
     return {key: (last[key] - first[key]) / count for key in ("rss_mb", "open_files", "threads", "temporary")}
 
 
+def draw(lines: list[dict[str, float]], path: Path) -> None:
+    """The curves: memory, open files and temporary files over minutes."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(10, 2.6), layout="constrained")
+    for axis, key in zip(axes, ("rss_mb", "open_files", "temporary"), strict=True):
+        axis.plot([line["minutes"] for line in lines], [line[key] for line in lines])
+        axis.set(title=key.replace("_", " "), xlabel="minutes", ylim=(0, None))
+        axis.set_ylim(0, 1.3 * max(1.0, *(line[key] for line in lines)))
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--pause", type=float, default=0, help="seconds between two loops")
     parser.add_argument("--out", type=Path, help="JSON lines to add the measurements to")
+    parser.add_argument("--draw", type=Path, help="only draw the curves of --out to this picture")
     arguments = parser.parse_args()
+    if arguments.draw:
+        draw([json.loads(line) for line in arguments.out.read_text().splitlines()], arguments.draw)
+        return
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="soak_") as folder:
         lines = soak(arguments.minutes, Path(folder), arguments.pause, arguments.out)

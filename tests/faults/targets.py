@@ -181,7 +181,9 @@ def make_annotations(root: Path) -> None:
 
 def read_annotations(root: Path) -> list[str]:
     return [
-        repr({key: np.asarray(v).tolist() for key, v in read_annotation(path).items()})
+        repr(
+            {key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in read_annotation(path).items()}
+        )
         for path in sorted(root.iterdir())
     ]
 

@@ -25,16 +25,26 @@ import torch
 from robotwin_adapters.convert import convert_dataset
 from robotwin_adapters.open_dataset import open_dataset
 from tests.support.robotwin_sets import write_robotwin_set
+from tests.support.tiny_mddiff import tiny_mddiff
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import build_clip_dataset
+from worldmodel.data.latents import LatentCache
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.locator.model import Locator, LocatorConfig
 from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.exits import exit_code
 from worldmodel.files import atomic_file, write_json, write_tensors
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import build_wan, tiny_wan
+from worldmodel.report.page import Page, Section, Text, write_pages
+from worldmodel.training.loop.checkpoints import CheckpointStore
 
 pytestmark = pytest.mark.faults
 SOURCE = synthetic_source(num_episodes=2, num_frames=9, size=(32, 32), embodiments=("a",), action_dim=6)
+CLIPS = ClipConfig(num_frames=9, height=32, width=32)
 STEPS = ("fsync", "replace", "mkdir", "rename", "open")
 
 
@@ -69,6 +79,32 @@ def convert_to_robotwin(folder: Path) -> None:
     convert_dataset(open_dataset(robotwin_source()), folder / "robotwin", "robotwin")
 
 
+LEROBOT = Path(__file__).parents[1] / "robotwin_adapters/data/lerobot_v21"
+PAGE = Page("Title", "Lead", (Section("Numbers", (Text("word " * 2000),)),))
+
+
+@lru_cache
+def world_model() -> WorldModel:
+    torch.manual_seed(0)
+    vae = CausalAutoencoder(height=32, width=32, hidden=8, num_blocks=1, scale_factor_spatial=8)
+    config = WorldModelConfig(regime="acg", backbone=tiny_wan())
+    clips = build_clip_dataset([SOURCE], config=CLIPS)
+    return WorldModel.build(config, FrameContract(9, 32, 32, SOURCE[0].fps), clips.normalizer, vae=vae)
+
+
+def save_checkpoint(folder: Path) -> None:
+    store = CheckpointStore(folder / "checkpoints", num_kept=2)
+    store.prepare()
+    for step in (1, 2):
+        store.save(step, {"weights": {"a": torch.arange(3000.0) + step}}, {"seed": 0})
+
+
+def build_latents(folder: Path) -> None:
+    index = build_clip_dataset([SOURCE], config=CLIPS).index
+    cache = LatentCache(str(folder / "latents"), "autoencoder")
+    cache.build(index, lambda frames: torch.zeros(len(frames), 4, 3, 16, 16), batch_size=2)
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "json": lambda folder: write_json(folder / "a.json", list(range(5000))),
     "arrays": write_arrays,
@@ -78,6 +114,12 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "robotwin": lambda folder: write_robotwin_set(folder / "set", joints=6, episodes=1, frames=4),
     "convert_lerobot": lambda folder: convert_dataset(SOURCE, folder / "lerobot", "lerobot"),
     "convert_robotwin": convert_to_robotwin,
+    "copy_lerobot": lambda folder: convert_dataset(open_dataset(LEROBOT), folder / "copied", "lerobot"),
+    "world_model": lambda folder: world_model().save_pretrained(folder / "model"),
+    "mddiff": lambda folder: tiny_mddiff().save_pretrained(folder / "mddiff"),
+    "checkpoint": save_checkpoint,
+    "page": lambda folder: write_pages(PAGE, folder),
+    "latents": build_latents,
     "locator": lambda folder: Locator(LocatorConfig(channels=8)).save_pretrained(folder / "locator", {}),
 }
 
@@ -202,3 +244,26 @@ def test_a_dead_loader_is_no_fault_of_the_program(tmp_path: Path) -> None:
         list(torch.utils.data.DataLoader(DyingItems(), num_workers=1))
 
     assert run_apart(load, tmp_path, lambda: None) == 1
+
+
+class HungryItems(torch.utils.data.Dataset):
+    """An item for which the loader process gets no memory."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> int:
+        if number == 2:
+            resource.setrlimit(resource.RLIMIT_AS, (64 << 20, 64 << 20))
+            return int(np.ones(1 << 30).sum())
+        return number
+
+
+def test_a_loader_without_memory_ends_the_command_in_order(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def load(folder: Path) -> None:
+        list(torch.utils.data.DataLoader(HungryItems(), num_workers=1))
+
+    assert run_apart(load, tmp_path, lambda: None) == 1
+    assert "memory" in capfd.readouterr().err.lower()

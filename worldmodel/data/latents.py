@@ -15,6 +15,7 @@ go on to the next one and come back at the end. Shards appear by rename, complet
 checksum that `build` verifies.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -48,6 +49,7 @@ POSE_VERSION = 2  # of what is kept of poses; shards without them have names of 
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
 # What reading a missing or damaged shard may raise.
 BROKEN = (SafetensorError, OSError, KeyError, RuntimeError)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class LatentCache:
                         left.append(record)
                         continue
                 except (ValueError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno in NO_SPACE:
+                        raise  # no fault of the episode, and no reason to go on without it
                     if on_bad == "stop":
                         raise ValueError(str(error)) from error
                     builder.skipped.append(BadEpisode(record.file, str(error)))

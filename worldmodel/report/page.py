@@ -110,13 +110,18 @@ def write_pages(page: Page, folder: Path, name: str = "report") -> Path:
     return write_page(page, folder / f"{name}.html")[-1]
 
 
+def check_page_name(path: Path) -> None:
+    """Refuse a page of another kind; commands ask before they spend minutes on what is in it."""
+    if path.suffix not in (".html", ".md"):
+        raise ValueError(f"{path}: expected a page named *.html or *.md")
+
+
 def write_page(page: Page, path: Path) -> list[Path]:
     """Write a page named *.html or *.md; for Markdown, figures that are no files yet are written beside it.
 
     Returns all files written, the page last.
     """
-    if path.suffix not in (".html", ".md"):
-        raise ValueError(f"{path}: expected a page named *.html or *.md")
+    check_page_name(path)
     if path.suffix == ".html":
         write_text(path, to_html(page))
         return [path]

@@ -65,3 +65,8 @@ def test_without_mujoco_collect_says_what_to_install(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert 'pip install "worldmodel[sim]"' in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_page_of_another_kind_is_refused_before_anything_is_loaded(tmp_path, capsys) -> None:
+    assert main(["diagnose", "no_such_model", "--dataset", "none", "--out", str(tmp_path / "folder")]) == 2
+    assert "expected a page named *.html or *.md" in capsys.readouterr().err

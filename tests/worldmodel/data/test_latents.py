@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import pickle
@@ -336,3 +337,13 @@ def test_latents_are_found_again_in_a_subfolder_and_after_a_move(tmp_path: Path,
     assert built(tmp_path / "data/two") == 0
     (tmp_path / "data").rename(tmp_path / "moved")
     assert built(tmp_path / "moved") == 0
+
+
+def test_a_full_disk_is_no_fault_of_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("worldmodel.data.latents._write_shard", full)
+    for on_bad in ("skip", "stop"):
+        with pytest.raises(OSError, match="No space left"):
+            LatentCache(str(tmp_path), "vae").build(make_index(), encode, on_bad=on_bad)
