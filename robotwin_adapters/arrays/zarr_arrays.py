@@ -11,6 +11,7 @@ import bz2
 import json
 import lzma
 import math
+import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ MAX_CHUNK_BYTES = 1 << 30
 MAX_META_BYTES = 1 << 20
 MAX_BYTES, MAX_CHUNKS = 1 << 30, 1_000_000  # of what is read at once
 MAX_LZMA_MEMORY = 256 << 20
-UNPACKING = (zlib.error, lzma.LZMAError)
+BLOSC_HEADER, BLOSC_COPIED = 16, 2  # bytes; the flag of chunks that are stored as they are
+UNPACKING = (zlib.error, lzma.LZMAError, struct.error)
 CODECS = ("blosc", "lz4", "zstd")  # of numcodecs; their headers tell what they unpack to
 IMAGE_CODECS = tuple(f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp"))
 V2, V3 = ".zarray", "zarr.json"  # the file that describes an array
@@ -254,7 +256,21 @@ def _decompress(data: bytes, settings: Any, target: ndarray) -> bytes:
         return target.tobytes()
     if (claimed := _claimed_size(name, data)) != size:
         raise ValueError(f"claims {claimed} bytes, expected {size}")
+    if name == "blosc":
+        _check_blosc(data)
     return bytes(numcodecs.get_codec({"id": name}).decode(data))  # other settings matter to writers
+
+
+def _check_blosc(data: bytes) -> None:
+    """Refuse headers and tables that lead out of the chunk: the library believes them, and dies."""
+    flags, typesize, total, block, packed = struct.unpack_from("<2xBBIII", data)
+    count = -(-total // block) if block else 0
+    if not typesize or packed != len(data) or not 0 < block <= max(total, 1):
+        raise ValueError(f"a Blosc header of {packed} bytes in blocks of {block}, the chunk has {len(data)}")
+    if not flags & BLOSC_COPIED:
+        table = struct.unpack_from(f"<{count}i", data, BLOSC_HEADER)
+        if not all(BLOSC_HEADER + 4 * count <= start < len(data) for start in table):
+            raise ValueError("a Blosc block lies outside of its chunk")
 
 
 def _claimed_size(name: str, data: bytes) -> int:

@@ -193,3 +193,14 @@ def test_a_link_to_nothing_is_no_chunk_that_was_left_out(tmp_path: Path) -> None
     (folder / "data/action/0.0").symlink_to("../../.git/annex/objects/x")
     with pytest.raises(ValueError, match=r"set\.zarr.*action/0\.0 is a link to something that is not here"):
         open_dataset(folder)[0]
+
+
+@pytest.mark.parametrize(("at", "value"), [(12, 2**31 - 1), (8, 0), (8, 2**31), (16, 2**31 - 1), (16, 4)])
+def test_a_blosc_header_that_leads_out_of_its_chunk_is_refused(tmp_path: Path, at: int, value: int) -> None:
+    folder = write_zarr(tmp_path / "set.zarr", compressor=numcodecs.Blosc("lz4"))
+    chunk = folder / "data/img/0.0.0.0"
+    content = bytearray(chunk.read_bytes())
+    content[at : at + 4] = value.to_bytes(4, "little")
+    chunk.write_bytes(content)
+    with pytest.raises(ValueError, match=r"set\.zarr.*Blosc"):
+        open_dataset(folder)[0].frames["img"].read([0])

@@ -10,6 +10,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,11 @@ class CheckpointStore:
             for leftover in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
                 shutil.rmtree(leftover)
             write_text(self.folder / "probe", "")
-            (self.folder / "probe").unlink()
         except OSError as error:
             raise ValueError(f"checkpoints cannot be written to {self.folder}: {error}") from error
+        finally:
+            with suppress(OSError):
+                (self.folder / "probe").unlink(missing_ok=True)
 
     def save(self, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         """Write one checkpoint; on any error the older ones stay and nothing half written remains."""
