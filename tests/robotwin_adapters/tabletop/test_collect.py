@@ -247,6 +247,7 @@ def test_several_robots_and_tasks_get_folders_of_their_own(tmp_path: Path) -> No
         (["--hold", "both"], "hold is left or right, and holds an arm of task babble; got 'both' for babble"),
         (["--task", "place_a2b_left", "--hold", "left"], "got 'left' for place_a2b_left"),
         (["--size", "64", "8"], "at least 16x16 pixels, got 64x8"),
+        (["--size", "100000", "64"], "at most 4096x4096 pixels, got 100000x64"),
         (["--episodes", "0"], "episodes >= 1"),
         (["--seed", "-1"], "seed >= 0"),
         (["--workers", "0"], "workers must be at least 1, got 0"),
