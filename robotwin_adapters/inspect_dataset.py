@@ -3,8 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,14 @@ from robotwin_adapters.open_dataset import describe_format
 from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import find_camera
+from worldmodel.data.clips import frames_per_step
+from worldmodel.data.command_lag import CommandLag, commanded_and_measured, measure_lag
 from worldmodel.data.first_settings import (
-    MOST_BATCH,
     EpisodeFacts,
-    choose_batch,
     choose_clip,
     facts_of,
     hold_out,
     long_enough,
-    num_clips,
     num_different,
 )
 from worldmodel.plain_text import unbroken
@@ -34,6 +33,7 @@ SHEET_EPISODES = 8  # rows of the contact sheet
 BLACK = 16  # gray levels up to which a picture is black
 WRAP_TOLERANCE = 0.5  # radians around a whole turn
 FEW_EPISODES = 40  # up to so many, the suggested settings name the held-out ones
+LAG_EPISODES = 24  # evenly chosen, from which the lag behind commands is measured
 VIDEO_FRAMES = 600  # the action video takes whole episodes until it is this long
 
 
@@ -113,8 +113,8 @@ def oddities(episode: Episode) -> list[str]:
     return found
 
 
-def config_lines(summary: DatasetSummary, path: str, mapping: str | None = None) -> list[str]:
-    """YAML for a training config that fits this dataset: a line of data, and one of fit for a tiny set."""
+def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) -> str:
+    """The line of YAML that makes a training config fit this dataset."""
     facts = summary.facts
     clip = choose_clip(facts)
     pace = f"fps: {clip.fps:g}" if clip.fps else f"stride: {clip.stride}"
@@ -122,7 +122,6 @@ def config_lines(summary: DatasetSummary, path: str, mapping: str | None = None)
     parts = [f"paths: [{json.dumps(path)}]"]
     parts += [f"mapping: {json.dumps(mapping)}"] if mapping else []
     parts.append(f"clip: {{camera: {json.dumps(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
-    batch = MOST_BATCH
     # The hash that divides episodes may leave nothing of a few to validate on, and parts copies.
     is_few = summary.num_listed <= FEW_EPISODES or num_different(facts) < len(facts)
     if len(facts) == summary.num_listed and is_few:
@@ -130,10 +129,57 @@ def config_lines(summary: DatasetSummary, path: str, mapping: str | None = None)
         listed = {"val_uids": list(splits.val_uids), "test_uids": list(splits.test_uids)}
         named = "".join(f", {name}: {json.dumps(uids)}" for name, uids in listed.items() if uids)
         parts.append(f"splits: {{val: 0, test: 0{named}}}")
-        held_out = {*splits.val_uids, *splits.test_uids}
-        batch = choose_batch(num_clips([one for one in facts if one.uid not in held_out], clip))
-    lines = [f"data: {{{', '.join(parts)}}}"]
-    return lines if batch == MOST_BATCH else [*lines, f"fit: {{global_batch: {batch}, micro_batch: {batch}}}"]
+    return f"data: {{{', '.join(parts)}}}"
+
+
+def lag_lines(
+    summary: DatasetSummary, source: EpisodeSource, in_space: Callable[[str], EpisodeSource]
+) -> list[str]:
+    """How far each robot is behind its commands, at the pace of the suggested clips; empty: cannot be told.
+
+    Args:
+        summary: of the dataset.
+        source: the dataset.
+        in_space: opens it with the actions of a space; RoboTwin files keep commands and measurements apart.
+    """
+    clip, lines = choose_clip(summary.facts), []
+    chosen = [summary.good[number] for number in evenly_spread(len(summary.good), LAG_EPISODES)]
+    episodes = _with_measured_poses(chosen, in_space) or [source[position] for position in chosen]
+    for robot in dict.fromkeys(episode.embodiment for episode in episodes):
+        own = [episode for episode in episodes if episode.embodiment == robot]
+        parts, names = commanded_and_measured(own)
+        step = max(1, round(frames_per_step(own[0].fps, clip)))
+        lag = measure_lag(parts, names, step) if parts else None
+        if lag is not None:
+            lines.append(f"{robot}: {_lag_words(lag, own[0].fps / step)}, {len(own)} episode(s)")
+    return lines
+
+
+def _with_measured_poses(
+    positions: Sequence[int], in_space: Callable[[str], EpisodeSource]
+) -> list[Episode] | None:
+    """Episodes whose actions are commanded poses and whose states are measured ones; None: no such files."""
+    try:
+        commands, measured = in_space("pose_commands"), in_space("measured_poses")
+        return [
+            replace(commands[position], robot_states=measured[position].robot_states)
+            for position in positions
+        ]
+    except (ValueError, OSError):
+        return None
+
+
+def _lag_words(lag: CommandLag, fps: float) -> str:
+    named = lag.columns if len(lag.columns) <= 3 else (lag.columns[0], "..", lag.columns[-1])
+    apart = (
+        f"{' '.join(named)} are {lag.distance:.2g} from their commands, {lag.remaining:.2g} with "
+        f"{lag.share:.2f} of the last motion taken back, at {fps:.4g} frames per second"
+    )
+    if lag.is_explained:
+        return f"model: {{command_lag: {lag.share:.2f}}} where poses are drawn (pose maps): {apart}"
+    if lag.share > 1 and lag.remaining < lag.distance / 2:
+        return f"more than one motion behind, a larger data.clip.stride is needed for command_lag: {apart}"
+    return f"no command_lag, arms are off by more than a lag: {apart}"
 
 
 def parse_positions(text: str, count: int) -> list[int]:

@@ -4,14 +4,16 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import yaml
 
 from robotwin_adapters.convert import readable_episodes
 from robotwin_adapters.inspect_dataset import (
-    config_lines,
+    config_line,
     format_summary,
+    lag_lines,
     oddities,
     parse_positions,
     summarize,
@@ -19,6 +21,7 @@ from robotwin_adapters.inspect_dataset import (
 )
 from robotwin_adapters.open_dataset import open_dataset
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
+from worldmodel.cli import main
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import open_video
 
@@ -109,7 +112,7 @@ class Black:
 
 
 def suggested(source, count: int, mapping: str | None = None) -> dict:
-    return yaml.safe_load("\n".join(config_lines(summarize(source, range(count)), "data/my set", mapping)))
+    return yaml.safe_load(config_line(summarize(source, range(count)), "data/my set", mapping))
 
 
 def test_the_last_line_is_yaml_for_a_training_config() -> None:
@@ -131,17 +134,17 @@ def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:
     short = suggested(synthetic_source(1, 10, size=(16, 16), fps=5.0), 1)
     assert short["data"]["clip"] == {"camera": "head", "num_frames": 9, "stride": 1, "step": 1}
     assert short["data"]["splits"] == {"val": 0, "test": 0}
-    assert short["fit"] == {"global_batch": 2, "micro_batch": 2}  # two clips in all
+    assert set(short) == {"data"}  # two clips in all: they are repeated in a batch
     summary = summarize(synthetic_source(3, 40, size=(16, 16), fps=30.0), range(1))
-    assert "splits" not in config_lines(summary, "x")[0]  # not all episodes were looked at
+    assert "splits" not in config_line(summary, "x")  # not all episodes were looked at
     many = summarize(synthetic_source(2, 40, size=(16, 16)), range(2))
     many.facts = [replace(many.facts[0], uid=f"e{number}", actions=str(number // 2)) for number in range(50)]
     many.num_listed = 50
-    splits = yaml.safe_load(config_lines(many, "x")[0])["data"]["splits"]
+    splits = yaml.safe_load(config_line(many, "x"))["data"]["splits"]
     assert {int(uid[1:]) ^ 1 for uid in splits["test_uids"]} == {int(uid[1:]) for uid in splits["test_uids"]}
     assert "25 episodes hold the actions of another one" in format_summary(many)
     summary.facts.append(replace(summary.facts[0], fps=10.0))
-    assert "fps: 10" in config_lines(summary, "x")[0]
+    assert "fps: 10" in config_line(summary, "x")
 
 
 def test_all_unreadable_says_why() -> None:
@@ -158,3 +161,44 @@ def test_all_unreadable_says_why() -> None:
         summarize(Broken(), range(2), "skip")
     with pytest.raises(ValueError, match=r"none of 2 episodes can be read; the first: 0\.mp4"):
         readable_episodes(Broken(), range(2))
+
+
+def test_the_lag_behind_commands_is_measured_with_its_line_of_yaml(
+    tmp_path: Path, robotwin_files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A steady motion of which 0.4 is missing at each recorded frame, 0.2 at every second one."""
+    count = 41
+    poses = np.tile(robotwin_files.draw_poses(1), (count, 1))
+    poses[:, :3] += np.arange(count)[:, None] * (0.01, 0.005, -0.01)
+    measured = poses.copy()
+    measured[1:] += 0.4 * (poses[:-1] - poses[1:])
+    path = tmp_path / "set" / "data" / "episode0.hdf5"
+    robotwin_files.write_legacy(path, count=count, frames=np.zeros((count, 48, 64, 3), np.uint8))
+    with h5py.File(path, "r+") as file:
+        for side in ("left", "right"):
+            file[f"endpose/{side}_endpose"][:] = measured
+            file[f"commanded_endpose/{side}_endpose"] = poses
+    assert main(["inspect", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if line.startswith("command lag")]
+    assert "model: {command_lag: 0.20}" in line
+    assert "at 8.333 frames per second" in line
+
+
+def test_joints_that_follow_their_commands_have_a_lag_too(tmp_path: Path) -> None:
+    source = synthetic_source(2, 60, size=(16, 16), fps=8.0)
+    commands = np.linspace(0, 1, 59)[:, None] ** 2 * np.ones(source[0].robot_actions.shape[1])
+    states = np.concatenate([commands[:1], commands])
+    states[2:] -= 0.25 * np.diff(commands, axis=0)
+    names = source[0].action_names
+    episode = replace(
+        source[0], robot_actions=commands, robot_states=states, state_names=names, delta_actions=()
+    )
+    made = Episodes([episode])
+
+    def one_space(space: str):
+        raise ValueError(f"no {space} here")
+
+    (line,) = lag_lines(summarize(made, range(1)), made, one_space)
+    assert "model: {command_lag: 0.25}" in line
+    assert lag_lines(summarize(source, range(2)), source, one_space) == []

@@ -20,9 +20,10 @@ LEROBOT = {
 }
 FOLDERS = {
     "droid_franka_real/droid_subset": ("annotation/train/0.json", "videos/train/0/0.mp4"),
+    "droid_franka_real/droid_new_setup": ("annotation/val/0001.json", "videos/val/0001/0.mp4"),
     "video_language_table_irasim": ("annotation/test/example.json", "videos/test/example.mp4"),
 }
-SETS = (*LEROBOT, *FOLDERS, "rlds_bridge_octo")
+SETS = (*LEROBOT, *FOLDERS, "droid_franka_real", "rlds_bridge_octo")
 
 
 def sample(name: str) -> Path:
@@ -68,7 +69,9 @@ def test_folder_samples_equal_an_independent_reader(name: str) -> None:
 def suggested(printed: str) -> list[str]:
     """The settings of the command that `inspect` prints, word for word."""
     (line,) = [line for line in printed.splitlines() if line.startswith("or ")]
-    return shlex.split(line)[2:]
+    worldmodel, *command = shlex.split(line)[1:]
+    assert (worldmodel, len(command)) == ("worldmodel", 3)  # train, the preset, one line of settings
+    return command
 
 
 @pytest.mark.slow
@@ -76,7 +79,7 @@ def suggested(printed: str) -> list[str]:
 def test_samples_are_inspected_converted_trained_and_rolled_out(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Untouched: the only settings of data and model are those that `inspect` prints."""
+    """Untouched: the only settings of data and model are in the one line that `inspect` prints."""
     root, out = str(sample(name)), tmp_path
     assert main(["inspect", root, "--out", str(out / "inspect")]) == 0
     command = suggested(capsys.readouterr().out)
@@ -85,8 +88,8 @@ def test_samples_are_inspected_converted_trained_and_rolled_out(
     first, converted = open_dataset(root, verify=False)[0], open_dataset(out / "lerobot")[0]
     assert np.array_equal(converted.robot_actions, first.robot_actions)
     assert converted.uid == first.uid
-    brief = ["fit.steps=2", "fit.micro_batch=2", "fit.global_batch=2", "fit.trackers=[]", "data.latents="]
-    brief += ["validation.num_clips=2", "validation.num_rollouts=1", f"output={out / 'run'}"]
+    brief = ["fit.steps=2", "fit.trackers=[]", "data.latents=", f"output={out / 'run'}"]
+    brief += ["validation.num_clips=2", "validation.num_rollouts=1"]
     assert main([*command, *brief]) == 0
     few = ["held_out.episodes=1", "controls=[]", "videos=0", "num_inference_steps=1"]
     has_held_out = "test_uids" in command[2]

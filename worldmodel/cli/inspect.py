@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from worldmodel.exits import one_way_out
@@ -30,15 +31,17 @@ def run(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from robotwin_adapters.inspect_dataset import (
-        config_lines,
+        config_line,
         format_summary,
+        lag_lines,
         parse_positions,
         summarize,
         write_pictures,
     )
     from robotwin_adapters.open_dataset import open_dataset
 
-    source = open_dataset(arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
+    opened = partial(open_dataset, arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
+    source = opened()
     count = len(source)
     positions = parse_positions(arguments.episodes, count) if arguments.episodes else list(range(count))
     progress = tqdm(positions, desc="reading", unit="episode", disable=None, leave=False)
@@ -46,8 +49,9 @@ def run(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out) if arguments.out else Path("outputs") / "inspect" / source.name
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
+    lags = lag_lines(summary, source, lambda space: opened(action_space=space))
+    print("".join(f"command lag  {line}\n" for line in lags), end="")
     print("\n".join(f"wrote        {path}" for path in written))
-    lines = config_lines(summary, arguments.dataset, arguments.mapping)
-    print("\n".join(f"to train     {line}" for line in lines))
-    settings = shlex.join(line.replace(": ", "=", 1) for line in lines)
-    print(f"or           worldmodel train desk/own_robot {settings}")
+    line = config_line(summary, arguments.dataset, arguments.mapping)
+    print(f"to train     {line}")
+    print(f"or           worldmodel train desk/own_robot {shlex.quote(line.replace(': ', '=', 1))}")

@@ -70,7 +70,7 @@ def _against_states(parts: Sequence[tuple[Numbers, Numbers | None]]) -> np.ndarr
     actions = np.concatenate([part for part, _ in parts])
     states = np.concatenate([part[1:] for _, part in parts if part is not None])
     changes = np.concatenate([np.diff(part, axis=0) for _, part in parts if part is not None])
-    absolute, change = _correlation(actions, states), _correlation(actions, changes)
+    absolute, change = correlation(actions, states), correlation(actions, changes)
     moving = ~(np.isnan(absolute) | np.isnan(change))
     is_absolute = moving & (absolute > FOLLOWS)
     is_change = moving & ~is_absolute & (change > FOLLOWS)
@@ -79,7 +79,8 @@ def _against_states(parts: Sequence[tuple[Numbers, Numbers | None]]) -> np.ndarr
     return is_change
 
 
-def _correlation(one: Numbers, other: Numbers) -> np.ndarray:
+def correlation(one: Numbers, other: Numbers) -> np.ndarray:
+    """Of each column with its fellow; NaN where one does not move."""
     one, other = one - one.mean(0), other - other.mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return (one * other).sum(0) / np.sqrt((one**2).sum(0) * (other**2).sum(0))

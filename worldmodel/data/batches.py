@@ -9,6 +9,8 @@ Every process computes the same global order and takes its own part, so `acceler
     global order   7 2 9 4 | 0 5 1 8 | 3 6      batch_size 2, world_size 2; the tail is dropped
     rank 0         7 2     | 0 5     |
     rank 1             9 4 |     1 8 |
+
+Where there are fewer clips than one batch takes, an epoch is one batch, and clips come more than once in it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,11 +39,8 @@ class BatchSampler:
     ) -> None:
         if batch_size < 1 or not 0 <= rank < world_size:
             raise ValueError(f"got batch_size={batch_size}, rank={rank} of world_size={world_size}")
-        if num_items < (batch_size * world_size if drop_last else 1):
-            raise ValueError(
-                f"{num_items} clips do not fill one batch of {batch_size} on {world_size} process(es): lower "
-                "fit.global_batch and fit.micro_batch, or data.clip.step, which makes more clips"
-            )
+        if num_items < 1:
+            raise ValueError("there are no clips to make batches of")
         self.num_items, self.batch_size = num_items, batch_size
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.shuffle, self.drop_last = shuffle, drop_last
@@ -49,6 +48,8 @@ class BatchSampler:
     def __len__(self) -> int:
         """Batches of this process in one epoch."""
         whole, rest = divmod(self.num_items, self.batch_size * self.world_size)
+        if self.drop_last and not whole:
+            return 1
         return whole + (not self.drop_last and rest > self.rank * self.batch_size)
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[list[int]]:
@@ -67,11 +68,16 @@ class BatchSampler:
             yield from self.epoch(later)
 
     def _order(self, epoch: int) -> torch.Tensor:
-        if not self.shuffle:
-            return torch.arange(self.num_items)
         # 2**31 - 1 is prime and larger than any epoch count: distinct (seed, epoch) pairs get distinct seeds.
         generator = torch.Generator().manual_seed(self.seed * (2**31 - 1) + epoch)
-        return torch.randperm(self.num_items, generator=generator)
+        times = -(-self.batch_size * self.world_size // self.num_items) if self.drop_last else 1
+        orders = (
+            torch.randperm(self.num_items, generator=generator)
+            if self.shuffle
+            else torch.arange(self.num_items)
+            for _ in range(times)
+        )
+        return torch.cat(list(orders))
 
 
 def load_batches(

@@ -57,9 +57,21 @@ def test_evaluation_sees_everything_once_in_order(world_size: int) -> None:
     assert all(batch for rank in batches for batch in rank)
 
 
+@pytest.mark.parametrize(("count", "world_size"), [(1, 1), (3, 1), (3, 2), (7, 2)])
+def test_few_clips_are_repeated_until_a_batch_is_full(count: int, world_size: int) -> None:
+    single = take(BatchSampler(count, 8, seed=3), 5)
+    parts = [take(BatchSampler(count, 8 // world_size, 3, rank, world_size), 5) for rank in range(world_size)]
+    assert [flat(batches) for batches in zip(*parts, strict=True)] == single
+    for batch in single:
+        times = [batch.count(clip) for clip in range(count)]
+        assert sum(times) == len(batch) == 8
+        assert max(times) - min(times) <= 1
+    assert take(BatchSampler(count, 8, seed=3), 2, *divmod(3, 1)) == single[3:]
+
+
 def test_impossible_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"7 clips do not fill one batch of 4 on 2 process"):
-        BatchSampler(7, 4, world_size=2)
+    with pytest.raises(ValueError, match="no clips"):
+        BatchSampler(0, 4)
     with pytest.raises(ValueError, match="rank=2 of world_size=2"):
         BatchSampler(7, 1, rank=2, world_size=2)
     with pytest.raises(ValueError, match="has 3 batches, cannot start at batch 4"):

@@ -9,13 +9,17 @@ processes with 1 micro-batch each train on the same examples and noise as 1 proc
     4 processes  0   1   2   3     0   1   2   3
 """
 
+import logging
 import random
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import torch
 
 from worldmodel.data.batches import BatchSampler
+
+log = logging.getLogger(__name__)
 
 
 def micro_batches(
@@ -23,9 +27,15 @@ def micro_batches(
 ) -> Iterator[list[int]]:
     """The examples of this process's slots, step after step from `first_step` on, without end."""
     samplers = [BatchSampler(num_items, micro_batch, seed, slot, num_slots) for slot in slots]
+    if 0 in slots and num_items < micro_batch * num_slots:
+        log.warning(
+            "%d clips for a batch of %d: each comes more than once in it, with noise of its own. Lower "
+            "fit.global_batch and fit.micro_batch for faster steps, or data.clip.step for more clips",
+            num_items,
+            micro_batch * num_slots,
+        )
     streams = [sampler.stream(*divmod(first_step, len(sampler))) for sampler in samplers]
-    for of_one_step in zip(*streams, strict=True):
-        yield from of_one_step
+    return chain.from_iterable(zip(*streams, strict=True))
 
 
 def process_slots(num_slots: int, rank: int, world: int) -> range:

@@ -2,6 +2,7 @@ import random
 from itertools import islice
 
 import numpy as np
+import pytest
 import torch
 
 from worldmodel.training.loop.order import micro_batches, seed_micro_batch
@@ -28,6 +29,13 @@ def test_an_epoch_never_repeats_a_clip_and_epochs_differ() -> None:
     first, second = of_steps(2, range(4)), of_steps(2, range(4), first_step=2)
     assert len({index for batch in first for index in batch}) == 16
     assert first != second
+
+
+def test_fewer_clips_than_a_batch_are_repeated_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    first = next(iter(micro_batches(2, 16, 1, range(1), 0, 0)))
+    assert sorted(first) == [0] * 8 + [1] * 8
+    assert "2 clips for a batch of 16" in caplog.text
+    assert "data.clip.step" in caplog.text
 
 
 def test_noise_and_global_generators_are_functions_of_seed_step_and_slot() -> None:
