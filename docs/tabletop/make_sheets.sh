@@ -4,7 +4,7 @@ set -e
 tasks="place_a2b_left place_a2b_right babble"
 out=${1:-outputs/tabletop}
 worldmodel=${WORLDMODEL:-.venv/bin/worldmodel}
-for robot in finch heron wren crane; do
+for robot in finch heron wren crane swift; do
     $worldmodel collect --task $tasks --embodiment $robot --episodes 1 --size 64 64 --out $out/desk/$robot
     $worldmodel inspect $out/desk/$robot --out $out/sheets/$robot
     cp $out/sheets/$robot/contact_sheet.png docs/tabletop/desk_64x64_$robot.png

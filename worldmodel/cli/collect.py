@@ -23,7 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="place_a2b_left (default), place_a2b_right, babble",
     )
     parser.add_argument(
-        "--embodiment", nargs="+", default=["finch"], help="finch (default), heron, wren, crane (7 joints)"
+        "--embodiment",
+        nargs="+",
+        default=["finch"],
+        help="finch (default), heron, wren, swift, crane (7 joints)",
     )
     parser.add_argument("--episodes", type=int, default=50, help="how many to keep (default: 50)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the dataset")

@@ -7,7 +7,7 @@ from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 
 def test_vector_sizes_are_those_of_robotwin() -> None:
     sizes = {name: robot.action_size for name, robot in EMBODIMENTS.items()}
-    assert sizes == {"finch": 14, "heron": 14, "wren": 14, "crane": 16}
+    assert sizes == {"finch": 14, "heron": 14, "wren": 14, "crane": 16, "swift": 14}
 
 
 def test_names_match_keys() -> None:

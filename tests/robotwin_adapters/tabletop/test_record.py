@@ -94,7 +94,7 @@ def test_sentences_name_objects_side_and_arm() -> None:
     ("change", "message"),
     [
         ({"task": "juggle"}, "place_a2b_left, place_a2b_right, babble; got 'juggle'"),
-        ({"embodiment": "ostrich"}, "finch, heron, wren, crane; got 'ostrich'"),
+        ({"embodiment": "ostrich"}, "finch, heron, wren, crane, swift; got 'ostrich'"),
         ({"cameras": ("desk", "moon")}, "got 'moon'"),
         ({"cameras": ("desk", "desk")}, "different cameras"),
         ({"cameras": ()}, "got none"),
