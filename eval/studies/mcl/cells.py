@@ -8,7 +8,6 @@ with no MCL on another robot, with more seeds, over regimes, updates and amounts
 """
 
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,8 @@ class RobotData:
 
     train: str = ""  # folder with {episodes} in its name: few episodes of one task, nested sets
     target_test: str = ""  # held-out episodes of that task
-    transfer_test: str = ""  # episodes of another task
+    transfer_test: str = ""  # episodes of another task; empty: not evaluated
+    rollout_settings: tuple[str, ...] = ()  # of rollouts.py beside the common ones
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,17 @@ class Comparison:
 
 
 def comparisons(config: MclStudyConfig, phase: str) -> list[Comparison]:
-    """What is compared in a phase: choosing takes one amount of data and the first update."""
-    first = next(iter(config.updates))
+    """What is compared in a phase.
+
+    Choosing takes one amount of data and the first update. Confirming takes the first update with every
+    amount, and the others with the largest.
+    """
+    first, *others = config.updates
     if phase == "choose":
         return [Comparison(phase, regime, first, config.choose_episodes) for regime in config.pretrained]
-    grid = itertools.product(config.pretrained, config.updates, config.episodes)
-    return [Comparison(phase, *point) for point in grid]
+    points = [(first, episodes) for episodes in config.episodes]
+    points += [(other, max(config.episodes)) for other in others]
+    return [Comparison(phase, regime, *point) for regime in config.pretrained for point in points]
 
 
 def arms_of(config: MclStudyConfig, comparison: Comparison) -> list[Arm]:
@@ -151,16 +156,16 @@ def _cells(
         *config.updates[comparison.update],
         *arm.settings,
     )
-    yield Cell(f"{place}/trained", trained, TRAIN, settings, (sys.executable,), trained / "model")
+    yield Cell(f"{place}/trained", trained, TRAIN, settings, (), trained / "model")
     drive = "latent" if comparison.regime == "lacg" else "robot"
     tests: Mapping[str, str] = {"target": robot.target_test, "transfer": robot.transfer_test}
+    more = (f"drive={drive}", *config.rollout_settings, *robot.rollout_settings)
     for task, data in tests.items():
-        report = folder / task
-        given = (str(trained / "model"), data, f"output={report}", f"drive={drive}", *config.rollout_settings)
-        needs = (f"{place}/trained",)
-        yield Cell(
-            f"{place}/{task}", report, ROLL_OUT, given, (sys.executable,), report / "report.html", needs
-        )
+        if data:
+            report = folder / task
+            given = (str(trained / "model"), data, f"output={report}", *more)
+            needs = (f"{place}/trained",)
+            yield Cell(f"{place}/{task}", report, ROLL_OUT, given, (), report / "report.html", needs)
 
 
 def arm_names(arms: Sequence[Arm]) -> list[str]:

@@ -21,7 +21,13 @@ from studies.mcl.cells import (
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Page, Section, Table, Text, write_pages
 
-METRICS = {"moving_psnr": "PSNR dB, moving", "psnr": "PSNR dB", "ssim_last": "SSIM, last"}
+METRICS = {
+    "moving_psnr": "PSNR dB, moving",
+    "psnr": "PSNR dB",
+    "gripper": "gripper px",
+    "over_hold": "over hold dB",
+    "over_shuffled": "over shuffled dB",
+}
 POWER = 0.8  # of seeing the smallest effect that is called visible
 
 
@@ -41,7 +47,14 @@ def _mean(report: Path, metric: str) -> float | None:
     path = report / "results.json"
     if not path.exists():
         return None
-    rows: Mapping[str, Any] = json.loads(path.read_text())["rows"]
+    results: Mapping[str, Any] = json.loads(path.read_text())
+    rows = results["rows"]
+    if metric == "gripper":
+        return float(results["gripper_error"]["true"]["mean"]) if results.get("gripper_error") else None
+    if metric.startswith("over_"):  # action sensitivity: what the true action gains over a wrong one
+        wrong = rows.get(metric.removeprefix("over_"))
+        true = rows["true"]["moving_psnr"]["mean"]
+        return None if wrong is None else float(true - wrong["moving_psnr"]["mean"])
     return float(rows["true"][metric]["mean"])
 
 
@@ -96,7 +109,7 @@ def _table(config: MclStudyConfig, phase: str) -> Table:
 
 def _row(config: MclStudyConfig, comparison: Comparison, arm: str, task: str) -> tuple[str, ...]:
     gains = {metric: paired_gains(config, comparison, arm, task, metric) for metric in METRICS}
-    texts = (mean_estimate(values).text(3) for values in gains.values())
+    texts = (mean_estimate(values).text(3) if values else "" for values in gains.values())
     visible = f"{visible_effect(gains['moving_psnr']):.3f}"
     return (comparison.name.partition("/")[2], arm, task, *texts, visible)
 

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(MclStudyConfig, arguments.config, arguments.overrides)
     if arguments.dry_run:
         for cell in plan(config, arguments.phase):
-            print(shlex.join([*cell.launch, str(cell.script), *cell.arguments]))
+            print(shlex.join(["python", str(cell.script), *cell.arguments]))
         return 0
     interrupt_on_signals()
     return run(config, arguments.phase)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from studies.child_process import is_same_command, record_command, run_logged
+from studies.child_process import is_same_command, record_command, run_forked, run_logged
 from worldmodel.config import load_config
 from worldmodel.evaluation.predictors import Drive
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
@@ -105,7 +105,7 @@ class Cell:
     folder: Path
     script: Path
     arguments: tuple[str, ...]  # what the script is told
-    launch: tuple[str, ...]  # what starts it; the result does not depend on it
+    launch: tuple[str, ...]  # what starts it, nothing: a fork; the result does not depend on it
     result: Path  # there when the cell is done
     needs: tuple[str, ...] = ()  # cells that must be done before
 
@@ -204,10 +204,12 @@ def log_file(logs: Path, cell: Cell) -> Path:
 
 def _run(cell: Cell, log: Path) -> bool:
     record_command(cell.folder, cell.arguments)
-    command = [*cell.launch, str(cell.script), *cell.arguments]
-    if cell.script == TRAIN:
-        command.append("--resume")  # rollouts go on by themselves
-    return run_logged(command, log) == 0 and cell.result.exists()
+    told = [*cell.arguments, *(["--resume"] if cell.script == TRAIN else [])]  # rollouts go on by themselves
+    if cell.launch:
+        code = run_logged([*cell.launch, str(cell.script), *told], log)
+    else:
+        code = run_forked(cell.script, told, log)
+    return code == 0 and cell.result.exists()
 
 
 def _pretraining(config: Table2Config, output: Path, regime: Regime) -> Cell:

@@ -1,9 +1,10 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from studies.mcl.cells import WITHOUT, MclStudyConfig, arm_folder, comparisons, plan
-from studies.mcl.results import choose_arms, paired_gains, visible_effect, write_study
+from studies.mcl.results import METRICS, choose_arms, paired_gains, visible_effect, write_study
 from studies.mcl.run import main
 from studies.table2.cells import check_settings
 
@@ -21,13 +22,15 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MclStudyConfig:
 
 def test_choosing_tries_every_arm_and_confirming_the_chosen_one(config: MclStudyConfig) -> None:
     choose = plan(config, "choose")
-    assert len({cell.name for cell in choose}) == len(choose) == 2 * 2 * (1 + 7 * 4) * 3
-    with pytest.raises(ValueError, match="chosen has no arm for lacg"):
-        plan(config, "confirm")
-    only = load_config(
-        MclStudyConfig, "configs/mcl/study.yaml", ["pretrained={acg: x}", "chosen.acg=history_0.3"]
+    assert len({cell.name for cell in choose}) == len(choose) == (1 + 6 * 2) * 2
+    confirm = plan(config, "confirm")
+    assert len({cell.name for cell in confirm}) == len(confirm) == 3 * 5 * 2 * 3
+    assert {cell.name.split("/")[1] for cell in confirm} == {"acg_full_5", "acg_full_25", "acg_lora_25"}
+    both = load_config(
+        MclStudyConfig, "configs/mcl/study.yaml", ["pretrained.lacg=x", "chosen.acg=noisy_0.3"]
     )
-    assert len(only.pretrained) == 2  # settings of a YAML stay beside those of the command line
+    with pytest.raises(ValueError, match="chosen has no arm for lacg"):
+        plan(both, "confirm")
     with pytest.raises(ValueError, match="arms are READING_WEIGHT"):
         load_config(MclStudyConfig, "configs/mcl/study.yaml", ["chosen.acg=nothing_1"])
 
@@ -43,8 +46,8 @@ def test_arms_of_a_comparison_differ_by_mcl_alone(config: MclStudyConfig) -> Non
 
 
 def test_the_settings_of_all_trainings_are_valid(config: MclStudyConfig) -> None:
-    trained = [cell for cell in plan(config, "choose") if "acg_full" in cell.name and "seed0" in cell.name]
-    check_settings([cell for cell in trained if "lacg" not in cell.name])
+    assert len(check_settings(plan(config, "choose"))) == 1 + 6 * 2 + 1
+    assert check_settings(plan(config, "confirm"))
 
 
 def write_reports(config: MclStudyConfig, gains: dict[str, float]) -> None:
@@ -55,14 +58,21 @@ def write_reports(config: MclStudyConfig, gains: dict[str, float]) -> None:
                 folder = arm_folder(config, comparison, arm, seed) / task
                 folder.mkdir(parents=True)
                 value = {"mean": 20 + seed + gain * (1 + 0.1 * seed), "low": 0.0, "high": 0.0, "count": 60}
-                rows = {"true": dict.fromkeys(("moving_psnr", "psnr", "ssim_last"), value)}
-                (folder / "results.json").write_text(json.dumps({"rows": rows}))
+                rows = {"true": dict.fromkeys(("moving_psnr", "psnr"), value)}
+                rows["hold"] = {"moving_psnr": {"mean": 15.0}}
+                (folder / "results.json").write_text(
+                    json.dumps({"rows": rows, "gripper_error": {"true": {"mean": 1 - gain}}})
+                )
 
 
 def test_gains_are_paired_and_the_best_arm_is_chosen(config: MclStudyConfig, tmp_path: Path) -> None:
-    write_reports(config, {"noisy_0.03": 0.5, "history_0.3": 1.0, "action_1": -0.2})
+    config = replace(config, choose_seeds=(0, 1))
+    write_reports(config, {"noisy_0.03": 0.5, "history_0.3": 1.0, "action_0.3": -0.2})
     comparison = comparisons(config, "choose")[0]
-    assert paired_gains(config, comparison, "history_0.3", "target", "psnr") == pytest.approx([1.0, 1.1])
+    gains = {name: paired_gains(config, comparison, "history_0.3", "target", name) for name in METRICS}
+    assert gains["psnr"] == gains["over_hold"] == pytest.approx([1.0, 1.1])
+    assert gains["gripper"] == pytest.approx([-1.0, -1.0])
+    assert gains["over_shuffled"] == []
     assert choose_arms(config) == {"acg": "history_0.3"}
     write_study(config)
     page = (tmp_path / "report.md").read_text()
@@ -80,5 +90,5 @@ def test_the_visible_effect_is_that_of_a_paired_t_test() -> None:
 def test_a_dry_run_lists_the_commands(config: MclStudyConfig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["configs/mcl/study.yaml", "--phase", "choose", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 348
+    assert len(lines) == 26
     assert "train_world_model.py configs/desk/demo.yaml" in lines[0]
