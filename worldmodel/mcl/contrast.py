@@ -6,7 +6,7 @@ with a critic c and two projection heads P_g, P_u. Any differentiable conditiona
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from worldmodel.mcl.config import DIRECTIONAL, MclConfig
 from worldmodel.mcl.critics import Critic
 from worldmodel.mcl.features import (
     Generator,
+    JointPass,
     derivative_along,
     directional_derivative,
     finite_difference,
@@ -95,6 +96,7 @@ class MechanisticContrast(nn.Module):
         x_hat: Float[Tensor, "..."] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
         also: Mapping[str, Float[Tensor, "..."]] | None = None,
+        joint_pass: JointPass | None = None,
         is_half: bool = False,
         rng: torch.Generator | None = None,
     ) -> MclOutput:
@@ -111,6 +113,7 @@ class MechanisticContrast(nn.Module):
             mask: rows that take part, shaped like u without its last axis; all by default.
             is_half: the generator computes in half precision, although z is not and autocast is off.
             also: keys of the auxiliary heads, shaped like u with a last axis of their own.
+            joint_pass: for first_order; z runs there once more, and x_hat serves the features alone.
             rng: source of directions, probes, noise and shuffles.
         """
         config, u_for_g = self.config, u if u_for_g is None else u_for_g
@@ -130,7 +133,7 @@ class MechanisticContrast(nn.Module):
             keys, valid, {name: self.critic.condition_rows(key) for name, key in (also or {}).items()}
         )
         if config.mode == "first_order":
-            return self._first_order(generator, z, u_for_g, x_hat, rows, is_half, rng)
+            return self._first_order(generator, z, u_for_g, x_hat, rows, joint_pass, is_half, rng)
         feature, norm = self._feature(generator, z, u_for_g, x_hat, is_half, rng)
         return self._output(self._contrast(feature, rows), norm, valid)
 
@@ -153,6 +156,7 @@ class MechanisticContrast(nn.Module):
         u: Tensor,
         x_hat: Tensor | None,
         rows: Rows,
+        joint_pass: JointPass | None,
         is_half: bool,
         rng: torch.Generator | None,
     ) -> MclOutput:
@@ -170,8 +174,7 @@ class MechanisticContrast(nn.Module):
                 scores = self._scores(output, latent, u, outer)
                 return scores.reshape(*z.shape[: z.ndim - sample_dims], -1).sum(-1)
 
-            base = score(z, x_hat)
-            gradient = score_gradient(base, z, create_graph=False).requires_grad_()
+            gradient = score_gradient(score(z, x_hat), z, create_graph=False).requires_grad_()
             feature, norm = self._scaled(gradient)
             contrast = self._contrast(self._shown(feature, outer), rows)
             if not trains:
@@ -179,14 +182,14 @@ class MechanisticContrast(nn.Module):
             (direction,) = torch.autograd.grad(contrast.loss.sum(), gradient, retain_graph=True)
             latent = z if self.config.through_latent else z.detach()
             is_half = is_half or is_half_precision(z)
+
+            def scores(points: Sequence[Tensor]) -> list[Tensor]:
+                made = joint_pass(points) if joint_pass else [x_hat, *(generator(at, u) for at in points)]
+                return [score(at, output) for at, output in zip([latent, *points], made, strict=True)]
+
+            step, is_central = self.config.step_size(is_half), self.config.is_central(is_half)
             along = derivative_along(
-                lambda moved: score(moved, generator(moved, u)),
-                latent,
-                direction,
-                sample_dims,
-                step=self.config.step_size(is_half),
-                base=None if self.config.is_central(is_half) else base,
-                rng=rng,
+                scores, latent, direction, sample_dims, step=step, is_central=is_central, rng=rng
             )
             lead = along.sum(tuple(range(contrast.loss.ndim, along.ndim)))
         loss = contrast.loss + (lead - lead.detach())
@@ -343,6 +346,5 @@ class MechanisticContrast(nn.Module):
 
 def mcl_metrics(output: MclOutput) -> dict[str, float]:
     """The output as floats for a log, mean over independent batches."""
-    return {
-        field.name: float(getattr(output, field.name).detach().mean()) for field in dataclasses.fields(output)
-    }
+    names = [field.name for field in dataclasses.fields(output)]
+    return {name: float(getattr(output, name).detach().mean()) for name in names}

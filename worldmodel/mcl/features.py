@@ -5,7 +5,7 @@ generator itself along one direction of z shared by all rows.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
@@ -17,6 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from worldmodel.mcl.critics import Critic
 
 Generator = Callable[[Tensor, Tensor], Tensor]  # (z, u) -> x_hat
+# Further latents -> x_hat at z and at each of them, in one pass of the host's own.
+JointPass = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 DIRECTION_SEED = 0  # of directions that are the same throughout a run
 # What sharded training puts around a backward pass that runs inside the forward pass.
 inner_backward: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar(
@@ -40,13 +42,13 @@ def score_gradient(
 
 
 def derivative_along(
-    score: Callable[[Tensor], Tensor],
+    scores: Callable[[Sequence[Tensor]], Sequence[Tensor]],
     z: Float[Tensor, "*shape"],
     direction: Float[Tensor, "*shape"],
     sample_dims: int,
     *,
     step: float,
-    base: Float[Tensor, "..."] | None = None,
+    is_central: bool = True,
     rng: torch.Generator | None = None,
 ) -> Float[Tensor, "..."]:
     """sum(direction * d score / dz) of each sample by differences: its parameter gradient is of first order.
@@ -55,22 +57,25 @@ def derivative_along(
     sign of the move is drawn for each sample: on average the result is that of central differences.
 
     Args:
-        score: z -> one score per sample, the last `sample_dims` axes of z being one sample.
+        scores: further points -> one score per sample at z and at each of them, the last `sample_dims` axes
+            of z being one sample.
         z: where the derivative is taken.
         direction: along which it is taken.
         sample_dims: axes of one sample.
         step: root mean square displacement of an element of z.
-        base: score(z) for one-sided differences; none: central ones.
+        is_central: compare two points around z, or one with z.
         rng: source of the signs.
     """
     axes = tuple(range(z.ndim - sample_dims, z.ndim))
     size = direction.square().mean(axes, keepdim=True).sqrt()
     move = step * direction / size.clamp(min=torch.finfo(size.dtype).tiny)
     rate = size.reshape(size.shape[: z.ndim - sample_dims]) / step
-    if base is None:
-        return rate * (score(z + move) - score(z - move)) / 2
+    if is_central:
+        _, ahead, behind = scores([z + move, z - move])
+        return rate * (ahead - behind) / 2
     signs = random_signs(size, sample_dims, rng)
-    return rate * signs.reshape(rate.shape) * (score(z + signs * move) - base)
+    base, moved = scores([z + signs * move])
+    return rate * signs.reshape(rate.shape) * (moved - base)
 
 
 def hessian_diagonal(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from worldmodel.data.pose_tracks import settled_track
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
+from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.models.world_model.action_interface import ActionEmbedding
@@ -36,6 +37,13 @@ class NoisyClip:
     missing: Bool[Tensor, "b f"]  # latent frames whose actions are hidden
     num_given: int | Int[Tensor, " b"]  # leading latent frames that are not learned
     view: FrameView | None  # what latent frames see of each other; none: as the model is
+
+    def __getitem__(self, which: slice | list[int]) -> "NoisyClip":
+        """Some of the clips, or some of them more than once."""
+        given = self.num_given if isinstance(self.num_given, int) else self.num_given[which]
+        view = None if self.view is None else self.view[which]
+        parts = (self.data, self.noise, self.sigma, self.noisy, self.missing)
+        return NoisyClip(*(part[which] for part in parts), given, view)
 
 
 @dataclass(frozen=True)
@@ -78,21 +86,14 @@ def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
 
 
 def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:
-    parts = _parts(model, batch)
-    clips = [_noisy_clip(model, batch[part], generator) for part in parts]
+    clip = _noisy_clip(model, batch, generator)
     actions, terms = _action_condition(model, batch, generator)
-    driven = [
-        _driven(model, batch[part], actions[part], clip) for part, clip in zip(parts, clips, strict=True)
-    ]
     if model.mcl is None:
         with nullcontext() if model.config.trained != "compositor" else torch.no_grad():
-            output = driven[0].output()
-        return _with_reconstruction(model, [output], clips, terms, batch, generator)
-    with math_attention() if model.mcl.config.needs_math_attention else nullcontext():
-        reading = read_mechanism(model, driven[0])
-    outputs = [reading.output, *(other.output() for other in driven[1:])]
-    terms = _with_reconstruction(model, outputs, clips, terms, batch, generator)
-    contrast = contrast_actions(model, driven[0], reading, generator)
+            output = _driven(model, batch, actions, clip).output()
+        return _with_reconstruction(model, output, clip, terms, batch, generator)
+    output, contrast = _contrasted_output(model, batch, actions, clip, generator)
+    terms = _with_reconstruction(model, output, clip, terms, batch, generator)
     mcl = {"mcl": (model.config.objective.mcl_weight, contrast.loss)}
     watched = {
         "mcl_accuracy": contrast.accuracy,
@@ -102,17 +103,57 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
     return Terms(terms.weighted | mcl, terms.metrics | watched)
 
 
-def _parts(model: WorldModel, batch: ClipBatch) -> list[slice]:
-    """The clips that are contrasted, and those that are not; all in one part without MCL."""
-    config = model.config.mcl
-    count = batch.batch_size if config is None else config.num_clips(batch.batch_size)
-    return [slice(count), slice(count, None)] if count < batch.batch_size else [slice(None)]
+def _contrasted_output(
+    model: WorldModel,
+    batch: ClipBatch,
+    actions: Float[Tensor, "b n u"],
+    clip: NoisyClip,
+    generator: torch.Generator,
+) -> tuple[FdmOutput, MclOutput]:
+    """The network's answer to all clips, and the contrast of the share that is contrasted."""
+    assert model.config.mcl is not None
+    count = model.config.mcl.num_clips(batch.batch_size)
+    some = slice(count)
+    clips = _driven(model, batch[some], actions[some], clip[some])
+    with math_attention() if model.config.mcl.needs_math_attention else nullcontext():
+        reading = read_mechanism(model, clips)
+    if count == batch.batch_size:
+        return reading.output, contrast_actions(model, clips, reading, generator)
+    if model.config.mcl.mode != "first_order" or not torch.is_grad_enabled():
+        rest = slice(count, None)
+        others = _driven(model, batch[rest], actions[rest], clip[rest]).output()
+        output = FdmOutput(
+            torch.cat([reading.output.velocity, others.velocity]),
+            torch.cat([reading.output.clean, others.clean]),
+        )
+        return output, contrast_actions(model, clips, reading, generator)
+    # A pass of few clips costs more than its share: all clips and the moved ones go together.
+    outputs: list[FdmOutput] = []
+
+    def joint_pass(points: Sequence[Tensor]) -> list[Tensor]:
+        first = list(range(batch.batch_size))
+        many = _driven(model, batch, actions, clip, first + first[:count] * len(points))
+        noisy, driving = zip(*(reading.inputs(point) for point in points), strict=True)
+        answer = many.run(torch.cat([clip.noisy, *noisy]), many.embed(torch.cat([actions, *driving])))
+        outputs.append(FdmOutput(answer.velocity[: len(first)], answer.clean[: len(first)]))
+        return [answer.clean[some], *answer.clean[len(first) :].split(count)]
+
+    contrast = contrast_actions(model, clips, reading, generator, joint_pass)
+    return outputs[0], contrast
 
 
 def _driven(
-    model: WorldModel, batch: ClipBatch, actions: Float[Tensor, "b n u"], clip: NoisyClip
+    model: WorldModel,
+    batch: ClipBatch,
+    actions: Float[Tensor, "b n u"],
+    clip: NoisyClip,
+    which: list[int] | None = None,
 ) -> DrivenClips:
+    """Clips and the network between their actions and them; `which` of them, some more than once."""
     text, track = model.text_context(), pose_track_of(model, batch)
+    if which is not None:
+        clip, actions = clip[which], actions[which]
+        track = None if track is None else track.each(lambda part: part[which])
 
     def embed(actions: Tensor) -> ActionEmbedding:
         embedding: ActionEmbedding = model.interface(actions, clip.missing, track)
@@ -127,17 +168,16 @@ def _driven(
 
 def _with_reconstruction(
     model: WorldModel,
-    outputs: Sequence[FdmOutput],
-    clips: Sequence[NoisyClip],
+    output: FdmOutput,
+    clip: NoisyClip,
     terms: Terms,
     batch: ClipBatch,
     generator: torch.Generator,
 ) -> Terms:
-    losses = [_reconstruction(model, output, clip) for output, clip in zip(outputs, clips, strict=True)]
-    weighted = {"reconstruction": (1.0, torch.cat(losses).mean())}
+    weighted = {"reconstruction": (1.0, _reconstruction(model, output, clip).mean())}
     if weight := model.config.objective.pixel_weight:
-        is_made = is_future(clips[0].num_given, clips[0].sigma)
-        estimate = ClipEstimate(outputs[0].clean, clips[0].data, is_made, pose_track_of(model, batch))
+        is_made = is_future(clip.num_given, clip.sigma)
+        estimate = ClipEstimate(output.clean, clip.data, is_made, pose_track_of(model, batch))
         weighted["pixels"] = (weight, pixel_error(model, estimate, batch, generator))
     return Terms(weighted | terms.weighted, terms.metrics)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from worldmodel.mcl.config import DIRECTIONAL, ActionMclConfig
 from worldmodel.mcl.contrast import MclOutput
+from worldmodel.mcl.features import JointPass
 from worldmodel.models.world_model.action_interface import ActionEmbedding
 from worldmodel.models.world_model.fdm import FdmOutput
 from worldmodel.models.world_model.model import WorldModel
@@ -49,6 +50,7 @@ class Reading:
     """The latent, and the generator as a function of it alone."""
 
     z: Float[Tensor, "..."]
+    inputs: Callable[[Tensor], tuple[Tensor, Tensor]]  # z -> noisy latents and actions of the clips
     generate: Callable[[Tensor], FdmOutput]
     output: FdmOutput  # generate(z), for the host's own loss
     embedding: ActionEmbedding  # of the actions, at z
@@ -63,25 +65,40 @@ def read_mechanism(model: WorldModel, clips: DrivenClips) -> Reading:
     if config.latent == "latent_action":
         z = actions if actions.requires_grad else actions.clone().requires_grad_(is_leaf)
         embedding = clips.embed(z)
+        output = clips.run(noisy, embedding)
         return Reading(
-            z, lambda moved: clips.run(noisy, clips.embed(moved)), clips.run(noisy, embedding), embedding
+            z,
+            lambda moved: (noisy, moved),
+            lambda moved: clips.run(noisy, clips.embed(moved)),
+            output,
+            embedding,
         )
     embedding = clips.embed(actions)
     if config.latent == "noisy":
         z = noisy.clone().requires_grad_(is_leaf)
-        return Reading(z, lambda moved: clips.run(moved, embedding), clips.run(z, embedding), embedding)
-    z = noisy[:, :, :history].clone().requires_grad_(is_leaf)
 
-    def behind(given: Tensor) -> FdmOutput:
-        return clips.run(torch.cat([given, noisy[:, :, history:]], 2), embedding)
+        def noisy_at(moved: Tensor) -> Tensor:
+            return moved
+    else:
+        z = noisy[:, :, :history].clone().requires_grad_(is_leaf)
 
-    return Reading(z, behind, behind(z), embedding)
+        def noisy_at(moved: Tensor) -> Tensor:
+            return torch.cat([moved, noisy[:, :, history:]], 2)
+
+    def generate(moved: Tensor) -> FdmOutput:
+        return clips.run(noisy_at(moved), embedding)
+
+    return Reading(z, lambda moved: (noisy_at(moved), actions), generate, generate(z), embedding)
 
 
 def contrast_actions(
-    model: WorldModel, clips: DrivenClips, reading: Reading, generator: torch.Generator
+    model: WorldModel,
+    clips: DrivenClips,
+    reading: Reading,
+    generator: torch.Generator,
+    joint_pass: JointPass | None = None,
 ) -> MclOutput:
-    """The MCL term of these clips."""
+    """The MCL term of these clips; with `joint_pass`, the network runs on moved latents there."""
     assert model.mcl is not None
     # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
     groups = action_groups(clips.actions).detach()
@@ -103,6 +120,7 @@ def contrast_actions(
         x_hat=clean if clean.requires_grad else None,
         mask=rows,
         also=keys,
+        joint_pass=joint_pass,
         is_half=model.fdm.backbone.patch_embedding.weight.dtype == torch.bfloat16,
         rng=generator,
     )

@@ -71,10 +71,10 @@ class MclStudyConfig:
 
 
 def _arms(config: MclStudyConfig) -> tuple[Arm, ...]:
-    pairs = itertools.product(config.readings.items(), config.weights)
+    pairs = itertools.product(config.weights, config.readings.items())
     with_mcl = (
         Arm(f"{name}_{weight:g}", (*settings, f"model.objective.mcl_weight={weight:g}"))
-        for (name, settings), weight in pairs
+        for weight, (name, settings) in pairs
     )
     return (Arm(WITHOUT, ("model.mcl=null",)), *with_mcl)
 

@@ -1,6 +1,7 @@
 """The gradients of MCL without a second derivative, against double backward."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -138,12 +139,14 @@ def test_every_sample_moves_by_the_step_whatever_its_derivative() -> None:
     direction = torch.tensor([[1e-6] * 4, [1.0, 0, 0, 0], [0.0] * 4], dtype=torch.float64)
     slope = torch.arange(4.0, dtype=torch.float64)
 
-    def score(points: Tensor) -> Tensor:
-        seen.append(points)
-        return (points * slope).sum(-1)
+    def scores(points: Sequence[Tensor]) -> list[Tensor]:
+        seen.extend(points)
+        return [(point * slope).sum(-1) for point in (z, *points)]
 
-    along = derivative_along(score, z, direction, 1, step=0.1)
-    torch.testing.assert_close(along, direction @ slope)
+    for is_central in (True, False):
+        along = derivative_along(scores, z, direction, 1, step=0.1, is_central=is_central)
+        torch.testing.assert_close(along, direction @ slope)
+    assert len(seen) == 3
     moved = seen[0].square().mean(-1).sqrt()
     torch.testing.assert_close(moved, torch.tensor([0.1, 0.1, 0.0], dtype=torch.float64))
 

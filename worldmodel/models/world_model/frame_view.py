@@ -35,6 +35,11 @@ class FrameView:
         """The same on another device."""
         return FrameView(self.visible.to(device), self.places.to(device), self.stream)
 
+    def __getitem__(self, which: slice | list[int]) -> "FrameView":
+        """The view of some samples of a clip."""
+        parts = (self.visible, self.places)
+        return FrameView(*(part if len(part) == 1 else part[which] for part in parts), self.stream)
+
     @property
     def num_places(self) -> int:
         """Places in time that the rotary tables must have."""
