@@ -12,7 +12,7 @@ the ratio is what MCL adds.
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -125,17 +125,24 @@ def model_step(config: WorldModelConfig, contract: FrameContract, batch: ClipBat
     return step
 
 
-def cases(shape: WanConfig, contract: FrameContract, batch: ClipBatch) -> dict[str, Step]:
+def cases(
+    shape: WanConfig, contract: FrameContract, batch: ClipBatch, only: Sequence[str] = ()
+) -> dict[str, Step]:
+    """All steps, or those named and what they are compared with."""
     plain = WorldModelConfig(backbone=shape, objective=ObjectiveConfig(idm_weight=0.0))
     idm = IdmConfig(image_height=contract.height, image_width=contract.width)
-    steps = {
-        "bare": bare_step(shape, batch, with_math_attention=False),
-        "bare, math attention": bare_step(shape, batch, with_math_attention=True),
-        "acg": model_step(plain, contract, batch),
-        "acg with IDM judge": model_step(WorldModelConfig(backbone=shape, idm=idm), contract, batch),
-    }
-    for name, mcl in CONTRASTS.items():
-        steps[name] = model_step(replace(plain, mcl=mcl), contract, batch)
+    configs = {"acg": plain, "acg with IDM judge": WorldModelConfig(backbone=shape, idm=idm)}
+    configs |= {name: replace(plain, mcl=mcl) for name, mcl in CONTRASTS.items()}
+    bases = {BASE.get(name, "bare") for name in only}
+    bases |= {BASE.get(name, "bare") for name in bases}
+    steps = {}
+    for name in ("bare", "bare, math attention", *configs):
+        if only and name not in bases.union(only):
+            continue
+        if name in configs:
+            steps[name] = model_step(configs[name], contract, batch)
+        else:
+            steps[name] = bare_step(shape, batch, with_math_attention=name != "bare")
     return steps
 
 
@@ -155,12 +162,14 @@ def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
     return results
 
 
-def bench(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+def bench(rounds: int, only: Sequence[str] = ()) -> dict[str, dict[str, dict[str, float]]]:
     desk = FrameContract(num_frames=17, height=64, width=64, fps=10.0, latent_scale=4)
     wide = FrameContract(num_frames=9, height=64, width=64, fps=10.0, latent_scale=8)
     return {
-        "desk (5 layers of 192, batch 16)": measure(cases(DESK, desk, make_batch(desk, 16)), rounds),
-        "1.3B width (2 layers of 1536, batch 4)": measure(cases(WIDE, wide, make_batch(wide, 4)), rounds),
+        "desk (5 layers of 192, batch 16)": measure(cases(DESK, desk, make_batch(desk, 16), only), rounds),
+        "1.3B width (2 layers of 1536, batch 4)": measure(
+            cases(WIDE, wide, make_batch(wide, 4), only), rounds
+        ),
     }
 
 
@@ -191,10 +200,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=9, help="timed steps per case")
+    parser.add_argument(
+        "--cases", nargs="+", default=(), choices=("acg", "acg with IDM judge", *CONTRASTS), help="only these"
+    )
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    results = bench(arguments.rounds)
+    results = bench(arguments.rounds, arguments.cases)
     print(table(results))
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")

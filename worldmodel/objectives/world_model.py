@@ -119,7 +119,9 @@ def _contrasted_output(
         reading = read_mechanism(model, clips)
     if count == batch.batch_size:
         return reading.output, contrast_actions(model, clips, reading, generator)
-    if model.config.mcl.mode != "first_order" or not torch.is_grad_enabled():
+    # Checkpointed blocks keep memory low by the size of a pass: these are not joined.
+    is_joined = torch.is_grad_enabled() and not model.fdm.backbone.is_gradient_checkpointing
+    if model.config.mcl.mode != "first_order" or not is_joined:
         rest = slice(count, None)
         others = _driven(model, batch[rest], actions[rest], clip[rest]).output()
         output = FdmOutput(

@@ -15,3 +15,5 @@ def test_every_limit_is_measured_against_the_bare_step_of_its_kernel():
     assert results["mcl exact"]["ratio"] > 1.2
     assert results["mcl first_order"]["ratio"] > 1.2
     assert "| mcl exact |" in table({"tiny": results})
+    some = cases(tiny_wan(), contract, make_batch(contract, 2), ["mcl first_order, a quarter"])
+    assert list(some) == ["bare", "acg", "mcl first_order, a quarter"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.world_model.config import ObjectiveConfig
 from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel
@@ -100,6 +101,15 @@ def test_a_share_of_the_clips_is_contrasted_and_all_are_reconstructed(make_contr
     again = world_model_step(model, other, torch.Generator().manual_seed(0))
     assert torch.equal(again.parts["mcl"], losses.parts["mcl"])
     assert not torch.equal(again.parts["reconstruction"], losses.parts["reconstruction"])
+
+
+def test_checkpointed_blocks_see_passes_of_few_clips(make_contrasted, batch):
+    sizes = []
+    model = make_contrasted(share=0.5, difference="central").train()
+    assert checkpoint_blocks(model)
+    model.fdm.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    world_model_step(model, batch, torch.Generator().manual_seed(0)).total.backward()
+    assert sizes == [2, 2, 2, 2]  # contrasted, the others, and twice the contrasted ones displaced
 
 
 def test_a_backbone_in_half_precision_gets_central_steps(make_world_model, batch):
