@@ -42,8 +42,8 @@ class NoisyClip:
         """Some of the clips, or some of them more than once."""
         given = self.num_given if isinstance(self.num_given, int) else self.num_given[which]
         view = None if self.view is None else self.view[which]
-        parts = (self.data, self.noise, self.sigma, self.noisy, self.missing)
-        return NoisyClip(*(part[which] for part in parts), given, view)
+        data, noise, sigma = self.data[which], self.noise[which], self.sigma[which]
+        return NoisyClip(data, noise, sigma, self.noisy[which], self.missing[which], given, view)
 
 
 @dataclass(frozen=True)

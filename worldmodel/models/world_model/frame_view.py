@@ -37,8 +37,8 @@ class FrameView:
 
     def __getitem__(self, which: slice | list[int]) -> "FrameView":
         """The view of some samples of a clip."""
-        parts = (self.visible, self.places)
-        return FrameView(*(part if len(part) == 1 else part[which] for part in parts), self.stream)
+        visible, places = (part if len(part) == 1 else part[which] for part in (self.visible, self.places))
+        return FrameView(visible, places, self.stream)
 
     @property
     def num_places(self) -> int:
