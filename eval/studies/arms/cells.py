@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from studies.arms.causes import score_causes
 from studies.arms.scores import TestClips, score_model
 from studies.context.cells import RowConfig, StoppedError
 from worldmodel.checked import read_json
@@ -85,5 +86,6 @@ def run_cell(study: ArmStudyConfig, cell: Cell, clips: TestClips) -> dict[str, A
     model = WorldModel.from_pretrained(folder)
     return {
         **score_model(model, clips, diagnosed_clips=study.diagnosed_clips),
+        **({} if model.interface.concepts is None else score_causes(model, clips)),
         "interface_parameters": sum(weight.numel() for weight in model.interface.parameters()),
     }

@@ -7,7 +7,7 @@ must agree: in the simulator, and by an edit of the commands.
 Axes: t generated frames, H and W pixels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from worldmodel.data.pose_tracks import stack_tracks
 from worldmodel.diagnostics.actions.action_channel import action_channel
 from worldmodel.diagnostics.actions.action_groups import group_actions
-from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
+from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import decibels, masked_mse, moving_pixels
 from worldmodel.evaluation.predictors import ModelPredictor
@@ -61,9 +62,10 @@ def predict(model: WorldModel, truth: Mapping[str, HeldOutClip], seed: int) -> d
     `added` is the picture of no motion, plus what each arm alone changes in it.
     """
     predictor, clip = ModelPredictor(model, SAMPLING_STEPS), truth["both"]
+    commands = {name: predictor.commands(video) for name, video in truth.items()}
     is_left = torch.tensor([name.startswith("left") for name in clip.names])
-    home = torch.where(is_left, truth["right"].actions[0], truth["left"].actions[0])
-    told = [edit_actions(clip.actions, clip.names, do, before=home) for do in EDITS.values()]
+    home = torch.where(is_left, commands["right"][0], commands["left"][0])
+    told = [edit_actions(commands["both"], clip.names, do, before=home) for do in EDITS.values()]
     given = clip.frames[:1].expand(len(told), 1, *clip.frames.shape[1:])
     videos = predictor(given, torch.stack(told), len(clip.frames), seed, clip)[:, 1:]
     found = dict(zip(EDITS, videos.clamp(0, 1), strict=True))
@@ -89,13 +91,13 @@ def score_clip(model: WorldModel, truth: Mapping[str, HeldOutClip], seed: int) -
     ceiling = model.decode(model.encode(truth["both"].frames[None]))[0, 1:].clamp(0, 1)
     candidates = {"direct": made["both"], "added": made["added"], "static": still, "ceiling": ceiling}
     errors = {
-        f"{name}/{where}": _error(video, real, mask)
+        f"{name}/{where}": mean_error(video, real, mask)
         for name, video in candidates.items()
         for where, mask in masks.items()
     }
     for arm in ("left", "right"):
         alone = truth[arm].frames[1:]
-        errors[f"alone/{arm}"] = _error(made[arm], alone, moving_pixels(alone, truth[arm].frames[0]))
+        errors[f"alone/{arm}"] = mean_error(made[arm], alone, moving_pixels(alone, truth[arm].frames[0]))
     return errors
 
 
@@ -104,13 +106,17 @@ def score_model(model: WorldModel, clips: TestClips, *, diagnosed_clips: int) ->
     """PSNR in dB, mean over episodes, of every error of `score_clip`; and the Type D score of the arms."""
     episodes = clips.open(model.eval())
     errors = [score_clip(model, truth, seed) for seed, truth in enumerate(episodes)]
-    table = torch.tensor([list(entry.values()) for entry in errors])
-    means = decibels(table).nanmean(0).tolist()
     return {
-        **dict(zip(errors[0], means, strict=True)),
+        **mean_decibels(errors),
         "episodes": len(errors),
         **arm_effects(model, [truth["both"] for truth in episodes[:diagnosed_clips]]),
     }
+
+
+def mean_decibels(errors: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean over episodes of every error, in dB; episodes without such pixels are left out."""
+    table = torch.tensor([list(entry.values()) for entry in errors])
+    return dict(zip(errors[0], decibels(table).nanmean(0).tolist(), strict=True))
 
 
 def arm_effects(model: WorldModel, clips: list[HeldOutClip]) -> dict[str, float]:
@@ -119,13 +125,22 @@ def arm_effects(model: WorldModel, clips: list[HeldOutClip]) -> dict[str, float]
     actions = torch.stack([clip.actions for clip in clips])
     shape = (len(clips), model.contract.latent_channels, *model.contract.latent_grid)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    generator = world_model_channel(model, frames, num_inference_steps=SAMPLING_STEPS)
+    view = pose_view(clips) if model.config.draws_poses else None
+    generator = world_model_channel(model, frames, num_inference_steps=SAMPLING_STEPS, view=view)
     groups = group_actions(clips[0].names).dimensions
     channel = action_channel(generator, noise, actions, groups, derivative="difference")
     return {"type_d": float(channel.type_d.score), "contrast": float(channel.contrast.normalized)}
 
 
-def _error(made: Video, real: Video, mask: Bool[Tensor, "t H W"]) -> float:
+def pose_view(clips: list[HeldOutClip]) -> PoseView:
+    """Cameras and first hands of the clips, all of one robot."""
+    projections = [clip.projections for clip in clips if clip.projections is not None]
+    hands = [clip.hands for clip in clips if clip.hands is not None]
+    start = stack_tracks(hands) if hands else None
+    return PoseView(clips[0].embodiment, torch.stack(projections), start)
+
+
+def mean_error(made: Video, real: Video, mask: Bool[Tensor, "t H W"]) -> float:
     """Over all marked pixels of all frames; not a number where none is marked."""
     frames = masked_mse(made, real, mask)
     counts = mask.flatten(1).sum(1)

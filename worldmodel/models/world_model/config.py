@@ -153,6 +153,8 @@ class WorldModelConfig:
                 "context embeds robot actions: set regime acg, action_path adaln or adaln+map and no "
                 f"action_sum, got {self.regime}, {self.action_path}, action_sum={self.action_sum}"
             )
+        if self.context is not None and not self.context.modulates and self.action_path == "adaln":
+            raise ValueError("context.modulates=false leaves codes no path: set action_path adaln+map")
         if self.compositor_width and not (self.draws_poses and self.objective.pixel_weight):
             raise ValueError(
                 "compositor_width follows hand poses and learns from pictures: set regime=acg, "

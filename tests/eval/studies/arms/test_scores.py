@@ -105,19 +105,26 @@ def test_the_table_says_how_much_of_the_gap_is_closed() -> None:
     assert "50 %" in added or "50%" in added
 
 
-def test_all_rows_of_a_seed_come_before_the_next_and_every_config_is_whole() -> None:
-    study = load_config(ArmStudyConfig, str(ROOT / "configs/context/arms.yaml"))
+def test_all_rows_of_a_seed_come_before_the_next_and_every_config_is_whole(tmp_path: Path) -> None:
+    training = (ROOT / "configs/context/arms_model.yaml").read_text()
+    shipped = training.replace("outputs/arms/first_vae", str(ROOT / "worldmodel/weights/desk/vae"))
+    (tmp_path / "model.yaml").write_text(shipped)
+    study = load_config(
+        ArmStudyConfig, str(ROOT / "configs/context/arms.yaml"), [f"training={tmp_path / 'model.yaml'}"]
+    )
     cells = list(plan(study))
-    assert [cell.key for cell in cells[:6]] == [
-        *("plain/seed0", "context/seed0", "both/seed0", "untold/seed0", "no_effects/seed0"),
+    assert [cell.key for cell in cells[:7]] == [
+        *("plain/seed0", "context/seed0", "both/seed0", "untold/seed0", "no_effects/seed0", "mended/seed0"),
         "plain/seed1",
     ]
     assert math.prod((len(study.rows), len(study.seeds))) == len(cells)
-    configs = {cell.row.name: training_config(study, cell) for cell in cells[:5]}
+    configs = {cell.row.name: training_config(study, cell) for cell in cells[:6]}
     assert configs["plain"].model.context is None
     assert configs["context"].model.context.is_told
     assert not configs["untold"].model.context.is_told
     assert not configs["no_effects"].model.context.effects
+    assert configs["mended"].model.context.told_share == 0.5
+    assert not configs["mended"].model.context.modulates
     assert len({configs[name].fit.steps for name in configs}) == 1
     assert configs["both"].data.paths == ("outputs/arms/both",)
 

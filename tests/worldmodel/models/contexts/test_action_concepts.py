@@ -90,6 +90,44 @@ def test_a_module_that_is_not_told_has_one_set_of_weights(randomize: Randomize) 
     assert grad is None or not grad.any()
 
 
+def test_samples_that_are_not_told_show_moving_weights_an_arm_that_holds(randomize: Randomize) -> None:
+    concepts, groups = build(randomize, told_share=0.5), commands(True, False)
+    assert concepts.heard(groups).tolist() == [[[False, True]] * 3, [[False, False]] * 3]
+    assert concepts.eval().heard(groups).all(1)[:, 1].all()  # outside of training all are told
+    concepts.train()(groups)[0].square().sum().backward()
+    grads = concepts.module.noise.observational.grad
+    assert grads is not None
+    assert grads[0].any()
+    assert grads[1].any()  # the right arm holds, yet its weights for motion learn what holding is
+
+
+def test_codes_can_reach_each_place_apart_from_the_others(randomize: Randomize) -> None:
+    frames, maps = build(randomize, modulates=False)(commands(True, True))
+    assert frames.shape == (2, 3, 12)
+    assert not frames.any()
+    assert maps is not None
+    assert maps.any()
+    with pytest.raises(ValueError, match="leaves codes no path"):
+        WorldModelConfig(context=ActionContextConfig(modulates=False))
+
+
+def test_what_holds_can_be_told_by_hand(randomize: Randomize) -> None:
+    concepts, groups = build(randomize), commands(True, False)
+    told = torch.tensor([False, True]).expand(2, 3, 2)
+    torch.testing.assert_close(concepts(groups, told)[0], concepts(groups)[0])
+    assert not torch.allclose(concepts(groups, ~told)[0], concepts(groups)[0])
+
+
+def test_grippers_can_be_concepts_beside_their_arms(randomize: Randomize) -> None:
+    columns = concept_columns(NAMES, ("left", "left_gripper", "right", "right_gripper"))
+    assert columns == ((0,), (1,), (2,), (3,))
+    concepts = ActionConcepts(ActionContextConfig(width=8), columns, hidden=16, width=12, map_tokens=0)
+    randomize(concepts)
+    groups = commands(True, True)
+    groups[..., 3] = 1.0  # do(right gripper open)
+    assert concepts.holds(groups).tolist() == [[[False, False, False, True]] * 3] * 2
+
+
 @pytest.mark.parametrize(
     ("names", "concepts"),
     [

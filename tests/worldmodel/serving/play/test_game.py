@@ -69,6 +69,25 @@ def test_the_dreamed_hand_follows_the_keys(desk: WorldModel) -> None:
     assert place([-1, 0, 0, 0], 1)[0] < second[0] - 2
 
 
+def test_a_dreamed_hand_that_is_held_stays_while_the_other_follows_its_keys(desk: WorldModel) -> None:
+    locator = Locator.from_pretrained("locator")
+    game = Game(desk)
+    game.reset(3)
+    in_view = {"left": [-0.6, -1, 0, 0], "right": [0.6, -1, 0, 0]}  # the robot faces us
+    for _ in range(2):
+        turn = game.step(Inputs(in_view))
+
+    def places(dream: np.ndarray) -> dict[str, np.ndarray]:
+        frames = to_unit_range(torch.from_numpy(dream[-1:]).permute(0, 3, 1, 2))
+        points = locator.locate(frames).points[0]
+        return {side: points[POINTS.index(f"{side} gripper")].numpy() for side in in_view}
+
+    before = places(turn.dream)
+    after = places(game.step(Inputs(dict.fromkeys(in_view, [1, 0, 0, 0]), hold=["left_arm"])).dream)
+    assert np.linalg.norm(after["left"] - before["left"]) < 1.5  # pixels
+    assert after["right"][0] > before["right"][0] + 2
+
+
 def test_other_arms_and_openings_stay_what_they_were(game: Game) -> None:
     before = game.teleop.command.copy()
     game.step(DOWN)
