@@ -32,6 +32,7 @@ class Anchored(nn.Module):
         self.concepts, self.parts = concepts, parts
         self.shifts: list[float] = []  # of every call: B at home from H, over the effect of an arm
 
+    @torch.no_grad()
     def forward(self, groups: Float[Tensor, "b f r a"]) -> Embedding:
         """As the concepts, but for the first row."""
         made, home = self.concepts(groups), self._home(groups[NONE])

@@ -42,6 +42,9 @@ class ToyModel:
         change = torch.cat(halves, -1) + self.error * ((left * right) != 0)[:, :, None, None, None]
         return torch.cat([given, given + change], 1)
 
+    def commands(self, clip):
+        return clip.actions
+
     def encode(self, frames):
         return frames
 
