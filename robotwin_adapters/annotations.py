@@ -28,12 +28,21 @@ def read_annotation(path: Path) -> Mapping[str, Any]:
         if path.suffix == ".jsonl":
             return _read_lines(path)
         if path.suffix == ".csv":
-            with path.open(newline="", encoding="utf-8") as file:
-                header, *rows = list(csv.reader(file, strict=True)) or [[]]
-            return {key: [row[column] for row in rows] for column, key in enumerate(header)}
+            return _read_csv(path)
     except Exception as error:  # zip and npy parsers raise many kinds on broken files
         raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
     raise ValueError(f"{path}: annotations are {', '.join(SUFFIXES)} files")
+
+
+def _read_csv(path: Path) -> dict[str, list[str]]:
+    """A column per name of the first line; spaces around values and empty lines do not count."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = [row for row in csv.reader(file, strict=True) if any(value.strip() for value in row)]
+    header, *rows = lines or [[]]
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise ValueError(f"row {number + 1} has {len(row)} values, the first line names {len(header)}")
+    return {key.strip(): [row[column].strip() for row in rows] for column, key in enumerate(header)}
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Reading HDF5 files one does not trust: no way out of the file, no surprise in type, shape or size."""
 
 import mmap
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from robotwin_adapters.hdf5_names import check_names
 MAX_NUMBER_BYTES = 256 << 20
 HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # begins a heap of variable-length strings
 REFERENCE = struct.Struct("<IQI")  # to a string: its length, the byte of its heap, its number there
+NUMBERED = re.compile(r"(demo|ep|episode|rollout|traj|trajectory)[_-]?\d+")  # groups that are episodes
 HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
 Buffer = bytes | mmap.mmap  # the bytes of a whole file
 
@@ -57,9 +59,19 @@ def _kind(path: str, stamp: tuple[int, int]) -> str:
             if "data" in top and isinstance(file.get("data", getlink=True), h5py.HardLink):
                 names = names_in(group_at(file, "data"))
                 return "demos" if any(name.startswith("demo") for name in names) else ", ".join(top)
+            if episodes_at_top(file):
+                return "demos"
             return ", ".join(sorted(top))
     except (OSError, RuntimeError, KeyError, ValueError):
         return ""
+
+
+def episodes_at_top(file: h5py.File) -> list[str]:
+    """Numbered groups at the top of a file, if they hold actions: episodes without a group around them."""
+    names = [name for name in names_in(file) if NUMBERED.fullmatch(name)]
+    groups = [linked_item(file, name) for name in names[:1]]
+    holds = [set(names_in(group)) for group in groups if isinstance(group, h5py.Group)]
+    return names if holds and holds[0] & {"action", "actions"} else []
 
 
 def names_in(group: h5py.Group) -> list[str]:
@@ -193,6 +205,19 @@ def _walk_heap(data: Buffer, heap: int) -> Iterator[tuple[int, bytes]]:
             break
         yield number, bytes(data[start : start + size])
         at = start + (size + 7) // 8 * 8
+
+
+def linked_item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
+    """What the group calls so, or what a soft link of that name leads to in this very file; else none."""
+    link = group.get(name, getlink=True)
+    if isinstance(link, h5py.HardLink):
+        return group[name]
+    if type(link) is not h5py.SoftLink:  # an external link leads to another file
+        return None
+    try:
+        return _item_at(group.file if link.path.startswith("/") else group, link.path.strip("/"))
+    except ValueError:
+        return None
 
 
 def _item_at(parent: h5py.Group, path: str) -> h5py.Group | h5py.Dataset:

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from robotwin_adapters.command_lag import CommandLag, commanded_and_measured, measure_lag
 from robotwin_adapters.contact_sheet import contact_sheet, save_png, write_action_video
 from robotwin_adapters.open_dataset import describe_format
 from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import frames_per_step
-from worldmodel.data.command_lag import CommandLag, commanded_and_measured, measure_lag
 from worldmodel.data.first_settings import (
     EpisodeFacts,
     choose_clip,

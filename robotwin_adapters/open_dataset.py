@@ -1,6 +1,7 @@
 """Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +10,17 @@ from typing import Any, Protocol
 from robotwin_adapters.arrays.agibot import AgibotDataset, is_agibot
 from robotwin_adapters.arrays.droid import DroidDataset, find_droid
 from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
+from robotwin_adapters.arrays.loose_files import (
+    JsonLinesDataset,
+    PictureFoldersDataset,
+    is_json_lines,
+    is_picture_folders,
+)
 from robotwin_adapters.arrays.npz import NpzDataset, is_npz_frames
 from robotwin_adapters.arrays.rlds import RldsDataset, is_rlds
 from robotwin_adapters.arrays.robomimic import RobomimicDataset, is_robomimic
 from robotwin_adapters.arrays.zarr_replay import ZarrReplayDataset, is_zarr_replay
+from robotwin_adapters.hdf5_tree import hdf5_kind
 from robotwin_adapters.labeled import LabeledDataset
 from robotwin_adapters.lerobot.dataset import LerobotDataset, is_lerobot
 from robotwin_adapters.mapping import DataMapping, read_mapping
@@ -34,7 +42,20 @@ LOOKED_FOR = """\
   NPZ: *.npz with pictures and actions inside
   AgiBot World: proprio_stats/ beside observations/
   DROID raw: trajectory.h5 beside recordings/MP4/ at any depth
-  videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys"""
+  videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys
+  loose pictures: a folder of PNG or JPEG files for each episode, with actions.npy or the like beside it
+  lists: *.jsonl, a line per episode with its video, or a line per frame with its picture"""
+NAME_ARRAYS = "an episode a file, name its arrays in a mapping (camera_keys, action_keys)"
+BAGS = "bags of ROS are not read: convert them to LeRobot or MP4 with CSV first"
+HINTS = {
+    ".mcap": BAGS,
+    ".bag": BAGS,
+    ".db3": BAGS,
+    ".npy": "arrays of objects are pickles, which we do not open: save pictures and actions as NPZ",
+    ".pkl": "pickles are not opened: save pictures and actions as NPZ",
+    ".parquet": "LeRobot tables need meta/info.json beside data/",
+    ".mp4": "videos need actions: a file of the same name beside each, or a mapping (dataset.yaml)",
+}
 
 
 class ForeignDataset(EpisodeSource, Protocol):
@@ -52,6 +73,10 @@ ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[.
     (is_rlds, RldsDataset),
     (is_zarr_replay, ZarrReplayDataset),
     (is_npz_frames, NpzDataset),
+)
+LOOSE_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[..., ForeignDataset]], ...] = (
+    (is_json_lines, JsonLinesDataset),
+    (is_picture_folders, PictureFoldersDataset),
 )
 
 
@@ -138,10 +163,11 @@ def open_dataset(
     single = _open_here(path, options)
     if single is not None:
         return single
-    found = list(_open_below(path, options)) if path.is_dir() else []
+    found = (list(_open_below(path, options)) or list(_loose(path, options))) if path.is_dir() else []
     if not found:
         given = f"\n  (videos by the patterns of {mapping})" if mapping else ""
-        raise ValueError(f"{path}: no supported dataset. Looked for\n{LOOKED_FOR}{given}")
+        there = _found_instead(path)
+        raise ValueError(f"{path}: no supported dataset. {there}Looked for\n{LOOKED_FOR}{given}")
     if len(found) == 1 and not found[0][0]:
         return found[0][1]
     places, sources = zip(*found, strict=True)
@@ -216,6 +242,31 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
                 source = _open_here(path, options)
                 assert source is not None, path
                 yield path.relative_to(root).with_suffix("").as_posix(), source
+
+
+def _loose(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSource]]:
+    """Loose pictures and lists of files, looked for last: other formats may have some beside them."""
+    for here, folders, _ in walk_tree(root):
+        build = next((build for is_here, build in LOOSE_FORMATS if is_here(here, options.mapping)), None)
+        if build is not None:
+            place = here.relative_to(root).as_posix()
+            yield "" if here == root else place, _checked(build(here, **options.of_readers()), here, options)
+        if build is not None or len(here.relative_to(root).parts) >= MAX_DEPTH:
+            folders.clear()
+
+
+def _found_instead(root: Path) -> str:
+    """What lies there, and what to do about it."""
+    files = [root] if root.is_file() else [h / name for h, _, names in walk_tree(root) for name in names]
+    counts = Counter(path.suffix.lower() for path in files if path.suffix)
+    if not counts:
+        return ""
+    listed = ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common(6))
+    hints = [f"  {suffix}: {HINTS[suffix]}\n" for suffix in counts if suffix in HINTS]
+    for path in [path for path in files if path.suffix.lower() in (".hdf5", ".h5")][:1]:
+        inside = hdf5_kind(path) or "nothing that HDF5 can read"
+        hints.append(f"  {path.name} holds {inside[:200]}: {NAME_ARRAYS}\n")
+    return f"Found {listed}.\n{''.join(hints)}"
 
 
 def _robotwin(path: Path, options: _Options) -> EpisodeSource:

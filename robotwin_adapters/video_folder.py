@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from robotwin_adapters.annotations import ARRAY, SUFFIXES, read_annotation
+from robotwin_adapters.arrays.hdf5_files import natural_order
 from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.mapping import MAPPING_FILE, DataMapping, read_mapping, relabeled
 from worldmodel.data.action_spaces import current_action_space
@@ -68,7 +69,9 @@ class VideoFolderDataset:
         self.verify = verify
         self.name = self.root.resolve().name
         given = read_mapping(self.root, mapping) or _flat_mapping(self.root) or DataMapping()
-        self.entries = sorted(_matches(self.root, given.annotation), key=lambda entry: _natural(entry[0]))
+        self.entries = sorted(
+            _matches(self.root, given.annotation), key=lambda entry: natural_order(entry[0])
+        )
         if not self.entries:
             hint = "" if given != DataMapping() else f"; describe the folder in {MAPPING_FILE}"
             raise ValueError(f"{self.root}: no annotation matches {given.annotation!r}{hint}")
@@ -91,6 +94,7 @@ class VideoFolderDataset:
         if states is None and config.length_key not in content and self._has_frames(fields, length - 1):
             length -= 1  # as many actions as frames: the last one leads nowhere
         frames, notes = self._frames(path, content, fields, length)
+        notes = (*notes, *_unused_note(content, config))
         fps = config.fps or probe_video(next(iter(frames.values())).path).fps
         if actions is None:
             assert states is not None
@@ -121,7 +125,7 @@ class VideoFolderDataset:
         if not videos:
             raise ValueError(f"{path}: no video matches {self.config.video!r}")
         _check_listed(path, content.get(self.config.video_key), list(videos.values()))
-        names = sorted(videos, key=_natural)
+        names = sorted(videos, key=natural_order)
         if self.config.cameras and len(self.config.cameras) != len(names):
             count = len(self.config.cameras)
             raise ValueError(f"{path}: {len(names)} videos, the mapping names {count} cameras")
@@ -192,6 +196,13 @@ def _parts(word: str, content: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key in content if re.fullmatch(rf"{word}s?[._/].+", key))
 
 
+def _unused_note(content: Mapping[str, Any], config: DataMapping) -> list[str]:
+    """Columns of a flat folder's files that are neither action nor state: a gripper may be among them."""
+    known = {*(config.action_keys or ()), *(config.state_keys or ()), config.length_key, config.text_key}
+    rest = [key for key in content if key not in known] if config.annotation.startswith("{id}.") else []
+    return [f"columns not used: {', '.join(rest[:12])} (mapping: action_keys, state_keys)"] if rest else []
+
+
 def _as_layout(
     mapping: DataMapping, layout: DataMapping, path: Path, content: Mapping[str, Any]
 ) -> DataMapping:
@@ -247,11 +258,6 @@ def _matches(root: Path, pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
 def _escape(value: str) -> str:
     """For glob: file names may hold brackets."""
     return value.replace("[", "[[]")
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Sorts episode 2 before episode 10."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _columns(path: Path, content: Mapping[str, Any], keys: tuple[str, ...]) -> Float64[np.ndarray, "t d"]:

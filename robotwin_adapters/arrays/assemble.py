@@ -68,10 +68,15 @@ def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = No
     frames = _frames(arrays, keys, camera)
     states = _joined(arrays, keys.state_keys) if keys.state_keys else None
     actions = _joined(arrays, keys.action_keys) if keys.action_keys else None
+    if states is None and actions is None:
+        raise ValueError(
+            f"{where}: no actions and no states among its arrays, {_listed(arrays.numbers)}; name them in "
+            "action_keys of the mapping"
+        )
     length = _length(where, frames, states, actions)
     note = LED
     if actions is None:
-        assert states is not None  # `_length` asks for one of the two
+        assert states is not None
         actions, note = states[1:], NEXT_STATE
     action_names = keys.action_names or (() if keys.action_keys else keys.state_names)
     action_names = _names(where, action_names, actions.shape[1], "action")
@@ -163,8 +168,6 @@ def _length(
     where: str, frames: Mapping[str, FrameReader], states: ndarray | None, actions: ndarray | None
 ) -> int:
     """T; every camera, the states and the actions agree on it."""
-    if states is None and actions is None:
-        raise ValueError(f"{where}: no actions and no states; name them in action_keys of the mapping")
     lengths = {name: len(reader) for name, reader in frames.items()}
     length = next(iter(lengths.values()))
     if len(set(lengths.values())) != 1:

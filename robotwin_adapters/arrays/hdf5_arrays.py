@@ -31,6 +31,7 @@ from robotwin_adapters.hdf5_tree import (
     MAX_NUMBER_BYTES,
     dataset_at,
     heap_entries,
+    linked_item,
     names_in,
     open_hdf5,
     stamp_of,
@@ -78,11 +79,11 @@ def find_arrays(
     """(numbers, pictures) below the group, by path from it; call them while the file is open."""
     numbers: dict[str, Callable[[], ndarray]] = {}
     pictures: dict[str, Callable[[], ArrayFrames]] = {}
-    for name, item in _datasets(group):
+    for name, item in _named(group):
         if _are_pictures(name, item):
             pictures[name] = partial(_open_frames, item, path, mapping)
         elif item.dtype.kind in "fiub" and item.shape:
-            numbers[name] = partial(_numbers, group, name)
+            numbers[name] = partial(_numbers, group.file, str(item.name).lstrip("/"))
     return numbers, pictures
 
 
@@ -125,19 +126,30 @@ def _as_object(text: bytes) -> Iterator[dict[str, Any]]:
             yield value
 
 
+def _named(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
+    """Datasets below a group; one that a link names is known by the name of the link alone."""
+    found = [(name, item, h5py.h5o.get_info(item.id).addr) for name, item in _datasets(group)]
+    prefix = str(group.name).rstrip("/")
+    linked = {place for name, item, place in found if item.name != f"{prefix}/{name}"}
+    return [
+        (name, item) for name, item, place in found if item.name != f"{prefix}/{name}" or place not in linked
+    ]
+
+
 def _datasets(
     group: h5py.Group, prefix: str = "", depth: int = 0, seen: set[int] | None = None
 ) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Those below a group. A group may hold itself many times over, so each is entered once."""
+    """Those below a group, links inside the file followed; those to other files are passed over.
+
+    A group may hold itself many times over, so each is entered once.
+    """
     seen = set() if seen is None else seen
     place = h5py.h5o.get_info(group.id).addr
     if depth > MAX_DEPTH or place in seen:
         return
     seen.add(place)
     for name in names_in(group):
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            continue
-        item = group[name]
+        item = linked_item(group, name)
         if isinstance(item, h5py.Group):
             yield from _datasets(item, f"{prefix}{name}/", depth + 1, seen)
         elif isinstance(item, h5py.Dataset) and item.shape is not None:

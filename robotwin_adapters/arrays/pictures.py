@@ -50,13 +50,20 @@ def to_rgb(pictures: ndarray) -> UInt8[ndarray, "n H W 3"]:
     return np.round(pictures * (255 if high <= 1 else 1)).astype(np.uint8)
 
 
+def as_rgb(picture: Image.Image) -> UInt8[ndarray, "H W 3"]:
+    """Eight bits a color; what has more is most likely depth, and would come out white."""
+    if picture.mode.startswith(("I", "F")):
+        raise ValueError(f"{picture.mode} pixels, expected 8 bits a color: leave depth out by camera_keys")
+    return np.asarray(picture.convert("RGB"))
+
+
 def decode_picture(where: str, data: bytes, size: tuple[int, int] | None = None) -> UInt8[ndarray, "H W 3"]:
     """The RGB picture in these bytes (JPEG, PNG, ...); refused if cut off or of another (height, width)."""
     try:
         with Image.open(io.BytesIO(data)) as picture:
             if max(picture.size) > MAX_SIDE:
                 raise ValueError(f"{picture.size} pixels")
-            pixels = np.asarray(picture.convert("RGB"))
+            pixels = as_rgb(picture)
     # Pillow lets parser errors of many kinds through; UnidentifiedImageError is an OSError.
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
         raise ValueError(f"{where} cannot be decoded ({error})") from error

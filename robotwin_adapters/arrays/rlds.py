@@ -55,6 +55,7 @@ STATES = (
 )
 POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # of 7 columns
 POSE_CHANGES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")  # of a rotation_delta and its like
+NO_MOTION = ("terminat", "done", "mode")  # in names of parts of an action that move nothing
 TEXTS = ("language_instruction", "observation/natural_language_instruction")
 
 
@@ -116,7 +117,7 @@ class RldsDataset(ArrayDataset):
             numbers=numbers,
             pictures={key: partial(self._frames, record, key, len(pictures[key])) for key in pictures},
             instructions=_texts(steps, (self.mapping.text_key, *TEXTS)),
-            notes=(*_blank_notes(pictures), *fps_note),
+            notes=(*_blank_notes(pictures), *fps_note, *_parts_note(numbers)),
         )
 
     def _frames(self, record: "Record", key: str, length: int) -> ArrayFrames:
@@ -130,12 +131,13 @@ class RldsDataset(ArrayDataset):
         )
 
     def _defaults(self, arrays: NamedArrays) -> KeyMapping:
-        actions = first_present(ACTIONS, arrays.numbers)
+        actions = first_present(ACTIONS, arrays.numbers) or _parts("action/", arrays.numbers)
         names = POSE_CHANGES if ACTIONS[1][1] in actions else POSE
         width = sum(arrays.numbers[key]().shape[1] for key in actions)
         return KeyMapping(
             action_keys=actions,
-            state_keys=first_present(STATES, arrays.numbers),
+            state_keys=first_present(STATES, arrays.numbers)
+            or _parts("observation/proprio/", arrays.numbers),
             action_names=names if width == len(names) else (),
             fps=self._fps() or ASSUMED_FPS,
             embodiment=self.name,
@@ -244,6 +246,17 @@ def _texts(steps: Mapping[str, Feature], keys: tuple[str, ...]) -> tuple[str, ..
     values = next((steps[key] for key in keys if isinstance(steps.get(key), list)), [])
     texts = [value.decode("utf-8", "replace").strip() for value in values if isinstance(value, bytes)]
     return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def _parts(prefix: str, numbers: Mapping[str, object]) -> tuple[str, ...]:
+    """Everything below a key, in the order of names: a dictionary that no public set is known for."""
+    below = (key for key in sorted(numbers) if key.startswith(prefix))
+    return tuple(key for key in below if not any(word in key for word in NO_MOTION))
+
+
+def _parts_note(numbers: Mapping[str, object]) -> list[str]:
+    parts = () if first_present(ACTIONS, numbers) else _parts("action/", numbers)
+    return [f"the action is {', '.join(parts)} side by side (mapping: action_keys)"] if parts else []
 
 
 def _blank_notes(pictures: Mapping[str, Feature]) -> list[str]:

@@ -1,5 +1,7 @@
 """HDF5 files with many demonstrations under /data/demo_N: robomimic, LIBERO, Isaac Lab, MimicGen.
 
+Files with numbered groups at their top, such as /episode_0, are read in the same way.
+
 Row t of `actions` was applied at observation t and leads to observation t + 1. With robosuite's usual
 controller an action is [dx dy dz, rotation vector, gripper]: deltas in its own units (-1 .. 1), and a
 gripper: -1 open, 1 closed. Where env_args says control_delta: false, they are targets. Nothing is converted.
@@ -16,12 +18,13 @@ from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, Numbers
 from robotwin_adapters.arrays.hdf5_arrays import find_arrays, json_objects, whole_number
 from robotwin_adapters.arrays.hdf5_files import SUFFIXES, hdf5_files, natural_order
 from robotwin_adapters.arrays.mapping import KeyMapping
-from robotwin_adapters.hdf5_tree import group_at, hdf5_kind, names_in, open_hdf5, stamp_of
+from robotwin_adapters.hdf5_tree import episodes_at_top, group_at, hdf5_kind, names_in, open_hdf5, stamp_of
 from robotwin_adapters.storage import errors_name
 from worldmodel.types import Episode
 
+DATA = "data/"
 FPS = 20.0  # of robosuite, LIBERO and Isaac Lab's manipulation tasks, where the file says nothing
-ACTIONS = "actions"
+ACTIONS = (("actions",), ("action",))
 DELTA_POSE = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")  # of 7 columns
 ABSOLUTE_POSE = ("x", "y", "z", "rx", "ry", "rz", "gripper")
 STATES = (
@@ -29,6 +32,11 @@ STATES = (
     ("obs/ee_states", "obs/gripper_states"),  # LIBERO
     ("obs/eef_pos", "obs/eef_quat", "obs/gripper_pos"),  # Isaac Lab
     ("obs/joint_pos",),
+    ("obs/joint_positions",),
+    ("obs/qpos",),
+    ("obs/state",),
+    ("observations/qpos",),
+    ("observation/state",),
 )
 LIBERO_CAMERA = "obs/agentview_rgb"
 FPS_NOTE = f"the file names no rate: {FPS:g} frames per second assumed (mapping: fps)"
@@ -55,16 +63,17 @@ class RobomimicDataset(ArrayDataset):
 
     def __getitem__(self, index: int) -> Episode:
         path, demo = self.entries[index]
+        name = demo.removeprefix(DATA)
         with errors_name(str(path)), open_hdf5(path) as file:
-            group = group_at(file, f"data/{demo}")
+            group = group_at(file, demo)
             is_libero = LIBERO_CAMERA in group
             stored = KeyMapping(upside_down=is_libero)
             numbers, pictures = find_arrays(group, path, self.mapping.over(stored))
             about = _about(str(path), stamp_of(path))
             notes = (UPSIDE_DOWN_NOTE,) if is_libero and self.mapping.upside_down is None else ()
             arrays = NamedArrays(
-                uid=demo if self.root.is_file() else f"{path.stem}/{demo}",
-                source=f"{path}:{demo}",
+                uid=name if self.root.is_file() else f"{path.stem}/{name}",
+                source=f"{path}:{name}",
                 numbers=numbers,
                 # `next_obs` repeats the pictures one frame later.
                 pictures={key: value for key, value in pictures.items() if not key.startswith("next_obs/")},
@@ -79,9 +88,10 @@ class RobomimicDataset(ArrayDataset):
         return replace(episode, delta_actions=() if about.is_absolute else DELTA_POSE[:-1])
 
     def _defaults(self, path: Path, numbers: Numbers, about: "About") -> KeyMapping:
-        width = numbers[ACTIONS]().shape[-1] if ACTIONS in numbers else 0
+        actions = first_present(ACTIONS, numbers)
+        width = numbers[actions[0]]().shape[-1] if actions == ACTIONS[0] else 0
         return KeyMapping(
-            action_keys=(ACTIONS,) if ACTIONS in numbers else (),
+            action_keys=actions,
             state_keys=first_present(STATES, numbers),
             action_names=(ABSOLUTE_POSE if about.is_absolute else DELTA_POSE) if width == 7 else (),
             fps=about.fps or FPS,
@@ -152,8 +162,10 @@ def _text(value: Any) -> str:
 
 def _demos(path: Path) -> list[str]:
     with errors_name(str(path)), open_hdf5(path) as file:
+        if "data" not in names_in(file):
+            return sorted(episodes_at_top(file), key=natural_order)
         demos = [name for name in names_in(group_at(file, "data")) if name.startswith("demo")]
-    return sorted(demos, key=natural_order)
+    return [f"{DATA}{demo}" for demo in sorted(demos, key=natural_order)]
 
 
 def _check_count(group: h5py.Group, episode: Episode) -> None:

@@ -3,8 +3,12 @@
 Row t of `action` was commanded at observation t and leads to observation t + 1. UMI has no action: its poses
 are measured, rotations are rotation vectors, and the next pose is the action. Push-T's actions are positions
 of the pusher in pixels of a 512 x 512 board.
+
+Real recordings of Diffusion Policy keep pictures beside the buffer, as videos/<episode>/<camera>.mp4 at the
+camera's own rate. Row t is then the frame that was taken at its time, counted from the episode's start.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,8 +23,10 @@ from robotwin_adapters.arrays.hdf5_files import natural_order
 from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.arrays.pictures import frame_size, looks_like_pictures, to_rgb
 from robotwin_adapters.arrays.zarr_arrays import V2, V3, ZarrArray, is_zarr_array, open_zarr_array
+from robotwin_adapters.resample import ChosenFrames
 from robotwin_adapters.storage import FileStore, FolderFiles, ZipFiles, errors_name
-from worldmodel.types import Episode
+from worldmodel.data.video import open_video, probe_video
+from worldmodel.types import Episode, FrameReader
 
 ENDS = "meta/episode_ends"
 MAX_NUMBERS = 64 << 20  # bytes of one array in one episode
@@ -77,7 +83,8 @@ class ZarrReplayDataset(ArrayDataset):
                     name: partial(self._frames, array, first, last - first)
                     for name, array in self.arrays.items()
                     if name not in found
-                },
+                }
+                or self._videos(index, last - first, keys.fps or ASSUMED_FPS),
                 notes=() if keys.fps else (FPS_NOTE,),
             )
             return build_episode(arrays, keys.over(KeyMapping(fps=ASSUMED_FPS)), self.camera)
@@ -86,6 +93,10 @@ class ZarrReplayDataset(ArrayDataset):
         source = ZarrPictures(str(self.root), array)
         upside_down = bool(self.mapping.upside_down)
         return ArrayFrames(source, length, frame_size(array.shape), first, upside_down=upside_down)
+
+    def _videos(self, index: int, length: int, fps: float) -> dict[str, Callable[[], FrameReader]]:
+        files = sorted((self.root.parent / "videos" / str(index)).glob("*.mp4"))
+        return {path.stem: partial(_video_at_rate, path, length, fps, self.verify) for path in files}
 
     def _umi_robots(self) -> list[str]:
         return sorted(name[: -len("_eef_pos")] for name in self.arrays if name.endswith("_eef_pos"))
@@ -122,6 +133,19 @@ class ZarrPictures:
         if last - first <= DENSE * len(rows):
             return to_rgb(self.array.rows(first, last)[rows - first])
         return to_rgb(np.concatenate([self.array.rows(int(row), int(row) + 1) for row in rows]))
+
+
+def _video_at_rate(path: Path, length: int, fps: float, verify: bool) -> FrameReader:
+    """The frame of each row, of a video that may have been recorded at a higher rate."""
+    table = probe_video(path)
+    count, ratio = len(table.pts), table.fps / fps
+    wanted = np.round(np.arange(length) * ratio).astype(int)
+    if wanted[-1] - (count - 1) > max(1.0, ratio):
+        raise ValueError(
+            f"{path}: {count} frames at {table.fps:.4g} a second, {wanted[-1] + 1} needed for {length} rows "
+            f"at {fps:.4g}"
+        )
+    return ChosenFrames(open_video(path, verify=verify), tuple(np.minimum(wanted, count - 1).tolist()))
 
 
 def _open_store(path: Path) -> tuple[FileStore, str]:

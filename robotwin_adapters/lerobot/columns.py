@@ -72,7 +72,7 @@ def usable_cameras(meta: LerobotMeta, mapping: DataMapping) -> tuple[dict[str, s
     """Short name -> feature key of the cameras that exist, overview first, and what was left out."""
     notes, usable = [], []
     for key, feature in _pictures(meta, mapping):
-        if feature.is_depth:
+        if feature.is_depth or ("depth" in key.lower() and 1 in (feature.shape[:1] + feature.shape[-1:])):
             notes.append(f"camera {key} left out: depth maps")
         elif feature.dtype == "video" and not any(_has_file(meta, row, key) for row in meta.episodes):
             notes.append(f"camera {key} left out: declared in info.json, but its files do not exist")

@@ -21,6 +21,7 @@ from robotwin_adapters.lerobot.meta import (
     fill_path,
     read_table,
 )
+from robotwin_adapters.lerobot.rows import image_bytes
 from robotwin_adapters.lerobot.write import (
     CHUNK_SIZE,
     STATS_FRAMES,
@@ -35,6 +36,7 @@ from worldmodel.checked import read_json
 from worldmodel.files import new_folder
 from worldmodel.types import Episode, evenly_spread
 
+IMAGE_TYPE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 V2_ONLY = ("total_videos", "total_chunks", "worldmodel")  # entries that v3.0 does not have
 
 
@@ -103,6 +105,22 @@ class _Copier:
         ):
             if name in names:
                 table = table.set_column(table.column_names.index(name), name, pa.array(values))
+        return self._with_images(table)
+
+    def _with_images(self, table: pa.Table) -> pa.Table:
+        """Pictures of cameras that are left out are dropped; files that the others name go into the table."""
+        kept, root = set(self.dataset.cameras.values()), Path(self.dataset.meta.root)
+        for key, feature in self.dataset.meta.features.items():
+            if feature.dtype not in PICTURES or key not in table.column_names:
+                continue
+            place = table.column_names.index(key)
+            if key not in kept:
+                table = table.remove_column(place)
+                continue
+            entries = table[key].to_pylist()
+            if any(isinstance(entry, dict) and entry.get("bytes") is None for entry in entries):
+                whole = [{"bytes": image_bytes(root, entry), "path": entry.get("path")} for entry in entries]
+                table = table.set_column(place, key, pa.array(whole, IMAGE_TYPE))
         return table
 
     def _video_entries(self, row: EpisodeRow) -> dict[str, Any]:

@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from robotwin_adapters.arrays.pictures import as_rgb
 from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
-from worldmodel.checked import check_regular, lfs_hint
+from worldmodel.checked import check_regular, is_regular, lfs_hint
 from worldmodel.data.verified import ensure_sound
 
 ACTION, STATE = "action", "observation.state"
+MAX_KEPT_BYTES = 16 << 20  # of a packed table whose rows are kept for the next episode
 UNEVEN = 0.02  # of a frame, between two timestamps
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
@@ -66,19 +68,32 @@ def open_images(path: Path, column: str, row: EpisodeRow, verify: bool) -> Parqu
 @lru_cache(maxsize=2)
 def _encoded(path: str, stamp: int, column: str, episode_index: int) -> tuple[bytes, ...]:
     table = read_table(Path(path), [column, "episode_index"], [("episode_index", "==", episode_index)])
-    entries = [
-        entry.get("bytes") if isinstance(entry, dict) else entry for entry in table[column].to_pylist()
-    ]
+    root = Path(path).parents[2]  # of data/chunk-000/NAME.parquet
+    entries = [image_bytes(root, entry) for entry in table[column].to_pylist()]
     images = tuple(entry for entry in entries if isinstance(entry, bytes))
     if len(images) != len(entries):
-        raise ValueError(f"{path}: column {column!r} should hold the bytes of an image in every row")
+        raise ValueError(
+            f"{path}: column {column!r} should hold the bytes of an image in every row, or its path"
+        )
     return images
+
+
+def image_bytes(root: Path, entry: object) -> object:
+    """The bytes in the table, else of the file that the entry names inside the dataset."""
+    if not isinstance(entry, dict):
+        return entry
+    name = entry.get("path")
+    if entry.get("bytes") is None and isinstance(name, str):
+        file = root / name
+        if file.resolve().is_relative_to(root.resolve()) and is_regular(file):
+            return file.read_bytes()
+    return entry.get("bytes")
 
 
 def _decode(where: str, image: bytes) -> UInt8[np.ndarray, "H W 3"]:
     try:
         with Image.open(io.BytesIO(image)) as picture:
-            return np.asarray(picture.convert("RGB"))
+            return as_rgb(picture)
     # Pillow lets parser errors of many kinds through; UnidentifiedImageError is an OSError.
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
         raise ValueError(f"{where} cannot be decoded ({error})") from error
@@ -90,21 +105,53 @@ def episode_rows(
     """The rows of one episode with these columns and no images, checked against the episode table."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file, episode {row.index} should be there")
-    schema = _schema(path)
+    schema = _schema(str(path), _stamp(path))
     for key in (*keys, *(key for key in cameras.values() if meta.features[key].dtype == "image")):
         if key not in schema.names:
             raise ValueError(f"{path}: no column {key!r}, it has {', '.join(schema.names)}")
     columns = [name for name in dict.fromkeys((*keys, *COUNTERS)) if name in schema.names]
     if meta.version == "v3.0" and "episode_index" not in columns:
         raise ValueError(f"{path}: no column 'episode_index' to find the episode by")
-    by_episode = [("episode_index", "==", row.index)] if "episode_index" in columns else None
-    table = read_table(path, columns, by_episode)
+    table = _rows_of_episode(path, columns, row.index)
     if table.num_rows != row.length:
         raise ValueError(f"{path}: {table.num_rows} rows of episode {row.index}, expected {row.length}")
     if row.length < 2:
         raise ValueError(f"{path}: episode {row.index} has {row.length} frame, at least 2 are needed")
     _check_counters(path, table, row)
     return table
+
+
+def _rows_of_episode(path: Path, columns: list[str], index: int) -> pa.Table:
+    """From the whole table, kept for the next episode; from the file where that is large or damaged."""
+    if "episode_index" not in columns:
+        return read_table(path, columns)
+    kept = _whole_table(str(path), _stamp(path), tuple(columns))
+    if kept is None:
+        return read_table(path, columns, [("episode_index", "==", index)])
+    table, episodes = kept
+    places = np.flatnonzero(episodes == index)
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return table.slice(int(places[0]), len(places))
+    return table.take(places)
+
+
+# Episodes are read one after the other, and thousands of them may lie in one file.
+@lru_cache(maxsize=2)
+def _whole_table(
+    path: str, stamp: tuple[int, int], columns: tuple[str, ...]
+) -> tuple[pa.Table, np.ndarray] | None:
+    if stamp[0] > MAX_KEPT_BYTES:
+        return None
+    try:
+        table = read_table(Path(path), list(columns))
+        return table, _numbers(Path(path), table, "episode_index")
+    except ValueError:
+        return None
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, " t"] | None:
@@ -127,9 +174,10 @@ def late_start(path: Path, table: pa.Table, fps: float) -> str:
     )
 
 
-def _schema(path: Path) -> pa.Schema:
+@lru_cache(maxsize=64)
+def _schema(path: str, stamp: tuple[int, int]) -> pa.Schema:
     try:
-        return pq.read_schema(check_regular(path))
+        return pq.read_schema(check_regular(Path(path)))
     except (OSError, pa.ArrowException, UnicodeError) as error:
         reason = lfs_hint(path) or f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})"
         raise ValueError(reason) from error

@@ -84,3 +84,17 @@ def test_columns_that_begin_with_action_and_state(tmp_path: Path, suffix: str) -
     np.testing.assert_allclose(episode.robot_actions, walk(9, 2)[:-1])
     np.testing.assert_allclose(episode.robot_states, walk(9, 1, 5))
     assert suffix != ".csv" or episode.action_names == ("action_x", "action_y")
+
+
+def test_a_loggers_csv_with_spaces_empty_lines_and_further_columns(tmp_path: Path) -> None:
+    folder = write_flat(tmp_path / "takes", ".json", count=1)
+    (folder / "take0.json").unlink()
+    rows = "\n".join(f"{0.1 * step}, {x:.6f}, {y:.6f}, 1" for step, (x, y) in enumerate(walk(9, 2)))
+    (folder / "take0.csv").write_text(f"\ufefftime, action_x, action_y, gripper cmd\n{rows}\n\n", "utf-8")
+    episode = open_dataset(folder)[0]
+    assert episode.action_names == ("action_x", "action_y")
+    np.testing.assert_allclose(episode.robot_actions, walk(9, 2)[:-1], atol=1e-6)
+    assert any("columns not used: time, gripper cmd" in note for note in episode.notes)
+    (folder / "take0.csv").write_text("action_x,action_y\n1,2\n3\n")
+    with pytest.raises(ValueError, match=r"take0\.csv.*row 2 has 1 values, the first line names 2"):
+        open_dataset(folder)[0]

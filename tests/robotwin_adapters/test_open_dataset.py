@@ -159,7 +159,8 @@ def test_other_formats_hold_one_kind_of_actions(tmp_path: Path) -> None:
 def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(
-        ValueError, match=r"(?s)no supported dataset. Looked for.*RoboTwin.*LeRobot.*annotation/"
+        ValueError,
+        match=r"(?s)no supported dataset. Found 1 .txt.*Looked for.*RoboTwin.*LeRobot.*annotation/",
     ):
         open_dataset(tmp_path)
     with pytest.raises(ValueError, match="no such file or folder"):

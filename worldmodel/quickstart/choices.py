@@ -94,13 +94,17 @@ def _pace(facts: Sequence[EpisodeFacts]) -> Choice:
         if pace.stride > 1
         else ": all are kept"
     )
-    return Choice("rate", f"every {pace.stride} frame(s)", reason)
+    return Choice("rate", _every(pace.stride), reason)
+
+
+def _every(stride: int) -> str:
+    return "every frame" if stride == 1 else f"one frame in {stride}"
 
 
 def _length(facts: Sequence[EpisodeFacts], clip: ClipConfig) -> Choice:
     reason = f"{len(long_enough(facts, clip))} of {len(facts)} episodes are long enough"
     if clip.stride != choose_pace(facts).stride:
-        reason += f" at every {clip.stride} frame(s), which replaces the rate above"
+        reason += f", if clips take {_every(clip.stride)}, which replaces the rate above"
     return Choice("clip", f"{clip.num_frames} frames", reason)
 
 
@@ -109,7 +113,7 @@ def _held_out(facts: Sequence[EpisodeFacts], splits: SplitConfig) -> Choice:
     if different < LEAST_EPISODES:
         raise ValueError(f"{len(facts)} episodes hold {different} different ones, {LEAST_EPISODES} needed")
     val, test = len(splits.val_uids), len(splits.test_uids)
-    text = f"{test} to test, {val} to validate, {len(facts) - val - test} to train"
+    text = f"train {len(facts) - val - test}, validate {val}, test {test}"
     twice = len(facts) - different
     reason = "held-out episodes are named in the settings, and the model remembers what it was trained on"
     reason += f"; {twice} are stored twice and stay together" if twice else ""

@@ -19,9 +19,10 @@ WHERE = {"clip_psnr": "on whole pictures", "moving_clip_psnr": "on moving pixels
 VIDEOS_SHOW = "From the left: the recording, the model given the actions, and their difference."
 LEAST_EPISODES = 4  # that must all be won before an interval lies above one half
 LITTLE_ROOM = 2.0  # dB from the static frame to the ceiling
+FEW_STEPS = 200  # below, a model has hardly begun
 NEXT = (
     "rollouts/report.html has curves, videos and intervals. sensitivity/report.html says how each action "
-    "dimension is answered. run/config.yaml holds all settings: `worldmodel train` takes it for a longer run."
+    "dimension is answered. run/config.yaml holds all settings: worldmodel train takes it for a longer run."
 )
 
 
@@ -42,11 +43,11 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     lead = (
         f"{spent.steps} steps of {spent.seconds_a_step:.2f} s; {spent.training_s / 60:.1f} minutes to "
         f"the end of training, {spent.evaluation_s / 60:.1f} minutes of evaluation. "
-        f"{rows['episodes']} held-out episodes. {rows.get('trained_on') or ''}"
+        f"{_counted(rows['episodes'], 'held-out episode')}. {rows.get('trained_on') or ''}"
     )
     chosen = Table(("setting", "chosen", "why"), tuple((c.setting, c.value, c.reason) for c in plan.choices))
     videos = tuple((path, path.stem) for path in sorted((out / "rollouts" / "videos").glob("*.mp4")))
-    words = in_short(rows["rows"], rows["episodes"], spent.steps)
+    words = in_short(rows["rows"], rows["episodes"], spent.steps, is_followed=verdict["is_followed"])
     sections = (
         Section("In short", (Text(words),)),
         Section("What was chosen", (chosen,)),
@@ -61,28 +62,41 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     return write_pages(Page(f"First model of {name}", lead, sections), out)
 
 
-def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int) -> str:
+def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *, is_followed: bool) -> str:
     """What the figures say, in a few plain sentences."""
     above = {key: _mean(rows, "true", key) - _mean(rows, "static", key) for key in WHERE}
-    said = [", ".join(f"{_side(above[key])} the static frame {words}" for key, words in WHERE.items())]
-    found = [f"The model is {said[0]}."]
+    said = [f"{_side(above[key])} the static frame {words}" for key, words in WHERE.items()]
+    found = [f"The model is {said[0]} and {said[1]}."]
+    ceiling = _mean(rows, "autoencoder", "moving_clip_psnr") - _mean(rows, "static", "moving_clip_psnr")
+    if ceiling > LITTLE_ROOM:
+        found.append(f"The autoencoder shows what is possible: {ceiling:.1f} dB above that frame there.")
+    if is_followed:
+        found.append("It follows the actions: wrong ones give worse pictures.")
+    elif episodes >= LEAST_EPISODES:
+        found.append("It does not follow the actions yet: wrong ones give pictures that are as good.")
+    if steps < FEW_STEPS:
+        found.append(f"{steps} steps are very few. Hundreds show whether it learns: raise --minutes.")
     room = _mean(rows, "autoencoder", "clip_psnr") - _mean(rows, "static", "clip_psnr")
     if room < LITTLE_ROOM:
         found.append(
             f"The autoencoder, which was made for simulated pictures, leaves {room:.1f} dB of room above the "
             "static frame: whole pictures can show little here, look at moving pixels."
         )
-    if above["clip_psnr"] < 0:
+    if above["clip_psnr"] < 0 and steps >= FEW_STEPS:
         found.append(
             f"After {steps} steps it does not yet keep still what stands still. More steps mend that first: "
             "raise --minutes."
         )
     if episodes < LEAST_EPISODES:
         found.append(
-            f"{episodes} held-out episode(s) cannot show that actions are followed, {LEAST_EPISODES} could: "
-            "'not followed' means 'not shown' here. Record more episodes."
+            f"{_counted(episodes, 'held-out episode')} cannot show that actions are followed, "
+            f"{LEAST_EPISODES} could: 'not followed' means 'not shown' here. Record more episodes."
         )
     return " ".join(found)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _mean(rows: Mapping[str, Mapping[str, Any]], row: str, key: str) -> float:

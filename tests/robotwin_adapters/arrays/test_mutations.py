@@ -6,6 +6,7 @@ from pathlib import Path
 import numcodecs
 import pytest
 
+from tests.robotwin_adapters.arrays.test_loose_files import write_frame_list, write_picture_folders
 from tests.robotwin_adapters.test_annotations import write_flat
 from tests.support.array_sets import (
     write_agibot,
@@ -29,6 +30,8 @@ WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
     "npz": (write_npz, 0.0),
     "flat_jsonl": (lambda folder: write_flat(folder, ".jsonl"), 0.3),  # a digit is another digit
     "flat_npy": (lambda folder: write_flat(folder, ".npy"), 0.4),
+    "picture_folders": (write_picture_folders, 0.4),  # plain numbers have no checksum
+    "frame_list": (write_frame_list, 0.3),
     "zarr": (lambda folder: write_zarr(folder / "s.zarr", compressor=numcodecs.Blosc("lz4")), 0.2),
     "zarr_v3": (lambda folder: write_zarr_v3(folder / "s.zarr"), 0.05),
     "zarr_v3_shards": (lambda folder: write_zarr_v3(folder / "s.zarr", per_shard=2), 0.05),

@@ -1,5 +1,6 @@
 """Which columns are actions, states and cameras: openpi's names, split columns, mappings, modality.json."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -8,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from robotwin_adapters.lerobot.dataset import LerobotDataset
 from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.cli import main
 from worldmodel.data.video import write_video
 
 DATA = Path(__file__).parents[1] / "data"
@@ -194,3 +197,53 @@ def test_truth_values_and_rows_of_unequal_length(v21: Path) -> None:
         pq.write_table(table.set_column(table.column_names.index("action"), "action", uneven), path)
     with pytest.raises(ValueError, match="'action' should hold 4 numbers in every row"):
         _ = LerobotDataset(v21)[0]
+
+
+def with_images(root: Path, key: str, entries: list[list[dict]], shape: list[int]) -> None:
+    """A column of pictures in the tables, an entry for each row."""
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][key] = {"dtype": "image", "shape": shape, "names": None}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    for path, rows in zip(sorted(root.glob("data/*/*.parquet")), entries, strict=True):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column(key, pa.array(rows[: table.num_rows], kind)), path)
+
+
+def test_pictures_as_files_that_the_table_names(v21: Path, tmp_path: Path) -> None:
+    picture = Image.fromarray(np.full((16, 24, 3), (200, 10, 90), np.uint8))
+    picture.save(v21 / "frame.png")
+    picture.save(tmp_path / "outside.png")
+    count = len(list(v21.glob("data/*/*.parquet")))
+    with_images(
+        v21, "observation.images.disk", [[{"bytes": None, "path": "frame.png"}] * 99] * count, [16, 24, 3]
+    )
+    reader = open_dataset(v21)[0].frames["disk"]
+    assert (reader.read([1])[0] == np.asarray(picture)).all()
+    copied = tmp_path / "copied"
+    assert main(["convert", str(v21), str(copied), "--to", "lerobot"]) == 0
+    assert (open_dataset(copied)[0].frames["disk"].read([1])[0] == np.asarray(picture)).all()
+    with_images(
+        v21, "observation.images.far", [[{"bytes": None, "path": "../outside.png"}] * 99] * count, [16, 24, 3]
+    )
+    with pytest.raises(
+        ValueError, match=r"observation\.images\.far.*bytes of an image in every row, or its path"
+    ):
+        open_dataset(v21)[0]
+
+
+def test_depth_in_the_table_is_left_out_with_a_note(v21: Path, tmp_path: Path) -> None:
+    data = io.BytesIO()
+    Image.fromarray(np.full((16, 24), 900, np.uint16)).save(data, "PNG")
+    count = len(list(v21.glob("data/*/*.parquet")))
+    entries = [[{"bytes": data.getvalue(), "path": "d.png"}] * 99] * count
+    with_images(v21, "observation.images.depth", entries, [16, 24, 1])
+    episode = open_dataset(v21)[0]
+    assert "depth" not in episode.frames
+    assert any("observation.images.depth left out: depth maps" in note for note in episode.notes)
+    assert main(["convert", str(v21), str(tmp_path / "copied"), "--to", "lerobot"]) == 0
+    columns = pq.read_schema(next((tmp_path / "copied").glob("data/*/*.parquet"))).names
+    assert "observation.images.depth" not in columns  # as info.json says
+    with_images(v21, "observation.images.range", entries, [16, 24, 1])
+    with pytest.raises(ValueError, match=r"expected 8 bits a color: leave depth out by camera_keys"):
+        open_dataset(v21)[0]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from robotwin_adapters.lerobot import rows
 from robotwin_adapters.lerobot.dataset import LerobotDataset
 from robotwin_adapters.lerobot.meta import Feature, fill_path, read_table
 from worldmodel.data.video import write_video
@@ -368,3 +369,19 @@ def test_a_long_text_said_often_is_held_once(tmp_path: Path) -> None:
     table = read_table(path)
     assert table.nbytes < 2_000_000
     assert table["task"][7].as_py() == "x" * 100_000
+
+
+def test_many_episodes_of_one_file_are_read_from_one_table(tmp_path: Path) -> None:
+    """It is unpacked once, and read anew when it changes."""
+    root = Path(shutil.copytree(DATA / "lerobot_v30", tmp_path / "set"))
+    source = LerobotDataset(root)
+    rows._whole_table.cache_clear()
+    first = [source[index].robot_actions for index in range(len(source))]
+    assert rows._whole_table.cache_info().misses <= len({row.data_file for row in source.meta.episodes})
+    path = root / source.meta.episodes[0].data_file
+    table = pq.read_table(path)
+    moved = pa.array(
+        [(np.array(row) * 0.5).tolist() for row in table["action"].to_pylist()], table["action"].type
+    )
+    pq.write_table(table.set_column(table.column_names.index("action"), "action", moved), path)
+    np.testing.assert_allclose(LerobotDataset(root)[0].robot_actions, 0.5 * first[0], rtol=1e-6)

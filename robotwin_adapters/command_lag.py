@@ -55,7 +55,7 @@ def measure_lag(
 
     Examples:
         >>> import numpy as np
-        >>> from worldmodel.data.command_lag import measure_lag
+        >>> from robotwin_adapters.command_lag import measure_lag
         >>> commands = np.linspace(0, 1, 40)[:, None] ** 2
         >>> measured = np.concatenate([commands[:1], commands])
         >>> measured[2:] -= 0.3 * np.diff(commands, axis=0)  # 0.3 of the last motion is missing
