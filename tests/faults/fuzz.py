@@ -2,6 +2,8 @@
 
 python -m tests.faults.fuzz NAME --count 10000 --first 0 --out counts.jsonl
 
+Run again with the same --out it goes on after the inputs that are counted there, up to --count of them.
+
 Each input is a good one with one to three places changed. A reader may refuse it with a ValueError that
 names the file, or read it. Anything else (another exception, more than SECONDS, more than MEMORY) is a fault,
 and is printed with its seed. `changed` counts inputs that were read with other numbers: formats without
@@ -17,7 +19,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from tests.faults.targets import TARGETS, Target
 
 SECONDS, MEMORY = 10.0, 1 << 30  # of one input
 CHUNK = 250  # inputs that one process reads before a fresh one takes over
+ROUND = 1000  # inputs that are counted in one line
 HOSTILE: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e300, -1e300, float("nan"), float("inf"), 0.5),
     *("", "x" * 5000, "../../etc/passwd", "/dev/zero", "${oc.env:HOME}", "\x1b[2J\n\0", "NaN"),
@@ -216,6 +219,29 @@ def digest(*values: Any) -> str:
     return found.hexdigest()
 
 
+def _fuzz_until(name: str, arguments: argparse.Namespace) -> None:
+    """Rounds of one reader until `--count` inputs of it are counted."""
+    first, stop = _counted(name, arguments), arguments.first + arguments.count
+    started = time.monotonic()
+    while first < stop and (left := arguments.seconds - time.monotonic() + started) > 0:
+        counts, faults = fuzz(name, first, min(ROUND, stop - first), left)
+        line = {"reader": name, "first": first, "inputs": sum(counts.values()), **counts}
+        print(json.dumps(line), *faults[:20], sep="\n", flush=True)
+        first += sum(counts.values())
+        if arguments.out:
+            with arguments.out.open("a") as file:
+                file.write(json.dumps({**line, "faults": faults[:50]}) + "\n")
+
+
+def _counted(name: str, arguments: argparse.Namespace) -> int:
+    """The first input that no line of the reader in `--out` counts."""
+    if not arguments.out or not arguments.out.exists():
+        return int(arguments.first)
+    lines = map(json.loads, arguments.out.read_text().splitlines())
+    ends = [line["first"] + line["inputs"] for line in lines if line["reader"] == name]
+    return int(max([arguments.first, *ends]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -227,14 +253,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON lines to add the counts to")
     arguments = parser.parse_args()
     names = list(TARGETS) if "all" in arguments.names else arguments.names
-    run: Callable[..., tuple[Counter[str], list[str]]] = fuzz
     for name in names:
-        counts, faults = run(name, arguments.first, arguments.count, arguments.seconds)
-        line = {"reader": name, "first": arguments.first, "inputs": sum(counts.values()), **counts}
-        print(json.dumps(line), *faults[:20], sep="\n", flush=True)
-        if arguments.out:
-            with arguments.out.open("a") as file:
-                file.write(json.dumps({**line, "faults": faults[:50]}) + "\n")
+        _fuzz_until(name, arguments)
 
 
 if __name__ == "__main__":
