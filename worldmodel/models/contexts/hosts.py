@@ -5,7 +5,7 @@ A host is anything with the six members of `Host`. `as_host` gives them to model
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,9 @@ LATENT_STD = (
 PIXEL_STD = 0.1  # of its pictures in [0, 1]
 
 
-@runtime_checkable
+HOST_MEMBERS = ("latent_dim", "pixels", "posterior", "decode", "pictures", "nll")
+
+
 class Host(Protocol):
     """Pictures to a Gaussian over latents, latents to pictures."""
 
@@ -184,9 +186,9 @@ def as_host(model: nn.Module, image_size: int = 64) -> tuple[nn.Module, HostConf
         return FirstStageHost(model, image_size), config
     if isinstance(model, LightVae):
         return model, HostConfig("light_vae", light_vae=model.config)
-    if not isinstance(model, Host):
-        names = "latent_dim, pixels, posterior, decode, pictures and nll"
-        raise ValueError(f"{type(model).__name__} is no host: expected {names}")
+    # Asked by name: from Python 3.12 on, isinstance does not see what a module hands on from another.
+    if missing := [name for name in HOST_MEMBERS if not hasattr(model, name)]:
+        raise ValueError(f"{type(model).__name__} is no host: {', '.join(missing)} missing")
     return model, HostConfig("other")
 
 
