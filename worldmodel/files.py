@@ -87,6 +87,21 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+def check_apart(output: str | Path, *inputs: str | Path) -> None:
+    """Refuse to write into what is read: an output that is one of the inputs, or lies in one.
+
+    Example:
+        >>> check_apart("data/finch/pictures", "data/finch")
+        Traceback (most recent call last):
+        ...
+        ValueError: data/finch/pictures lies in data/finch, which is read; name another place to write to
+    """
+    place = Path(os.path.realpath(output))
+    for given in filter(None, inputs):
+        if place.is_relative_to(os.path.realpath(given)):
+            raise ValueError(f"{output} lies in {given}, which is read; name another place to write to")
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Replace a text file in one step."""
     with atomic_file(path) as temporary:

@@ -28,7 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     from robotwin_adapters.convert import ChosenEpisodes, convert_dataset, readable_episodes
     from robotwin_adapters.inspect_dataset import parse_positions
     from robotwin_adapters.open_dataset import open_dataset
+    from worldmodel.files import check_apart
 
+    check_apart(arguments.out, arguments.dataset)
     skips = arguments.on_bad == "skip"
     source = open_dataset(
         arguments.dataset, camera=arguments.camera, mapping=arguments.mapping, verify=not skips

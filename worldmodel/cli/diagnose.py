@@ -37,9 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> None:
     """One page with tables and figures about a generator or a world model's action channel."""
     from worldmodel.diagnostics.actions.diagnose import diagnose_generator, diagnose_world_model, first_clips
+    from worldmodel.files import check_apart
     from worldmodel.report.page import check_page_name
 
     check_page_name(arguments.out)
+    check_apart(arguments.out, arguments.dataset or "")
     if ":" in arguments.source:
         written = diagnose_generator(
             arguments.source,

@@ -39,14 +39,16 @@ def run(arguments: argparse.Namespace) -> None:
         write_pictures,
     )
     from robotwin_adapters.open_dataset import open_dataset
+    from worldmodel.files import check_apart
 
     opened = partial(open_dataset, arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
     source = opened()
+    out = Path(arguments.out) if arguments.out else Path("outputs") / "inspect" / source.name
+    check_apart(out, arguments.dataset)
     count = len(source)
     positions = parse_positions(arguments.episodes, count) if arguments.episodes else list(range(count))
     progress = tqdm(positions, desc="reading", unit="episode", disable=None, leave=False)
     summary = summarize(source, progress, arguments.on_bad)
-    out = Path(arguments.out) if arguments.out else Path("outputs") / "inspect" / source.name
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     lags = lag_lines(summary, source, lambda space: opened(action_space=space))

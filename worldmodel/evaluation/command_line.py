@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
 from worldmodel.config import describe_config, load_config
 from worldmodel.exits import one_way_out
+from worldmodel.files import check_apart
 from worldmodel.models.world_model.folder import describe_sources, locate, read_description
 from worldmodel.types import EpisodeSource
 
@@ -61,5 +62,6 @@ def run_on_data(
     arguments = parser.parse_intermixed_args(argv)
     given = ["allow_external=true"] if arguments.allow_external else []
     config = load_config(schema, None, [*arguments.overrides, *given])
+    check_apart(vars(config)["output"], arguments.data, locate(arguments.checkpoint))
     source = open_for_model(arguments.checkpoint, arguments.data, arguments.mapping)
     return run(arguments.checkpoint, source, config)

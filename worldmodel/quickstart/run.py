@@ -18,6 +18,7 @@ from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
 from worldmodel.exits import CommandError
+from worldmodel.files import check_apart
 from worldmodel.quickstart.choices import Plan, look_at, make_plan
 from worldmodel.quickstart.page import Spent, write_quickstart_page
 from worldmodel.training import world_model as training
@@ -47,6 +48,7 @@ def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
     """All steps; gives the report."""
     if asked.out.exists():
         raise ValueError(f"{asked.out} exists already: name another folder with --out")
+    check_apart(asked.out, asked.data)
     started = time.monotonic()
     plan = _inspect(asked, say)
     settings = _training_settings(asked, plan)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.exits import one_way_out
+from worldmodel.files import check_apart
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.wan import load_vae
 from worldmodel.objectives.losses import Losses
@@ -94,6 +95,7 @@ def decoder_alone(folder: str) -> CausalAutoencoder:
 def train(config: AutoencoderConfig, resume: bool) -> bool:
     """Build from data, fit, save; False when a signal ended it early."""
     accelerator = start_accelerator(config.fit.machine)
+    check_apart(config.output, *config.data.paths)
     open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
     index = open_index(config.data)
     log.info("%s\n%s", index.summary(), index.camera_summary())

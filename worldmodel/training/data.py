@@ -18,6 +18,7 @@ from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.trained_on import TrainedEpisode, TrainedOn
 from worldmodel.data.verified import Verify
+from worldmodel.files import check_apart
 from worldmodel.types import EpisodeSource
 
 
@@ -65,6 +66,8 @@ class DataConfig:
 
 def open_index(config: DataConfig) -> EpisodeIndex:
     """Every episode looked at once; data without a single clip is refused."""
+    if config.latents:
+        check_apart(config.latents, *config.paths)
     index = index_episodes(
         _open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from worldmodel.config import save_config
 from worldmodel.exits import one_way_out
-from worldmodel.files import replaced_folder, write_json, write_tensors
+from worldmodel.files import check_apart, replaced_folder, write_json, write_tensors
 from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE, read_description
 from worldmodel.models.world_model.model_card import model_card
 from worldmodel.training.runs.model_history import draw_stages, read_stages, training_section, with_texts
@@ -46,6 +46,7 @@ def ship(
     for needed in (source / CONTRACT_FILE, run / "config.yaml", run / "log.jsonl"):
         if not needed.is_file():
             raise ValueError(f"{run} is not a finished run: {needed} is missing")
+    check_apart(target, source)
     published = published_paths(run, renamed or {})
     stages = read_stages(run, published)
     known = with_texts(read_description(source), published)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from worldmodel.config import save_config
 from worldmodel.exits import one_way_out
+from worldmodel.files import check_apart
+from worldmodel.shipped import find_weights
 from worldmodel.training.command_line import run_script
 from worldmodel.training.loop.checkpoints import export_finished
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
@@ -36,6 +38,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
     accelerator = start_accelerator(config.fit.machine)
     config.check_sharding(resolve_parallel(config.fit.machine, accelerator.num_processes))
     output = Path(config.output)
+    check_apart(output, *config.data.paths, find_weights(config.start_from) if config.start_from else "")
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
     run = build_run(config, accelerator.device)
     if accelerator.is_main_process:

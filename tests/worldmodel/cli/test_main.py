@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.robotwin_sets import write_robotwin_set
 from worldmodel.cli import COMMANDS, main
+from worldmodel.shipped import WEIGHTS
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
@@ -70,3 +72,38 @@ def test_without_mujoco_collect_says_what_to_install(tmp_path: Path) -> None:
 def test_a_page_of_another_kind_is_refused_before_anything_is_loaded(tmp_path, capsys) -> None:
     assert main(["diagnose", "no_such_model", "--dataset", "none", "--out", str(tmp_path / "folder")]) == 2
     assert "expected a page named *.html or *.md" in capsys.readouterr().err
+
+
+TRAIN = ("data.synthetic_episodes=0", "model.vae=none")
+OWN_OUTPUT = {
+    "inspect": "inspect {data} --out {data}",
+    "inspect in its default": "inspect .",
+    "inspect through a link": "inspect {data} --out {link}/pictures",
+    "convert": "convert {data} {data}/copy --to lerobot",
+    "quickstart": "quickstart {data} --out {data}/first",
+    "diagnose": "diagnose desk --dataset {data} --out {data}/page.html",
+    "rollout": "rollout desk {data} output={data}/report",
+    "rollout into the model": "rollout {weights}/desk {data} output={weights}/desk/report",
+    "sensitivity": "sensitivity desk {data} output={data}",
+    "submit": "submit desk {data} output={data}/videos",
+    "train": "train debug/world_model data.paths=[{data}] output={data}/run " + " ".join(TRAIN),
+    "train into its start": "train desk/demo data.paths=[{data}] output={weights}/desk",
+    "train-autoencoder": "train-autoencoder debug/autoencoder data.synthetic_episodes=0 "
+    "data.paths=[{data}] output={data}",
+    "train-locator": "train-locator {data} output={data}/locator",
+}
+
+
+@pytest.mark.parametrize("command", OWN_OUTPUT.values(), ids=OWN_OUTPUT)
+def test_no_command_writes_into_what_it_reads(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    write_robotwin_set(data, joints=6, episodes=1, frames=4)
+    (tmp_path / "link").symlink_to(data)
+    before = sorted(data.rglob("*"))
+    monkeypatch.chdir(data)
+    assert main(command.format(data=data, link=tmp_path / "link", weights=WEIGHTS).split()) == 2
+    assert "which is read; name another place to write to" in capsys.readouterr().err
+    assert sorted(data.rglob("*")) == before
+    assert not (WEIGHTS / "desk/report").exists()

@@ -22,11 +22,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
+from worldmodel.checked import check_ranges
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.splits import SplitConfig, split_of
 from worldmodel.evaluation.locator.model import Locator, LocatorConfig, target_map
 from worldmodel.evaluation.locator.truth import POINTS, label_episode
 from worldmodel.exits import one_way_out
+from worldmodel.files import check_apart
 from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.optim import OptimConfig
@@ -54,6 +56,9 @@ class LocatorRunConfig:
             optim=OptimConfig(lr=2e-3, warmup_steps=50, schedule="cosine"),
         )
     )
+
+    def __post_init__(self) -> None:
+        check_ranges(self, frames_per_episode=(1, 1_000_000))
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,7 @@ def measure(locator: Locator, frames: LocatorBatch) -> dict[str, float]:
 
 def train(paths: Sequence[str], config: LocatorRunConfig, resume: bool) -> dict[str, float]:
     """Fit, measure on held-out episodes, save; empty when a signal ended it early."""
+    check_apart(config.output, *paths)
     train_frames, held_out = load_frames(paths, config)
     torch.manual_seed(config.fit.seed)
     model = Locator(config.model)
