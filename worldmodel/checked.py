@@ -25,6 +25,7 @@ MAX_DEPTH = 32  # of nested YAML
 MAX_TEXT = 10_000  # characters of one text
 LFS_POINTER = b"version https://git-lfs.github.com/spec"
 LISTS = (tuple, list, Sequence)  # what a JSON list may become
+LARGEST_COUNT = (1 << 63) - 1  # of any whole number: what a seed of torch may be
 LARGEST = 1e12  # of a measured number, in any unit a robot is described in
 
 
@@ -221,25 +222,38 @@ def check_range(value: Any, low: float, high: float, where: str) -> None:
         raise ValueError(f"{where} must lie in {low:g} .. {high:g}, got {shorten(value)}")
 
 
-def check_all_finite(config: Any, where: str) -> None:
-    """Refuse NaN and infinity in any field of a config, however deep."""
-    for place, number in _floats(config, ""):
-        if not math.isfinite(number):
-            raise ValueError(f"{where}: {place} is {number}, expected a finite number")
+def check_settings(config: Any, where: str) -> None:
+    """Refuse what no setting can mean, however deep: NaN, infinity, a negative count, a list in a list.
+
+    The dataclasses check the ranges of their own fields. An `output` without a name would be the folder that
+    the command happens to be called in.
+    """
+    for place, value, hint in _settings(config, ""):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{where}: {place} is {value}, expected a finite number")
+        if type(value) is int and not 0 <= value <= LARGEST_COUNT:
+            raise ValueError(f"{where}: {place} is {shorten(value)}, expected 0 .. {LARGEST_COUNT}")
+        if get_origin(hint) in LISTS:
+            check_type(value, hint, f"{where}: {place}")
+        if place == "output" and not value:
+            raise ValueError(f"{where}: output is empty; write . for the current folder")
 
 
-def _floats(value: Any, place: str) -> Iterator[tuple[str, float]]:
+def _settings(value: Any, place: str, hint: Any = None) -> Iterator[tuple[str, Any, Any]]:
+    """Every value with its dotted name and, for a field of a dataclass, its type."""
     if dataclasses.is_dataclass(value):
+        hints = get_type_hints(type(value))
         for field in dataclasses.fields(value):
-            yield from _floats(getattr(value, field.name), f"{place}.{field.name}".lstrip("."))
-    elif isinstance(value, Mapping):
+            name = f"{place}.{field.name}".lstrip(".")
+            yield from _settings(getattr(value, field.name), name, hints[field.name])
+        return
+    yield place, value, hint
+    if isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _floats(entry, f"{place}.{key}".lstrip("."))
+            yield from _settings(entry, f"{place}.{key}".lstrip("."))
     elif isinstance(value, list | tuple):
         for number, entry in enumerate(value):
-            yield from _floats(entry, f"{place}[{number}]")
-    elif isinstance(value, float):
-        yield place, value
+            yield from _settings(entry, f"{place}[{number}]")
 
 
 def shorten(value: Any) -> str:

@@ -6,6 +6,7 @@ import inspect
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from worldmodel.checked import MAX_YAML_BYTES, check_all_finite, check_yaml, read_text
+from worldmodel.checked import MAX_YAML_BYTES, check_settings, check_yaml, read_text
 from worldmodel.shipped import find_config
 
 C = TypeVar("C")
@@ -41,25 +42,34 @@ def load_config(
     """
     where = path or "the command line"
     try:
-        layers = [OmegaConf.structured(schema)]
+        layers = [_defaults(schema)]
         if path is not None:
             layers.append(_without_interpolation(_read_yaml(find_config(path)), path))
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
-        given = OmegaConf.from_dotlist([_as_text(override) for override in overrides])
-        layers.append(_without_interpolation(given, "the command line"))
-        sections = beneath(OmegaConf.merge(*layers))
-        layers.insert(1, OmegaConf.create({name: OmegaConf.structured(s) for name, s in sections.items()}))
-        config = OmegaConf.to_object(OmegaConf.merge(*layers))
+        if overrides:
+            given = OmegaConf.from_dotlist([_as_text(override) for override in overrides])
+            layers.append(_without_interpolation(given, "the command line"))
+        merged = OmegaConf.merge(*layers)
+        if sections := beneath(merged):
+            replaced = {name: OmegaConf.structured(section) for name, section in sections.items()}
+            merged = OmegaConf.merge(layers[0], OmegaConf.create(replaced), *layers[1:])
+        config = OmegaConf.to_object(merged)
     except (OmegaConfBaseException, YAMLError, RecursionError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from error
     except ValueError as error:
         raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from error
     if not isinstance(config, schema):
         raise ValueError(f"{where}: expected named settings, got {type(config).__name__}")
-    check_all_finite(config, where)
+    check_settings(config, where)
     return config
+
+
+@lru_cache
+def _defaults(schema: type) -> Any:
+    """Taking a dataclass apart costs most of loading a config; what is merged with it is a copy."""
+    return OmegaConf.structured(schema)
 
 
 def _read_yaml(path: Path) -> Any:

@@ -7,14 +7,25 @@ import pytest
 
 from worldmodel.checked import (
     build,
-    check_all_finite,
     check_ranges,
+    check_settings,
     read_bytes,
     read_json,
     read_text,
     shorten,
 )
 from worldmodel.config import load_config
+from worldmodel.evaluation.concepts.scores import EvaluationConfig
+from worldmodel.evaluation.locator.train import LocatorRunConfig
+from worldmodel.evaluation.rollouts.run import RolloutsConfig
+from worldmodel.evaluation.sensitivity.run import SensitivityConfig
+from worldmodel.evaluation.submit import SubmitConfig
+from worldmodel.models.world_model.wan import WanConfig
+from worldmodel.training.context_data import ContextDataConfig
+from worldmodel.training.factors import FactorDataConfig
+from worldmodel.training.loop.fit import FitConfig
+from worldmodel.training.runs.concepts import ConceptTrainConfig
+from worldmodel.training.runs.validation import ValidationConfig
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,55 @@ def test_yaml_that_is_no_config_is_named(tmp_path: Path, text: str, message: str
 
 def test_a_number_that_is_not_finite_is_found_at_any_depth() -> None:
     with pytest.raises(ValueError, match=r"here: b\[1\] is nan"):
-        check_all_finite({"a": 1.0, "b": (1.0, float("nan"))}, "here")
+        check_settings({"a": 1.0, "b": (1.0, float("nan"))}, "here")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("depth=-1", "depth is -1, expected 0 .. 9223372036854775807"),
+        ("depth=9223372036854775808", "depth is 9223372036854775808, expected 0 .."),
+        ("names=[[a]]", r"names is \(\['a'\],\), expected a list, each entry a text"),
+        ("names=[{a: 1}]", "names is .*, expected a list, each entry a text"),
+    ],
+)
+def test_settings_that_can_mean_nothing_are_refused_in_every_config(override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"the command line: {message}"):
+        load_config(Camera, None, ["fps=25", "size=[4, 6]", override])
+
+
+def test_an_output_without_a_name_is_not_the_current_folder() -> None:
+    with pytest.raises(ValueError, match=r"output is empty; write \. for the current folder"):
+        load_config(RolloutsConfig, None, ["output="])
+    assert load_config(RolloutsConfig, None, ["output=."]).output == "."
+
+
+@pytest.mark.parametrize(
+    ("schema", "override", "message"),
+    [
+        (FitConfig, "global_batch=0", "global_batch must be >= 1, got 0"),
+        (FitConfig, "seed=-1", "seed is -1, expected 0 .."),
+        (FitConfig, "validate_every=-1", "validate_every is -1"),
+        (WanConfig, "head_dim=7", "head_dim must be even"),
+        (ValidationConfig, "num_inference_steps=0", "num_inference_steps must lie in 1 .. 1000"),
+        (RolloutsConfig, "max_batch=0", "max_batch must lie in 1 .."),
+        (RolloutsConfig, "held_out.clips_per_episode=0", "clips_per_episode must lie in 1 .."),
+        (RolloutsConfig, "held_out.episodes=-1", "held_out.episodes is -1"),
+        (SensitivityConfig, "num_inference_steps=1000000000", "num_inference_steps must lie in"),
+        (SubmitConfig, "generations=0", "generations must lie in 1 .."),
+        (SubmitConfig, "width=1000000", "width must lie in 0 .. 16384"),
+        (LocatorRunConfig, "frames_per_episode=0", "frames_per_episode must lie in 1 .."),
+        (EvaluationConfig, "batch=0", "batch must lie in 1 .."),
+        (FactorDataConfig, "size=0", "size must lie in 1 .. 4096"),
+        (ContextDataConfig, "num_pictures=0", "num_pictures must lie in 1 .."),
+        (ConceptTrainConfig, "num_initial_images=0", "num_initial_images must lie in 1 .."),
+        (ConceptTrainConfig, "validation.scores.batch=0", "batch must lie in 1 .."),
+        (ConceptTrainConfig, "validation.num_inference_steps=0", "num_inference_steps must lie in 1 .."),
+    ],
+)
+def test_counts_of_a_command_are_checked_before_it_works(schema: type, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_config(schema, None, [override])
 
 
 def test_long_values_are_cut_in_messages() -> None:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from worldmodel.checked import check_range, check_ranges
 from worldmodel.data.cameras import find_views
 from worldmodel.data.layouts import Layout, compose, view_boxes
 from worldmodel.types import Episode, FrameReader, num_latent_frames
@@ -54,8 +55,9 @@ class ClipConfig:
             view_boxes(self.layout, len(self.camera), self.height, self.width)
         if self.stride < 1 or (self.step is not None and self.step < 1):
             raise ValueError(f"stride and step are at least 1, got stride={self.stride} step={self.step}")
-        if self.height < 1 or self.width < 1:
-            raise ValueError(f"a clip has a positive size, got {self.height}x{self.width}")
+        sizes = {"height": (1, 16384), "width": (1, 16384)}
+        check_ranges(self, num_frames=(1, 100_001), stride=(1, 1_000_000), **sizes)
+        check_range(self.fps or 1.0, 1e-3, 1e4, "fps")
         if self.fps is not None and (self.fps <= 0 or self.stride != 1):
             raise ValueError(
                 f"fps is positive and replaces stride, got fps={self.fps} with stride={self.stride}"

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
@@ -34,6 +35,9 @@ class HeldOutConfig:
     clips_per_episode: int = 1  # evenly spread over the episode
     num_frames: int = 0  # of each clip, 1 + 4k; 0 = as many as one clip of the model
     on_bad: OnBad = "stop"  # an unreadable episode ends the evaluation (stop) or is left out (skip)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, clips_per_episode=(1, 100_000), num_frames=(0, 1_000_001))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.command_line import run_on_data
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
@@ -56,6 +57,10 @@ class SubmitConfig:
     release_year: int = 0  # for the card; 0: not stated
     source_type: str = "open"  # for the card
     control_type: str = "action"  # for the card
+
+    def __post_init__(self) -> None:
+        sizes = {"height": (0, 16384), "width": (0, 16384), "fps": (0, 1e4)}
+        check_ranges(self, num_inference_steps=(1, 1000), generations=(1, 1000), **sizes)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.contexts.factor_contexts import Change, FactorContexts
 from worldmodel.data.contexts.folders import OBSERVATIONAL, open_context_folder
 from worldmodel.data.contexts.quad import Quad
@@ -30,6 +31,10 @@ class ContextDataConfig:
     change: Change = "shift"  # factor data: an intervention fixes a factor or shifts it to its upper values
     counts: tuple[int, ...] = ()  # factor data: evenly spread values kept of each factor; empty = all
     cache: str = CACHE  # folder of what is rendered or unpacked once
+
+    def __post_init__(self) -> None:
+        most = 100_000_000
+        check_ranges(self, size=(1, 4096), num_pictures=(1, most), num_test=(1, most), counts=(1, most))
 
 
 def open_contexts(config: ContextDataConfig, split: Literal["train", "test"]) -> ContextDataset:

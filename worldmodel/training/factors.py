@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.factors.open_file import open_factor_file
 from worldmodel.data.factors.rooms import open_rooms
 from worldmodel.data.factors.types import FactorDataset
@@ -28,6 +29,9 @@ class FactorDataConfig:
     counts: tuple[int, ...] = ()  # evenly spread values kept of each factor, in order; empty = all of them
     size: int = 64  # pixels a side
     cache: str = CACHE  # folder of what is rendered or unpacked once
+
+    def __post_init__(self) -> None:
+        check_ranges(self, size=(1, 4096), counts=(1, 1_000_000))
 
 
 def open_factors(name_or_path: str, cache: str = CACHE) -> FactorDataset:

@@ -166,7 +166,9 @@ def test_a_clip_shows_the_chosen_camera() -> None:
         ({"step": 0}, "step=0"),
         ({"fps": 10.0, "stride": 2}, "replaces stride, got fps=10.0 with stride=2"),
         ({"fps": 0.0}, "fps is positive"),
-        ({"height": 0}, "positive size, got 0x64"),
+        ({"height": 0}, "height must lie in 1 .. 16384, got 0"),
+        ({"num_frames": 1_000_000_001}, "num_frames must lie in 1 .. 100001"),
+        ({"fps": 1e-300}, "fps must lie in"),
     ],
 )
 def test_impossible_settings_are_refused(bad: dict, message: str) -> None:

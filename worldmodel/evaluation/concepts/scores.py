@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from worldmodel.checked import check_ranges
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.diagnostics import check_alignment, dci, factor_vae_score, mig
@@ -55,6 +56,9 @@ class EvaluationConfig:
     lpips_alexnet: str = ""  # weights of AlexNet for LPIPS
     lpips_linear: str = ""  # weights of its linear layers
     fid_network: str = ""  # TorchScript Inception for FID
+
+    def __post_init__(self) -> None:
+        check_ranges(self, ddim_steps=(1, 1000), batch=(1, 1 << 20), jobs=(1, 1024))
 
 
 def evaluate(model: ConceptModel, dataset: FactorDataset, config: EvaluationConfig) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.action_judge import action_judge
 from worldmodel.evaluation.command_line import run_on_data, settings_of
@@ -61,6 +62,7 @@ class RolloutsConfig:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.controls) - set(CONTROLS)):
             raise ValueError(f"controls are {', '.join(CONTROLS)}; got {', '.join(unknown)}")
+        check_ranges(self, num_inference_steps=(1, 1000), max_batch=(1, 1 << 20))
 
 
 class RolloutEvaluation:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
+from worldmodel.checked import check_ranges
 from worldmodel.evaluation.action_judge import Recover, action_judge
 from worldmodel.evaluation.command_line import run_on_data, settings_of
 from worldmodel.evaluation.controls import controlled_actions, static_video
@@ -59,6 +60,7 @@ class SensitivityConfig:
     def __post_init__(self) -> None:
         if self.scales and 1.0 not in self.scales:
             raise ValueError(f"scales are compared with 1, which must be among them, got {self.scales}")
+        check_ranges(self, num_inference_steps=(1, 1000), max_batch=(1, 1 << 20))
 
 
 @dataclass(frozen=True)

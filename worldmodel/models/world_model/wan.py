@@ -59,6 +59,8 @@ class WanConfig:
             text_dim=(1, 1 << 16),
             freq_dim=(2, 1 << 14),
         )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim must be even (positions turn pairs of channels), got {self.head_dim}")
         if self.patch_size[0] != 1:
             raise ValueError(
                 f"patch_size[0] must be 1 (actions address latent frames), got {self.patch_size[0]}"

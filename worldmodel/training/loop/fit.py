@@ -88,7 +88,8 @@ class FitConfig:
                 "global_batch must be a multiple of micro_batch, "
                 f"got {self.global_batch} and {self.micro_batch}"
             )
-        for name in ("steps", "log_every", "checkpoint_every", "keep_checkpoints", "max_nonfinite"):
+        counts = ("steps", "global_batch", "log_every", "checkpoint_every", "keep_checkpoints")
+        for name in (*counts, "max_nonfinite"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from accelerate import Accelerator
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.diagnostics import factor_vae_score, mig
 from worldmodel.diagnostics.scores.factor_sampling import FEW_POINTS
@@ -19,6 +20,9 @@ class ScoreConfig:
     num_pictures: int = 4096  # random pictures, the same ones every time; 0 = no scores
     num_votes: int = 2000  # of the FactorVAE score; a quarter of them is held out
     batch: int = 512  # pictures encoded at once
+
+    def __post_init__(self) -> None:
+        check_ranges(self, num_votes=(4, 10_000_000), batch=(1, 1 << 20))
 
 
 class ConceptScores:

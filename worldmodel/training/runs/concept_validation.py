@@ -7,6 +7,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.models.concepts.mddiff import MDDiff
 from worldmodel.objectives.first_stage import VqGan, vq_step
@@ -26,6 +27,9 @@ class ConceptValidationConfig:
     num_decoded: int = 16  # of those, pictures that are decoded from their codes and compared
     num_inference_steps: int = 20  # DDIM steps of decoding
     scores: ScoreConfig = field(default_factory=ScoreConfig)  # disentanglement in passing
+
+    def __post_init__(self) -> None:
+        check_ranges(self, num_inference_steps=(1, 1000))
 
 
 class ConceptValidation:

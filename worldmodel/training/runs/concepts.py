@@ -12,6 +12,7 @@ import torch
 from diffusers.models.autoencoders.vq_model import VQModel
 from torch import nn
 
+from worldmodel.checked import check_ranges
 from worldmodel.config import load_config
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.files import fingerprint, replaced_folder
@@ -59,6 +60,7 @@ class ConceptTrainConfig:
     fit: FitConfig = field(default_factory=FitConfig)
 
     def __post_init__(self) -> None:
+        check_ranges(self, num_initial_images=(1, 1_000_000))
         if (self.stage == "vqvae") == bool(self.start_from):
             raise ValueError(
                 f"stage {self.stage}: start_from is for stages diffusion and mcl, got {self.start_from!r}"

@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from worldmodel.checked import check_ranges
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.metrics.video import psnr
@@ -32,6 +33,9 @@ class ValidationConfig:
     num_clips: int = 32  # clips whose loss is measured, spread over the validation split; 0 = none
     num_rollouts: int = 2  # of those, clips that are rolled out, scored and written as videos
     num_inference_steps: int = 8  # Euler steps of a rollout
+
+    def __post_init__(self) -> None:
+        check_ranges(self, num_inference_steps=(1, 1000))
 
 
 class Validation:
