@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -151,7 +152,7 @@ def _nested_schema(hint: Any) -> type | None:
 def _field_comments(schema: type) -> dict[str, str]:
     source = inspect.getsource(schema)
     lines = source.splitlines()
-    body = ast.parse(inspect.cleandoc("\n".join(lines))).body[0]
+    body = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(body, ast.ClassDef), schema
     fields = [
         node for node in body.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
