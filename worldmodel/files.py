@@ -50,7 +50,10 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     remove_leftovers(path.parent)
     temporary = _hidden(path)
     try:
+        temporary.touch()
+        rights = temporary.stat().st_mode & 0o777
         yield temporary
+        temporary.chmod(rights)  # safetensors lets the owner alone read its files
         sync_file(temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
@@ -147,6 +150,7 @@ def replaced_folder(folder: Path, marker: str) -> Iterator[Path]:
     new.mkdir()
     try:
         yield new
+        _share(new)
         if folder.exists():
             os.replace(folder, old)
         os.replace(new, folder)
@@ -154,6 +158,14 @@ def replaced_folder(folder: Path, marker: str) -> Iterator[Path]:
         _put_back(old, folder)
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _share(folder: Path) -> None:
+    """Whoever may read a folder may read its files: safetensors lets their owner alone."""
+    rights = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(rights)
 
 
 def _put_back(old: Path, folder: Path) -> None:

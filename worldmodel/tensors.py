@@ -4,6 +4,7 @@ The header of a file gives name, shape and type of each tensor. A model built on
 same without weights. So a description that asks for other sizes than the files hold is refused at no cost.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     for path in files:
         if not is_regular(path):
             raise ValueError(f"{path} is missing")
+        if not os.access(path, os.R_OK):  # safetensors says that there is no such file
+            raise ValueError(f"{path}: no right to read it")
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 (not a dict)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from worldmodel import files
+from worldmodel.files import check_apart, replaced_folder, write_tensors
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -139,3 +141,26 @@ def test_a_link_to_nothing_is_in_the_way_of_a_new_folder(tmp_path: Path) -> None
     (tmp_path / "out").symlink_to(tmp_path / "none")
     with pytest.raises(ValueError, match="exists already"), files.new_folder(tmp_path / "out"):
         raise AssertionError("the work must not begin")
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+        with replaced_folder(tmp_path / "model", "contract.json") as new:
+            (new / "part").mkdir()
+            save_file({"a": torch.ones(2)}, new / "part/b.safetensors")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "a.safetensors", tmp_path / "model/part/b.safetensors"):
+        assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_output_lies_apart_from_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "set/data").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    for place in ("set", "set/data/new", "link/new", "set/../set/data"):
+        with pytest.raises(ValueError, match=r"lies in .*set, which is read; name another place"):
+            check_apart(tmp_path / place, tmp_path / "set")
+    check_apart(tmp_path / "settings", tmp_path / "set", "")
+    check_apart(tmp_path, tmp_path / "set")
