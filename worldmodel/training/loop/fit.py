@@ -179,6 +179,8 @@ def _start(
     store = open_store(folder, accelerator, resume, config.keep_checkpoints)
     if resume and (checkpoint := store.last_good()) is not None:
         state.restore(checkpoint)
+        if state.step > config.steps:
+            raise ValueError(f"{checkpoint.path} is at step {state.step}, beyond fit.steps={config.steps}")
     if accelerator.is_main_process:
         store.mark_best(state.best_step)  # a kill may have come between the checkpoint and its mark
         log.info("%s", describe_launch(accelerator, config.machine))

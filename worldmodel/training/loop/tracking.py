@@ -114,10 +114,10 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
     if not path.exists():
         return []
     kept = []
-    for line in path.read_text().splitlines(keepends=True):
+    for line in path.read_text(errors="replace").splitlines(keepends=True):
         try:
             is_kept = json.loads(line)["step"] <= step
-        except json.JSONDecodeError:  # the last line of a killed run
+        except (ValueError, TypeError, KeyError):  # the last line of a killed run, or damage
             continue
         if is_kept:
             kept.append(line)

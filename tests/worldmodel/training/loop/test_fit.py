@@ -189,6 +189,12 @@ def test_a_folder_with_a_run_is_not_overwritten(straight: Path) -> None:
         toy_fit(straight, SLOW_STEPS)
 
 
+def test_a_run_that_is_beyond_its_steps_is_not_taken_for_a_stopped_one(tmp_path: Path) -> None:
+    toy_fit(tmp_path, VALIDATED)
+    with pytest.raises(ValueError, match=r"is at step \d+, beyond fit.steps=1"):
+        toy_fit(tmp_path, [*VALIDATED, "steps=1"], resume=True)
+
+
 def test_resuming_another_model_says_what_differs(tmp_path: Path) -> None:
     toy_fit(tmp_path, ["steps=3"])
     config = FitConfig(steps=4, global_batch=4, micro_batch=4, trackers=())

@@ -23,8 +23,9 @@ def test_a_resumed_log_has_each_step_once(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         tracker.scalars(step, {"loss": 1.0 / 3})
     tracker.close()
-    with (tmp_path / "log.jsonl").open("a") as file:
-        file.write('{"step": 4, "lo')  # the line a killed run leaves
+    with (tmp_path / "log.jsonl").open("ab") as file:
+        # Damage, and the line a killed run leaves.
+        file.write(b'\xff\xfe\n[1]\n{"loss": 1}\n{"step": "x"}\n{"step": 4, "lo')
     tracker = Tracker(tmp_path, (), 2, {})
     tracker.scalars(3, {"loss": 0.5})
     tracker.close()
