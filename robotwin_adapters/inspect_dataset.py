@@ -119,15 +119,15 @@ def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) 
     clip = choose_clip(facts)
     pace = f"fps: {clip.fps:g}" if clip.fps else f"stride: {clip.stride}"
     pace += ", step: 1" if clip.step == 1 else ""
-    parts = [f"paths: [{json.dumps(path)}]"]
-    parts += [f"mapping: {json.dumps(mapping)}"] if mapping else []
-    parts.append(f"clip: {{camera: {json.dumps(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
+    parts = [f"paths: [{_quoted(path)}]"]
+    parts += [f"mapping: {_quoted(mapping)}"] if mapping else []
+    parts.append(f"clip: {{camera: {_quoted(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
     # The hash that divides episodes may leave nothing of a few to validate on, and parts copies.
     is_few = summary.num_listed <= FEW_EPISODES or num_different(facts) < len(facts)
     if len(facts) == summary.num_listed and is_few:
         splits = hold_out(long_enough(facts, clip))
         listed = {"val_uids": list(splits.val_uids), "test_uids": list(splits.test_uids)}
-        named = "".join(f", {name}: {json.dumps(uids)}" for name, uids in listed.items() if uids)
+        named = "".join(f", {name}: {_quoted(uids)}" for name, uids in listed.items() if uids)
         parts.append(f"splits: {{val: 0, test: 0{named}}}")
     return f"data: {{{', '.join(parts)}}}"
 
@@ -180,6 +180,11 @@ def _lag_words(lag: CommandLag, fps: float) -> str:
     if lag.share > 1 and lag.remaining < lag.distance / 2:
         return f"more than one motion behind, a larger data.clip.stride is needed for command_lag: {apart}"
     return f"no command_lag, arms are off by more than a lag: {apart}"
+
+
+def _quoted(value: str | list[str]) -> str:
+    """As JSON that is YAML too: escapes of characters beyond 16 bits are not."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def parse_positions(text: str, count: int) -> list[int]:

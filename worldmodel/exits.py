@@ -19,13 +19,14 @@ from worldmodel.plain_text import printable
 
 P = ParamSpec("P")
 FAILED, WRONG_INPUT, INTERRUPTED, BROKEN_PIPE, STOPPED = 1, 2, 130, 141, 143
-NO_SUCH_INPUT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+NO_SUCH_INPUT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError)
 HINTS = {
     errno.ENOSPC: "the disk is full: free some space and give the same command again",
     errno.EDQUOT: "the quota is used up: free some space and give the same command again",
     errno.EROFS: "the file system is read-only: name another folder",
     errno.EACCES: "no right to do this: name another folder or change its rights",
     errno.EPERM: "no right to do this: name another folder or change its rights",
+    errno.EEXIST: "a file or link of this name is in the way: name another folder",
     errno.EMFILE: "too many open files: raise `ulimit -n`",
 }
 DEAD_WORKER = (

@@ -22,8 +22,10 @@ from robotwin_adapters.inspect_dataset import (
 from robotwin_adapters.open_dataset import open_dataset
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from worldmodel.cli import main
+from worldmodel.config import load_config
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import open_video
+from worldmodel.training.runs.world_model import TrainConfig
 
 DATA = Path(__file__).parent / "data"
 
@@ -125,6 +127,14 @@ def test_the_last_line_is_yaml_for_a_training_config() -> None:
     assert (splits["val"], splits["test"]) == (0, 0)
     assert (len(splits["val_uids"]), len(splits["test_uids"])) == (1, 2)
     assert not {*splits["val_uids"]} & {*splits["test_uids"]}
+
+
+def test_the_line_holds_any_path() -> None:
+    path = "data/\N{ROBOT FACE} \N{CJK UNIFIED IDEOGRAPH-4E2D} 'a\""
+    line = config_line(summarize(synthetic_source(3, 100, size=(16, 16), fps=30.0), range(3)), path)
+    override = line.replace(": ", "=", 1)[:-1] + ", synthetic_episodes: 0}"
+    settings = load_config(TrainConfig, "debug/world_model", [override])
+    assert settings.data.paths == (path,)
 
 
 def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:

@@ -21,6 +21,7 @@ class StoppedError(CommandError):
         (FileNotFoundError(errno.ENOENT, "No such file", "a.yaml"), 2, "a.yaml"),
         (OSError(errno.ENOSPC, "No space left on device", "x"), 1, "the disk is full"),
         (OSError(errno.EROFS, "Read-only file system", "x"), 1, "name another folder"),
+        (FileExistsError(errno.EEXIST, "File exists", "out"), 2, "out' (a file or link of this name is in"),
         (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "no right to do this"),
         (SafetensorError("header too large"), 1, "header too large"),
         (MemoryError(), 1, "MemoryError"),
