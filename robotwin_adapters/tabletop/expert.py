@@ -1,4 +1,4 @@
-"""The scripted expert of the a2b tasks: seven primitives with one arm.
+"""The scripted experts: seven primitives with one arm for the a2b tasks, and a long way with A in the hand.
 
 1 move before the grasp, 0.10 m back   2 straight in   3 close   4 straight back 0.10 m
 5 above the goal, 0.10 m stand-off     6 lower to 0.02 m stand-off   7 open
@@ -12,11 +12,14 @@ from jaxtyping import Float
 from robotwin_adapters.tabletop.control import ArmController
 from robotwin_adapters.tabletop.embodiments import FINGER_THICKNESS, FINGER_WIDTH
 from robotwin_adapters.tabletop.kinematics import ArmKinematics, ToolPose, half_turn, top_down
-from robotwin_adapters.tabletop.scene import Scene
+from robotwin_adapters.tabletop.scene import TABLE_TOP, Scene
 from robotwin_adapters.tabletop.tasks import arm_side, goal_shift
 
 PRE_GRASP, RETREAT, ABOVE_GOAL, RELEASE = 0.10, 0.10, 0.10, 0.02  # m
 _CLEAR = 0.005  # m between open fingers and B that counts as free
+CARRY_FRAMES = 520  # recorded frames, so that a clip of 241 at half their rate fits in
+_CARRY_OUTWARDS, _CARRY_FORWARDS, _CARRY_HEIGHT = (0.04, 0.30), (-0.22, 0.04), (0.14, 0.28)  # m, as in babble
+_CARRY_TRIES = 400  # places drawn; those out of reach are passed over
 
 
 def place_a_beside_b(task: str, scene: Scene, controller: ArmController) -> bool:
@@ -24,14 +27,7 @@ def place_a_beside_b(task: str, scene: Scene, controller: ArmController) -> bool
     side = arm_side(scene.spec)
     arm = ArmKinematics(scene, scene.arm(side))
     grasp = choose_grasp(task, scene, arm)
-    ready = arm.solve(grasp.backed_off(PRE_GRASP), arm.aimed_home(grasp.position))
-    if ready is None:
-        return False
-    controller.move(side, arm.direct_path(controller.arm_targets[side], ready))
-    if not _straight(controller, arm, grasp):
-        return False
-    controller.grip(side, 0.0)
-    if not _straight(controller, arm, grasp.backed_off(RETREAT)):
+    if not _pick_up(controller, arm, grasp):
         return False
     release = _release_pose(task, scene, arm, grasp)
     if not _straight(controller, arm, release.backed_off(ABOVE_GOAL)):
@@ -40,6 +36,39 @@ def place_a_beside_b(task: str, scene: Scene, controller: ArmController) -> bool
         return False
     controller.grip(side, 1.0)
     return True
+
+
+def carry_a(scene: Scene, controller: ArmController, rng: np.random.Generator) -> bool:
+    """Pick A up and carry it from place to place above the table, for at least CARRY_FRAMES frames."""
+    arm = ArmKinematics(scene, scene.arm(arm_side(scene.spec)))
+    grasp = choose_grasp("carry", scene, arm)
+    if not _pick_up(controller, arm, grasp):
+        return False
+    outwards = -1.0 if arm.arm.side == "left" else 1.0
+    for _ in range(_CARRY_TRIES):
+        if controller.num_frames >= CARRY_FRAMES:
+            return True
+        place = np.array(
+            [
+                outwards * rng.uniform(*_CARRY_OUTWARDS),
+                rng.uniform(*_CARRY_FORWARDS),
+                TABLE_TOP + rng.uniform(*_CARRY_HEIGHT),
+            ]
+        )
+        _straight(controller, arm, ToolPose(place, grasp.rotation))
+    return False
+
+
+def _pick_up(controller: ArmController, arm: ArmKinematics, grasp: ToolPose) -> bool:
+    side = arm.arm.side
+    ready = arm.solve(grasp.backed_off(PRE_GRASP), arm.aimed_home(grasp.position))
+    if ready is None:
+        return False
+    controller.move(side, arm.direct_path(controller.arm_targets[side], ready))
+    if not _straight(controller, arm, grasp):
+        return False
+    controller.grip(side, 0.0)
+    return _straight(controller, arm, grasp.backed_off(RETREAT))
 
 
 def choose_grasp(task: str, scene: Scene, arm: ArmKinematics) -> ToolPose:

@@ -17,6 +17,12 @@ UNSEEN = (
     "Pick {A} up with {arm} and leave it {side} of {B}.",
     "Shift {A} over to the {side} of {B}.",
 )
+CARRY_SEEN = (
+    "Pick {A} up with {arm} and carry it about.",
+    "Take {A} and move it around above the table.",
+    "Keep {A} in the hand and go from place to place with {arm}.",
+)
+CARRY_UNSEEN = ("Lift {A} and do not put it down.",)
 BABBLE_SEEN = (
     "Move both arms about freely.",
     "Wave the two arms above the table.",
@@ -40,15 +46,16 @@ def instructions_for(task: str, setup: SceneSpec, moving: str = "both") -> dict[
             "seen": [line.format(arm=moving) for line in seen],
             "unseen": [line.format(arm=moving) for line in unseen],
         }
+    seen, unseen = (CARRY_SEEN, CARRY_UNSEEN) if task == "carry" else (SEEN, UNSEEN)
     words = {
         "A": f"the {setup.object_a.phrase}",
         "B": f"the {setup.object_b.phrase}",
         "arm": f"the {arm_side(setup)} arm",
-        "side": task.rsplit("_", 1)[1],
+        "side": task.rpartition("_")[2],
     }
     return {
         name: [_sentence(template.format(**words)) for template in templates]
-        for name, templates in (("seen", SEEN), ("unseen", UNSEEN))
+        for name, templates in (("seen", seen), ("unseen", unseen))
     }
 
 

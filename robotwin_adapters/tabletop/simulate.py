@@ -10,7 +10,7 @@ from robotwin_adapters.tabletop.arms import SIDES
 from robotwin_adapters.tabletop.babble import babble
 from robotwin_adapters.tabletop.control import ArmController, Frame, OnFrame
 from robotwin_adapters.tabletop.embodiments import Embodiment
-from robotwin_adapters.tabletop.expert import place_a_beside_b
+from robotwin_adapters.tabletop.expert import carry_a, place_a_beside_b
 from robotwin_adapters.tabletop.scene import Scene, SceneSpec, build_scene
 from robotwin_adapters.tabletop.tasks import TASKS, arm_side, check_task, is_success, sample_setup
 
@@ -47,6 +47,8 @@ def run_episode(
     start_poses = _object_poses(scene)
     if task == "babble":
         finished = babble(scene, controller, rng, hold)
+    elif task == "carry":
+        finished = carry_a(scene, controller, rng)
     else:
         finished = place_a_beside_b(task, scene, controller)
     mujoco.mj_kinematics(scene.model, scene.data)

@@ -7,11 +7,12 @@ import numpy as np
 
 from robotwin_adapters.tabletop.embodiments import Embodiment
 from robotwin_adapters.tabletop.objects import OBJECTS, ObjectSpec
-from robotwin_adapters.tabletop.scene import Placement, Scene, SceneSpec
+from robotwin_adapters.tabletop.scene import TABLE_TOP, Placement, Scene, SceneSpec
 
-TASKS = ("place_a2b_left", "place_a2b_right", "babble")
+TASKS = ("place_a2b_left", "place_a2b_right", "babble", "carry")
 
 GOAL_OFFSET = 0.13  # m from B along x
+LIFTED = 0.06  # m above the table: the middle of an object that is in the hand
 MAX_TRIES = 101
 _A_PADDING, _B_PADDING = 0.05, 0.10  # m kept free of clutter
 _CLUTTER_GAP = 0.01  # m between neighboring clutter objects
@@ -20,7 +21,7 @@ _CLUTTER_GAP = 0.01  # m between neighboring clutter objects
 def sample_setup(task: str, embodiment: Embodiment, rng: np.random.Generator, clutter: int = 0) -> SceneSpec:
     """Draw two different objects and their places by RoboTwin's ranges and acceptance rule."""
     check_task(task)
-    leftwards = task == "place_a2b_left" or (task == "babble" and rng.random() < 0.5)
+    leftwards = task == "place_a2b_left" or (task in ("babble", "carry") and rng.random() < 0.5)
     first, second = rng.permutation(len(OBJECTS))[:2]
     place_a, place_b = _sample_pair(leftwards, rng)
     setup = SceneSpec(embodiment, OBJECTS[first], OBJECTS[second], place_a, place_b)
@@ -35,7 +36,7 @@ def check_task(task: str) -> None:
 
 
 def arm_side(setup: SceneSpec) -> str:
-    """The arm that does an a2b task; the other one never moves."""
+    """The arm that takes A; the other one never moves."""
     return "right" if setup.place_a.x > 0 else "left"
 
 
@@ -45,9 +46,14 @@ def goal_shift(task: str) -> float:
 
 
 def is_success(task: str, scene: Scene, grippers: Mapping[str, float]) -> bool:
-    """RoboTwin's rule: A beside B on the right side, in line with it, and both grippers commanded open."""
+    """RoboTwin's rule: A beside B on the right side, in line with it, and both grippers commanded open.
+
+    Babble always succeeds. Carrying does while A is lifted.
+    """
     if task == "babble":
         return True
+    if task == "carry":
+        return bool(scene.data.xpos[scene.body_a][2] > TABLE_TOP + LIFTED)
     dx, dy = (scene.data.xpos[scene.body_a] - scene.data.xpos[scene.body_b])[:2]
     on_side = dx < 0 if task == "place_a2b_left" else dx > 0
     near = 0.08 < math.hypot(dx, dy) < 0.20

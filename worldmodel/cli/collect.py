@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--task",
         nargs="+",
         default=["place_a2b_left"],
-        help="place_a2b_left (default), place_a2b_right, babble",
+        help="place_a2b_left (default), place_a2b_right, babble, carry",
     )
     parser.add_argument(
         "--embodiment",

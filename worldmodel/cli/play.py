@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--task",
         default="place_a2b_left",
-        help="of simulated scenes: place_a2b_left, place_a2b_right, babble",
+        help="of simulated scenes: place_a2b_left, place_a2b_right, babble, carry",
     )
     parser.add_argument("--steps", type=int, default=1, help="sampling steps per latent frame (default: 1)")
     parser.add_argument("--port", type=int, default=8200, help="(default: 8200)")

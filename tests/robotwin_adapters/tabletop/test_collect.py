@@ -241,7 +241,7 @@ def test_several_robots_and_tasks_get_folders_of_their_own(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--task", "juggle"], "task is one of place_a2b_left, place_a2b_right, babble; got 'juggle'"),
+        (["--task", "juggle"], "task is one of place_a2b_left, place_a2b_right, babble, carry; got 'juggle'"),
         (["--embodiment", "ostrich"], "embodiment is one of finch, heron, wren, crane, swift; got 'ostrich'"),
         (["--camera", "moon"], "camera is one of desk, head, front, left_wrist, right_wrist; got 'moon'"),
         (["--hold", "both"], "hold is left or right, and holds an arm of task babble; got 'both' for babble"),

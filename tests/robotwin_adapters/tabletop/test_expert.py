@@ -1,17 +1,19 @@
-"""The a2b expert: that contact and friction do the work, and that it succeeds."""
+"""The experts: that contact and friction do the work, and that it succeeds."""
 
 import itertools
 
 import numpy as np
 import pytest
 
+from robotwin_adapters.tabletop.arms import SIDES
 from robotwin_adapters.tabletop.control import ArmController, Frame
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
-from robotwin_adapters.tabletop.expert import RETREAT, choose_grasp, place_a_beside_b
+from robotwin_adapters.tabletop.expert import CARRY_FRAMES, RETREAT, choose_grasp, place_a_beside_b
 from robotwin_adapters.tabletop.kinematics import ArmKinematics
 from robotwin_adapters.tabletop.objects import OBJECTS, ObjectSpec
 from robotwin_adapters.tabletop.scene import TABLE_TOP, Placement, Scene, SceneSpec, build_scene
 from robotwin_adapters.tabletop.simulate import run_episode
+from robotwin_adapters.tabletop.tasks import LIFTED, arm_side
 
 TASK = "place_a2b_left"
 
@@ -139,3 +141,23 @@ def test_seven_primitives_leave_their_marks() -> None:
 def test_success_rate(task: str, name: str) -> None:
     wins = sum(run_episode(task, EMBODIMENTS[name], seed, ignore).success for seed in range(100))
     assert wins >= 95
+
+
+@pytest.mark.parametrize("robot", ["finch", "crane"])
+def test_a_is_carried_for_half_a_minute_and_never_lost(robot: str) -> None:
+    gaps, heights = [], []
+
+    def watch(scene: Scene, frame: Frame) -> None:
+        side = arm_side(scene.spec)
+        tool = scene.data.site_xpos[scene.arm(side).tcp_site]
+        place = scene.data.xpos[scene.body_a]
+        is_closed = (frame.left_gripper, frame.right_gripper)[SIDES.index(side)] == 0
+        gaps.append(np.linalg.norm(tool - place) if is_closed else 0.0)
+        heights.append(place[2] - TABLE_TOP)
+
+    outcome = run_episode("carry", EMBODIMENTS[robot], 2, watch)
+    assert outcome.success
+    assert outcome.num_frames >= CARRY_FRAMES
+    assert max(gaps) < 0.08  # it stays between the fingers
+    assert np.ptp(heights) > 0.1
+    assert heights[-1] > LIFTED

@@ -93,7 +93,7 @@ def test_sentences_name_objects_side_and_arm() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "juggle"}, "place_a2b_left, place_a2b_right, babble; got 'juggle'"),
+        ({"task": "juggle"}, "place_a2b_left, place_a2b_right, babble, carry; got 'juggle'"),
         ({"embodiment": "ostrich"}, "finch, heron, wren, crane, swift; got 'ostrich'"),
         ({"cameras": ("desk", "moon")}, "got 'moon'"),
         ({"cameras": ("desk", "desk")}, "different cameras"),

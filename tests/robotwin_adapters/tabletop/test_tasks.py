@@ -107,4 +107,5 @@ def test_success_needs_both_grippers_open() -> None:
     assert is_success("place_a2b_left", scene, {"left": 0.81, "right": 1.0})
     assert not is_success("place_a2b_left", scene, {"left": 0.8, "right": 1.0})
     assert is_success("babble", scene, {"left": 0.0, "right": 0.0})
-    assert TASKS == ("place_a2b_left", "place_a2b_right", "babble")
+    assert not is_success("carry", scene, {"left": 0.0, "right": 0.0})  # A stands on the table
+    assert TASKS == ("place_a2b_left", "place_a2b_right", "babble", "carry")
