@@ -1,4 +1,9 @@
-"""What a stream knows of the hands: the commands so far, and a true frame that shows them."""
+"""What a stream knows of the hands: the commands so far, a true frame, and what they have taken since.
+
+A thing that a hand takes after the given frame is in no true picture of that hand. So the follower of a
+causal model looks at its own frames: when a gripper has closed and rests, the frame shows what is between the
+fingers, and this hand carries that picture until it opens again.
+"""
 
 import copy
 from collections.abc import Sequence
@@ -8,9 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import settled_track
-from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.world_model.hands.compositor import KnownFrame, openings
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import PoseTrack
+
+CHANGE, REST = 0.25, 0.02  # of the opening: a hand has taken or left something; it does not move
 
 
 class HandFollower:
@@ -54,7 +61,10 @@ class HandFollower:
         """The frames to show for those decoded; the same where the hands are not known."""
         if hands is None or self.known is None:
             return decoded
-        return self.model.compose(decoded, hands, self.known)
+        composed = self.model.compose(decoded, hands, self.known)
+        if self.model.compositor is not None and self.model.config.causal:
+            self.known = renewed(self.known, composed[:, -1], hands.rows(-2))
+        return composed
 
     def copies(self, count: int) -> "HandFollower":
         """The same with every sample so many times."""
@@ -64,6 +74,22 @@ class HandFollower:
         twin.robots = None if self.robots is None else self.robots.repeat_interleave(count, 0)
         twin.known = None if self.known is None else self.known.copies(count)
         return twin
+
+
+def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:
+    """What is known behind a frame to which the second of these rows led.
+
+    A hand whose opening has changed and rests carries the newest frame from now on. A hand that is as open as
+    in the known frame carries that one: it is true.
+    """
+    now, before = openings(last)[:, 1], openings(last)[:, 0]
+    first, newest = known.without_taken(), KnownFrame(frame, last.rows(1))
+    has_changed = (now - known.openings()).abs() > CHANGE
+    is_new = has_changed & ((now - before).abs() < REST)
+    if not is_new.any():
+        return known
+    is_first = (now - first.openings()).abs() <= CHANGE
+    return known.with_taken(first, is_new & is_first).with_taken(newest, is_new & ~is_first)
 
 
 def robot_numbers(

@@ -5,7 +5,8 @@ elsewhere. What a hand holds moves with the hand, and its poses are commanded. S
 
     the decoded frame + a drawn change   where something comes into view
     the given frame                      where nothing moved
-    the given frame, carried by a hand   hands, fingers and what they hold (one such picture for each arm)
+    the given frame, carried by a hand   hands, fingers and what they hold (one such picture for each arm;
+                                         a later frame where a hand has taken something since)
     a reference, carried by a hand       hands that the given frame does not show (likewise)
 
 and a U-Net says from which, how much of each, and where the carrying has to be mended (the forearm bends).
@@ -14,13 +15,13 @@ Prediction" (arXiv 1605.07157) and "Self-Supervised Visual Planning with Tempora
 (arXiv 1710.05268).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from worldmodel.data.pose_tracks import ARMS, HAND_POINTS, carried_places, pixel_rays
@@ -45,6 +46,37 @@ class KnownFrame:
     frame: Float[Tensor, "b 3 H W"]  # in [0, 1]
     hands: PoseTrack  # one row
     robots: Int[Tensor, " b"] | None = None  # numbers of the embodiments; none: without their references
+    # The picture that each hand carries, and a row of hands for each of them; none: the frame above.
+    taken: Float[Tensor, "b arm 3 H W"] | None = None
+    taken_hands: PoseTrack | None = None
+
+    def carried(self, arm: int) -> "Carried":
+        """The picture that a hand carries, one row for every sample."""
+        if self.taken is None or self.taken_hands is None:
+            return Carried(self.frame, self.hands.each(lambda x: x[:, 0]))
+        return Carried(self.taken[:, arm], self.taken_hands.each(lambda x: x[:, arm]))
+
+    def openings(self) -> Float[Tensor, "b arm"]:
+        """How far each hand is open in the picture that it carries."""
+        rows = [openings(self.carried(arm).hands)[:, arm] for arm in range(len(ARMS))]
+        return torch.stack(rows, 1)
+
+    def without_taken(self) -> "KnownFrame":
+        """The true frame alone."""
+        return KnownFrame(self.frame, self.hands, self.robots)
+
+    def with_taken(self, other: "KnownFrame", is_other: Bool[Tensor, "b arm"]) -> "KnownFrame":
+        """The same, but some hands carry the picture that they carry in another."""
+
+        def choose(part: Callable[[Carried], Tensor]) -> Tensor:
+            own, new = (
+                torch.stack([part(known.carried(arm)) for arm in range(len(ARMS))], 1)
+                for known in (self, other)
+            )
+            return torch.where(is_other.view(*is_other.shape, *[1] * (own.ndim - 2)), new, own)
+
+        hands = PoseTrack(choose(lambda x: x.hands.poses), choose(lambda x: x.hands.projections))
+        return KnownFrame(self.frame, self.hands, self.robots, choose(lambda x: x.frame), hands)
 
     def copies(self, count: int) -> "KnownFrame":
         """The same with every sample so many times."""
@@ -53,7 +85,9 @@ class KnownFrame:
             return x.repeat_interleave(count, 0)
 
         robots = None if self.robots is None else repeat(self.robots)
-        return KnownFrame(repeat(self.frame), self.hands.each(repeat), robots)
+        taken = None if self.taken is None else repeat(self.taken)
+        taken_hands = None if self.taken_hands is None else self.taken_hands.each(repeat)
+        return KnownFrame(repeat(self.frame), self.hands.each(repeat), robots, taken, taken_hands)
 
 
 class Compositor(nn.Module):
@@ -86,9 +120,8 @@ class Compositor(nn.Module):
         """Frames in [0, 1] for those decoded, to each of which a row of the track leads."""
         num_frames = decoded.shape[1]
         rows = track.rows(0).each(lambda x: x.flatten(0, 1))
-        hands = known.hands.each(lambda x: x.expand(-1, num_frames, *x.shape[2:]).flatten(0, 1))
-        given = known.frame[:, None].expand(-1, num_frames, -1, -1, -1).flatten(0, 1)
-        carried = [Carried(given, hands) for _ in ARMS]
+        given = Carried(known.frame, known.hands.each(lambda x: x[:, 0])).copies(num_frames)
+        carried = [known.carried(arm).copies(num_frames) for arm in range(len(ARMS))]
         if references is not None and known.robots is not None:
             robots = known.robots.repeat_interleave(num_frames)
             carried += [_reference(references, robots, rows, arm, carried[arm]) for arm in range(len(ARMS))]
@@ -100,7 +133,7 @@ class Compositor(nn.Module):
     def compose(
         self,
         decoded: Float[Tensor, "n 3 H W"],
-        given: Float[Tensor, "n 3 H W"],
+        given: "Carried",
         rows: PoseTrack,
         carried: Sequence["Carried"],
     ) -> Float[Tensor, "n 3 H W"]:
@@ -111,16 +144,16 @@ class Compositor(nn.Module):
             for number, source in enumerate(carried)
         ]
         pictures = [_sample(source.frame, at) for source, at in zip(carried, places, strict=True)]
-        marks = [self.maps.draw_hands(track) for track in (rows, carried[0].hands)]
+        marks = [self.maps.draw_hands(track) for track in (rows, given.hands)]
         place = pixel_rays(height, width)[:, :2].T.to(decoded).unflatten(1, (height, width))
         place = place.expand(len(decoded), -1, -1, -1)
-        seen = torch.cat([*(2 * x - 1 for x in (decoded, given, *pictures)), *marks, 2 * place - 1], 1)
+        seen = torch.cat([*(2 * x - 1 for x in (decoded, given.frame, *pictures)), *marks, 2 * place - 1], 1)
         change, shares, mends = self._answers(seen)
         mends = FARTHEST_MEND * rearrange(mends, "n (source uv) y x -> source n y x uv", uv=2)
         mended = [
             _sample(source.frame, at + mend) for source, at, mend in zip(carried, places, mends, strict=True)
         ]
-        sources = torch.stack([decoded + change / 2, given, *mended], 1)
+        sources = torch.stack([decoded + change / 2, given.frame, *mended], 1)
         return (shares.softmax(1)[:, :, None] * sources).sum(1)
 
     def _answers(self, seen: Float[Tensor, "n c H W"]) -> Sequence[Float[Tensor, "n k H W"]]:
@@ -135,6 +168,16 @@ class Carried:
 
     frame: Float[Tensor, "n 3 H W"]
     hands: PoseTrack
+
+    def copies(self, count: int) -> "Carried":
+        """The same with every row so many times."""
+        frame, hands = self.frame, self.hands
+        return Carried(frame.repeat_interleave(count, 0), hands.each(lambda x: x.repeat_interleave(count, 0)))
+
+
+def openings(rows: PoseTrack) -> Float[Tensor, "*b arm"]:
+    """How far each hand is open: 0 closed, 1 open."""
+    return rows.poses.unflatten(-1, (len(ARMS), -1))[..., -1]
 
 
 def _reference(
@@ -152,4 +195,5 @@ def _reference(
 
 
 def _sample(images: Float[Tensor, "n 3 H W"], places: Float[Tensor, "n y x 2"]) -> Float[Tensor, "n 3 y x"]:
-    return F.grid_sample(images, places, align_corners=False, padding_mode="border")
+    # Cubic, since linear sampling between pixels is a blur: it kept 0.48 of the edges where this keeps 0.74.
+    return F.grid_sample(images, places, mode="bicubic", align_corners=False, padding_mode="border")
