@@ -16,7 +16,7 @@ from worldmodel.objectives.pictures import picture_loss
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, PoseTrack
 
 MOVING_WEIGHT, EDGE_WEIGHT = 5.0, 0.3  # of moving pixels, and of the error of edges
-LATER_SHARE = 0.5  # of the clips whose hands carry a later frame than the first
+LATER_SHARE = 0.5  # of the clips in which a later frame than the first is known too
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,25 @@ def _composed_error(
     track = estimate.track.rows(0).each(lambda x: x[rows, frames - 1])
     first, truth = real[:, :, :1], real.movedim(2, 1)[rows, frames]
     known = KnownFrame((first[:, :, 0] + 1) / 2, estimate.track.known_start().rows(1, 2), robots)
-    known = _later_taken(known, estimate.track, real, frames[:, 0], generator)
+    known = _with_later(known, estimate.track, real, frames[:, 0], generator)
     composed = 2 * model.compose((made.movedim(2, 1)[rows, frames] + 1) / 2, track, known) - 1
     pair = (torch.cat([first, x.movedim(1, 2)], 2) for x in (composed, truth))
     return picture_loss(*pair, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
 
 
-def _later_taken(
+def _with_later(
     known: KnownFrame,
     track: PoseTrack,
     real: Float[Tensor, "b 3 t H W"],
     frames: Int[Tensor, " b"],
     generator: torch.Generator,
 ) -> KnownFrame:
-    """In half of the clips the hands carry a true frame drawn from those before these, as in a stream."""
+    """In half of the clips a true frame drawn from those before these is known too, as in a stream."""
     draw = torch.rand(2, len(frames), generator=generator, device=generator.device).to(real.device)
     number, rows = (draw[0] * frames).long(), torch.arange(len(frames), device=real.device)
     hands = track.known_start().then(track).each(lambda x: x[rows, number + 1][:, None])
-    later = KnownFrame((real.movedim(2, 1)[rows, number] + 1) / 2, hands)
-    return known.with_taken(later, (draw[1] < LATER_SHARE)[:, None].expand(-1, len(ARMS)))
+    later, is_later = KnownFrame((real.movedim(2, 1)[rows, number] + 1) / 2, hands), draw[1] < LATER_SHARE
+    return known.taking(later, is_later[:, None].expand(-1, len(ARMS))).keeping(later.frame, is_later)
 
 
 def _draw_made(is_made: Bool[Tensor, "b f"], generator: torch.Generator) -> Int[Tensor, " b"]:

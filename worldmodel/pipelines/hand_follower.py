@@ -2,22 +2,25 @@
 
 A thing that a hand takes after the given frame is in no true picture of that hand. So the follower of a
 causal model looks at its own frames: when a gripper has closed and rests, the frame shows what is between the
-fingers, and this hand carries that picture until it opens again.
+fingers, and this hand carries that picture until it opens again. What it leaves then is in the frame of that
+moment, which is kept as well.
 """
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import settled_track
-from worldmodel.models.world_model.hands.compositor import KnownFrame, openings
+from worldmodel.models.world_model.hands.compositor import KnownFrame, openings, places
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import PoseTrack
 
 CHANGE, REST = 0.25, 0.02  # of the opening: a hand has taken or left something; it does not move
+GONE = 0.12  # m from where it did so: the place can be seen again
 
 
 class HandFollower:
@@ -79,17 +82,21 @@ class HandFollower:
 def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:
     """What is known behind a frame to which the second of these rows led.
 
-    A hand whose opening has changed and rests carries the newest frame from now on. A hand that is as open as
-    in the known frame carries that one: it is true.
+    A hand whose opening has changed and rests carries the newest frame from now on, and what does not move
+    may be taken from it. A hand that is as open as in the first known frame carries that one: it is true.
+    When the hand has gone from there, the newest frame shows the place without it, and is kept instead.
     """
-    now, before = openings(last)[:, 1], openings(last)[:, 0]
-    first, newest = known.without_taken(), KnownFrame(frame, last.rows(1))
-    has_changed = (now - known.openings()).abs() > CHANGE
-    is_new = has_changed & ((now - before).abs() < REST)
-    if not is_new.any():
+    (before, now), place = openings(last).unbind(1), places(last)[:, 1]
+    first, newest = known.first(), KnownFrame(frame, last.rows(1))
+    is_new = ((now - known.openings()).abs() > CHANGE) & ((now - before).abs() < REST)
+    old = torch.full_like(place, torch.inf) if known.places is None else known.places
+    is_gone = old.isfinite().all(-1) & ((place - old).norm(dim=-1) > GONE) & ~is_new
+    if not (is_new | is_gone).any():
         return known
     is_first = (now - first.openings()).abs() <= CHANGE
-    return known.with_taken(first, is_new & is_first).with_taken(newest, is_new & ~is_first)
+    known = known.taking(first, is_new & is_first).taking(newest, is_new & ~is_first)
+    old = torch.where(is_new[..., None], place, old.masked_fill(is_gone[..., None], torch.inf))
+    return replace(known.keeping(frame, (is_new | is_gone).any(1)), places=old)
 
 
 def robot_numbers(

@@ -3,7 +3,7 @@
 import torch
 
 from worldmodel.models.world_model.hands.compositor import KnownFrame
-from worldmodel.pipelines.hand_follower import renewed
+from worldmodel.pipelines.hand_follower import GONE, renewed
 from worldmodel.types import PoseTrack
 
 LEFT, RIGHT = 7, 15  # columns of the openings
@@ -31,6 +31,7 @@ def test_a_hand_that_has_closed_and_rests_carries_what_is_seen_then():
     assert closing is known  # it moves still
     closed = renewed(known, frame(NEWEST), rows([0.0, 0.0], [1.0, 1.0]))
     assert levels(closed) == [NEWEST, TRUE]
+    assert closed.latest[0].mean() == NEWEST
     assert closed.carried(0).hands.poses[0, LEFT] == 0
     assert torch.equal(closed.frame, known.frame)  # what does not move is still taken from the true frame
     assert renewed(closed, frame(LATER), rows([0.0, 0.0], [1.0, 1.0])) is closed  # nothing has changed since
@@ -41,6 +42,19 @@ def test_an_open_hand_carries_the_true_frame_again():
     closed = renewed(known, frame(NEWEST), rows([0.0, 0.0], [0.0, 0.0]))
     opened = renewed(closed, frame(LATER), rows([0.0, 0.0], [0.9, 0.9]))
     assert levels(opened) == [NEWEST, TRUE]
+    assert torch.equal(opened.latest, frame(LATER))  # it shows what was left
+
+
+def test_the_place_is_seen_again_when_the_hand_has_gone():
+    known = KnownFrame(frame(TRUE), rows([1.0], [1.0]))
+    closed = renewed(known, frame(NEWEST), rows([0.0, 0.0], [1.0, 1.0]))
+    near, far = rows([0.0, 0.0], [1.0, 1.0]), rows([0.0, 0.0], [1.0, 1.0])
+    near.poses[..., 2], far.poses[..., 2] = GONE / 2, 2 * GONE  # lifted
+    assert renewed(closed, frame(LATER), near) is closed
+    gone = renewed(closed, frame(LATER), far)
+    assert levels(gone) == [NEWEST, TRUE]  # what it holds is in the picture of the grasp
+    assert torch.equal(gone.latest, frame(LATER))
+    assert renewed(gone, frame(TRUE), far) is gone  # once
 
 
 def test_samples_are_renewed_apart_and_travel_with_their_copies():

@@ -5,6 +5,7 @@ elsewhere. What a hand holds moves with the hand, and its poses are commanded. S
 
     the decoded frame + a drawn change   where something comes into view
     the given frame                      where nothing moved
+    the latest kept frame                where a hand has left something since
     the given frame, carried by a hand   hands, fingers and what they hold (one such picture for each arm;
                                          a later frame where a hand has taken something since)
     a reference, carried by a hand       hands that the given frame does not show (likewise)
@@ -16,7 +17,7 @@ Prediction" (arXiv 1605.07157) and "Self-Supervised Visual Planning with Tempora
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -35,20 +36,23 @@ CELL = 2  # pixels per side that the U-Net sees as one place
 COMPOSITOR_CELL = CELL * 2**DEPTH  # pixels: the sides of pictures are multiples of it
 FARTHEST_MEND = 0.2  # of half the picture: how far a carried pixel may be mended
 NUM_CARRIED = 2 * len(ARMS)  # the given frame and a reference, by each hand
-NUM_SOURCES = 2 + NUM_CARRIED
+NUM_SOURCES = 3 + NUM_CARRIED
 HEADS = (3, NUM_SOURCES, 2 * NUM_CARRIED)  # channels: drawn change, shares of the sources, mending
 
 
 @dataclass(frozen=True)
 class KnownFrame:
-    """A true frame, where the hands are in it, and whose they are."""
+    """A true frame, where the hands are in it, and whose they are; and what was kept of later frames."""
 
     frame: Float[Tensor, "b 3 H W"]  # in [0, 1]
     hands: PoseTrack  # one row
     robots: Int[Tensor, " b"] | None = None  # numbers of the embodiments; none: without their references
-    # The picture that each hand carries, and a row of hands for each of them; none: the frame above.
+    # The latest frame in which a hand took or left something, the picture that each hand carries, and a row
+    # of hands for each of these; none: the frame above.
+    latest: Float[Tensor, "b 3 H W"] | None = None
     taken: Float[Tensor, "b arm 3 H W"] | None = None
     taken_hands: PoseTrack | None = None
+    places: Float[Tensor, "b arm 3"] | None = None  # m: where each hand did so and still is; else infinite
 
     def carried(self, arm: int) -> "Carried":
         """The picture that a hand carries, one row for every sample."""
@@ -61,11 +65,16 @@ class KnownFrame:
         rows = [openings(self.carried(arm).hands)[:, arm] for arm in range(len(ARMS))]
         return torch.stack(rows, 1)
 
-    def without_taken(self) -> "KnownFrame":
+    def first(self) -> "KnownFrame":
         """The true frame alone."""
         return KnownFrame(self.frame, self.hands, self.robots)
 
-    def with_taken(self, other: "KnownFrame", is_other: Bool[Tensor, "b arm"]) -> "KnownFrame":
+    def keeping(self, frame: Float[Tensor, "b 3 H W"], is_kept: Bool[Tensor, " b"]) -> "KnownFrame":
+        """The same with another latest frame in some samples."""
+        old = self.frame if self.latest is None else self.latest
+        return replace(self, latest=torch.where(is_kept[:, None, None, None], frame, old))
+
+    def taking(self, other: "KnownFrame", is_other: Bool[Tensor, "b arm"]) -> "KnownFrame":
         """The same, but some hands carry the picture that they carry in another."""
 
         def choose(part: Callable[[Carried], Tensor]) -> Tensor:
@@ -76,7 +85,7 @@ class KnownFrame:
             return torch.where(is_other.view(*is_other.shape, *[1] * (own.ndim - 2)), new, own)
 
         hands = PoseTrack(choose(lambda x: x.hands.poses), choose(lambda x: x.hands.projections))
-        return KnownFrame(self.frame, self.hands, self.robots, choose(lambda x: x.frame), hands)
+        return replace(self, taken=choose(lambda x: x.frame), taken_hands=hands)
 
     def copies(self, count: int) -> "KnownFrame":
         """The same with every sample so many times."""
@@ -84,10 +93,19 @@ class KnownFrame:
         def repeat(x: Tensor) -> Tensor:
             return x.repeat_interleave(count, 0)
 
-        robots = None if self.robots is None else repeat(self.robots)
-        taken = None if self.taken is None else repeat(self.taken)
-        taken_hands = None if self.taken_hands is None else self.taken_hands.each(repeat)
-        return KnownFrame(repeat(self.frame), self.hands.each(repeat), robots, taken, taken_hands)
+        def each(part: Tensor | None) -> Tensor | None:
+            return None if part is None else repeat(part)
+
+        hands = None if self.taken_hands is None else self.taken_hands.each(repeat)
+        return KnownFrame(
+            repeat(self.frame),
+            self.hands.each(repeat),
+            each(self.robots),
+            each(self.latest),
+            each(self.taken),
+            hands,
+            each(self.places),
+        )
 
 
 class Compositor(nn.Module):
@@ -120,40 +138,47 @@ class Compositor(nn.Module):
         """Frames in [0, 1] for those decoded, to each of which a row of the track leads."""
         num_frames = decoded.shape[1]
         rows = track.rows(0).each(lambda x: x.flatten(0, 1))
-        given = Carried(known.frame, known.hands.each(lambda x: x[:, 0])).copies(num_frames)
+        given = known.first().carried(0).copies(num_frames)
+        latest = known.frame if known.latest is None else known.latest
         carried = [known.carried(arm).copies(num_frames) for arm in range(len(ARMS))]
         if references is not None and known.robots is not None:
             robots = known.robots.repeat_interleave(num_frames)
             carried += [_reference(references, robots, rows, arm, carried[arm]) for arm in range(len(ARMS))]
         else:
             carried += carried
-        composed = self.compose(decoded.flatten(0, 1), given, rows, carried)
+        still = [given.frame, latest.repeat_interleave(num_frames, 0)]
+        composed = self.compose(decoded.flatten(0, 1), still, given.hands, rows, carried)
         return composed.unflatten(0, (-1, num_frames))
 
     def compose(
         self,
         decoded: Float[Tensor, "n 3 H W"],
-        given: "Carried",
+        still: Sequence[Float[Tensor, "n 3 H W"]],
+        given_hands: PoseTrack,
         rows: PoseTrack,
         carried: Sequence["Carried"],
     ) -> Float[Tensor, "n 3 H W"]:
-        """One picture for each row; `carried` are pictures that the left and right hand carry, in turn."""
+        """One picture for each row.
+
+        `still` are pictures of what does not move, given the hands in the first of them; `carried` are those
+        that the left and right hand carry, in turn.
+        """
         height, width = decoded.shape[-2:]
         places = [
             carried_places(rows, source.hands, (height, width))[:, number % len(ARMS)]
             for number, source in enumerate(carried)
         ]
         pictures = [_sample(source.frame, at) for source, at in zip(carried, places, strict=True)]
-        marks = [self.maps.draw_hands(track) for track in (rows, given.hands)]
+        marks = [self.maps.draw_hands(track) for track in (rows, given_hands)]
         place = pixel_rays(height, width)[:, :2].T.to(decoded).unflatten(1, (height, width))
         place = place.expand(len(decoded), -1, -1, -1)
-        seen = torch.cat([*(2 * x - 1 for x in (decoded, given.frame, *pictures)), *marks, 2 * place - 1], 1)
+        seen = torch.cat([*(2 * x - 1 for x in (decoded, *still, *pictures)), *marks, 2 * place - 1], 1)
         change, shares, mends = self._answers(seen)
         mends = FARTHEST_MEND * rearrange(mends, "n (source uv) y x -> source n y x uv", uv=2)
         mended = [
             _sample(source.frame, at + mend) for source, at, mend in zip(carried, places, mends, strict=True)
         ]
-        sources = torch.stack([decoded + change / 2, given.frame, *mended], 1)
+        sources = torch.stack([decoded + change / 2, *still, *mended], 1)
         return (shares.softmax(1)[:, :, None] * sources).sum(1)
 
     def _answers(self, seen: Float[Tensor, "n c H W"]) -> Sequence[Float[Tensor, "n k H W"]]:
@@ -178,6 +203,11 @@ class Carried:
 def openings(rows: PoseTrack) -> Float[Tensor, "*b arm"]:
     """How far each hand is open: 0 closed, 1 open."""
     return rows.poses.unflatten(-1, (len(ARMS), -1))[..., -1]
+
+
+def places(rows: PoseTrack) -> Float[Tensor, "*b arm 3"]:
+    """Where each wrist is (m, world)."""
+    return rows.poses.unflatten(-1, (len(ARMS), -1))[..., :3]
 
 
 def _reference(

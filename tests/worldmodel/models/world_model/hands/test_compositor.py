@@ -63,7 +63,7 @@ def hand_at(x: float, y: float) -> PoseTrack:
 def test_a_held_thing_goes_with_the_hand():
     compositor = Compositor((SIZE, SIZE), 8)
     shares = compositor.leave.bias.unflatten(0, (sum(HEADS), -1))[HEADS[0] : HEADS[0] + HEADS[1]]
-    shares.copy_(torch.tensor([-30.0, -30, 30, -30, -30, -30])[:, None].expand_as(shares))  # left hand's
+    shares.copy_(torch.tensor([-30.0, -30, -30, 30, -30, -30, -30])[:, None].expand_as(shares))  # left hand's
     frame = torch.zeros(1, 3, SIZE, SIZE)
     frame[:, 0, 14:18, 14:18] = 1.0  # a red thing in the middle, where the tool is
     known = KnownFrame(frame, hand_at(0.0, 0.0))
@@ -90,7 +90,7 @@ def test_a_hand_that_comes_into_view_is_taken_from_the_nearest_reference():
     assert torch.equal(picture[0], frames[0] / 255)
     compositor = Compositor((SIZE, SIZE), 8)
     shares = compositor.leave.bias.unflatten(0, (sum(HEADS), -1))[HEADS[0] : HEADS[0] + HEADS[1]]
-    shares.copy_(torch.tensor([-30.0, -30, -30, -30, 30, -30])[:, None].expand_as(shares))
+    shares.copy_(torch.tensor([-30.0, -30, -30, -30, -30, 30, -30])[:, None].expand_as(shares))
     known = KnownFrame(torch.zeros(1, 3, SIZE, SIZE), hand_at(5.0, 0.0), torch.tensor([1]))
     composed = compositor(torch.zeros(1, 1, 3, SIZE, SIZE), hand_at(0.25, -0.125), known, references)
     expected = torch.zeros(3, SIZE, SIZE)
@@ -108,8 +108,8 @@ def test_untrained_it_mixes_all_sources_alike(batch):
     still = batch.pose_track.known_start().rows(1)
     track = still.each(lambda x: x.expand(-1, 2, *x.shape[2:]))
     composed = compositor(decoded, track, KnownFrame(frame, still))
-    # Hands that have not moved carry the given frame to where it is: five of six sources are the same.
-    torch.testing.assert_close(composed, (decoded + 5 * frame[:, None]) / 6, atol=1e-4, rtol=0)
+    # Hands that have not moved carry the given frame to where it is: six of seven sources are the same.
+    torch.testing.assert_close(composed, (decoded + 6 * frame[:, None]) / 7, atol=1e-4, rtol=0)
 
 
 def test_training_reaches_all_of_it(make, batch):
