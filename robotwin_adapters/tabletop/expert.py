@@ -18,7 +18,8 @@ from robotwin_adapters.tabletop.tasks import arm_side, goal_shift
 PRE_GRASP, RETREAT, ABOVE_GOAL, RELEASE = 0.10, 0.10, 0.10, 0.02  # m
 _CLEAR = 0.005  # m between open fingers and B that counts as free
 CARRY_FRAMES = 520  # recorded frames, so that a clip of 241 at half their rate fits in
-_CARRY_OUTWARDS, _CARRY_FORWARDS, _CARRY_HEIGHT = (0.04, 0.30), (-0.22, 0.04), (0.14, 0.28)  # m, as in babble
+# m from the middle of the table, world y, and above the table: mostly in the picture of the desk camera
+_CARRY_OUTWARDS, _CARRY_FORWARDS, _CARRY_HEIGHT = (0.0, 0.18), (-0.22, 0.0), (0.14, 0.22)
 _CARRY_TRIES = 400  # places drawn; those out of reach are passed over
 
 
