@@ -211,6 +211,7 @@ def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
     measured = {
         "action_error": "IDM-recovered action error (half ranges)",
         "gripper_error": "gripper error (pixels)",
+        "gripper_error_end": "in the last second",
         "object": "carried object in place (share)",
         "object_distance": "its distance where found (px of 64)",
     }

@@ -95,7 +95,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "above_static": {metric: above_static(records, metric) for metric in ("mse", "moving_mse")},
         **{
             field: {name: e.to_dict() for name, e in means_by_name(records, field).items()}
-            for field in ("action_error", "gripper_error")
+            for field in ("action_error", "gripper_error", "gripper_error_end")
         },
         **_object_summary(records),
         "views": {name: _row_means(part, rows) for name, part in by_view(records).items()},

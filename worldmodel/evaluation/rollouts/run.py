@@ -53,6 +53,7 @@ class RolloutsConfig:
     controls: tuple[str, ...] = CONTROLS  # which wrong actions are tried beside the true ones
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 8  # Euler steps per chunk
+    compositor: bool = True  # false: show decoded frames, as a model without one does
     seed: int = 0  # of the noise and of shuffled actions
     judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
     locator: str = ""  # folder of a gripper locator (train_locator.py); empty: positions are not measured
@@ -70,6 +71,8 @@ class RolloutEvaluation:
 
     def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
         self.model, self.clips, self.config = model.eval(), clips, config
+        if not config.compositor:
+            model.compositor = None
         self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
         self.recover = action_judge(
             model, config.judge, clips.embodiments, allow_external=config.allow_external
@@ -155,16 +158,18 @@ class RolloutEvaluation:
         truth = locator.locate(clip.frames[first - 1 :])
         places, visible = self._object_truth(clip) or (truth.points[:, 2], truth.is_visible[:, 2])
         found = {"truth": truth} | _each_once(lambda video: locator.locate(video[first:]), videos)
-        grippers, carried = {}, {}
+        last_second = max(1, round(self.model.contract.fps))
+        grippers, at_end, carried = {}, {}, {}
         for name, one in found.items():
             if name != "truth":
                 errors = point_error(one.points[:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
-                if not errors.isnan().all():
-                    grippers[name] = errors.nanmean().item()
+                for answer, part in ((grippers, errors), (at_end, errors[-last_second:])):
+                    if not part.isnan().all():
+                        answer[name] = part.nanmean().item()
             judged = carried_object(one.points[:, 2], places, one.is_visible[:, 2], visible, width)
             if judged is not None:
                 carried[name] = judged
-        return {"gripper_error": grippers, "object": _object_record(carried)}
+        return {"gripper_error": grippers, "gripper_error_end": at_end, "object": _object_record(carried)}
 
     def _object_truth(self, clip: HeldOutClip) -> tuple[Tensor, Tensor] | None:
         """Where the object is in the true frames from the last given one on; None: only the locator knows."""

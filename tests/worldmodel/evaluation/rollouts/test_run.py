@@ -311,6 +311,10 @@ def test_positions_are_compared_with_the_truth_by_the_locators_eyes(
     clip = dataclasses.replace(clips[0], frames=real)
     found = evaluation._positions(clip, {"true": made, "static": real[:1].expand(3, -1, -1, -1)})
     assert found["gripper_error"]["true"] == pytest.approx((1 + 2) / 4)  # two frames, two grippers
+    assert found["gripper_error_end"] == found["gripper_error"]  # the clip is not longer than a second
+    evaluation.model.contract = dataclasses.replace(evaluation.model.contract, fps=1.0)
+    at_end = evaluation._positions(clip, {"true": made})["gripper_error_end"]
+    assert at_end["true"] == pytest.approx(2 / 2)  # the last frame
     assert found["object"] == {
         "moved": True,
         "in_place": {"truth": True, "true": False, "static": False},
