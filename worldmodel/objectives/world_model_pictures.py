@@ -76,8 +76,9 @@ def _composed_error(
     first, truth = real[:, :, :1], real.movedim(2, 1)[rows, frames]
     known = KnownFrame((first[:, :, 0] + 1) / 2, estimate.track.known_start().rows(1, 2), robots)
     known = _with_later(known, estimate.track, real, frames[:, 0], generator)
-    composed = 2 * model.compose((made.movedim(2, 1)[rows, frames] + 1) / 2, track, known) - 1
-    pair = (torch.cat([first, x.movedim(1, 2)], 2) for x in (composed, truth))
+    composed = model.compose((made.movedim(2, 1)[rows, frames] + 1) / 2, track, known)
+    assert composed is not None, "the caller has seen the compositor"
+    pair = (torch.cat([first, x.movedim(1, 2)], 2) for x in (2 * composed.frames - 1, truth))
     return picture_loss(*pair, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
 
 

@@ -80,7 +80,8 @@ class ActionConditions:
         rows = self._track(num_known - 1, decoded)
         assert rows is not None, "hands are known"
         known = KnownFrame(given[:, -1], last.to(decoded.device), self.robots)
-        return self.model.compose(decoded, rows.rows(0, decoded.shape[1]), known)
+        composed = self.model.compose(decoded, rows.rows(0, decoded.shape[1]), known)
+        return decoded if composed is None else composed.sharpened(self.model.config.sharpen)
 
     def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"]:
         length = self.model.contract.num_frames - 1

@@ -65,9 +65,11 @@ class HandFollower:
         if hands is None or self.known is None:
             return decoded
         composed = self.model.compose(decoded, hands, self.known)
-        if self.model.compositor is not None and self.model.config.causal:
-            self.known = renewed(self.known, composed[:, -1], hands.rows(-2))
-        return composed
+        if composed is None:
+            return decoded
+        if self.model.config.causal:  # as composed: what is sharpened again and again would not stay true
+            self.known = renewed(self.known, composed.frames[:, -1], hands.rows(-2))
+        return composed.sharpened(self.model.config.sharpen)
 
     def copies(self, count: int) -> "HandFollower":
         """The same with every sample so many times."""

@@ -38,7 +38,7 @@ from worldmodel.models.world_model.folder import (
     write_backbone,
     write_description,
 )
-from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.world_model.hands.compositor import Composed, KnownFrame
 from worldmodel.models.world_model.idm import InverseDynamicsModel
 from worldmodel.models.world_model.lora import (
     LoraConfig,
@@ -270,11 +270,11 @@ class WorldModel(nn.Module):
 
     def compose(
         self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack, known: KnownFrame
-    ) -> Float[Tensor, "b n 3 H W"]:
-        """The frames to show for those decoded, with hands where the rows have them."""
+    ) -> Composed | None:
+        """The frames to show for those decoded, with hands where the rows have them; None: as decoded."""
         if self.compositor is None:
-            return decoded
-        composed: Tensor = self.compositor(decoded, hands, known, self.hand_references)
+            return None
+        composed: Composed = self.compositor(decoded, hands, known, self.hand_references)
         return composed
 
     def latents_of(self, batch: ClipBatch) -> Float[Tensor, "b c f h w"]:

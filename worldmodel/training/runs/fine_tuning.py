@@ -32,7 +32,7 @@ from worldmodel.training.model_data import frame_contract
 log = logging.getLogger(__name__)
 
 # Settings that training goes on with whatever they were.
-CHANGEABLE = ("causal", "dtype", "history", "history_noise", "lora", "mcl", "objective", "trained")
+CHANGEABLE = ("causal", "dtype", "history", "history_noise", "lora", "mcl", "objective", "sharpen", "trained")
 ON_ITS_BACKBONE = "; for a new model on its backbone set model.pretrained={} instead of start_from"
 ANEW = "; for another one train a new model, without start_from"
 # Why the others cannot change, and what to do instead, by the first part of their name.

@@ -134,7 +134,7 @@ class Compositor(nn.Module):
         track: PoseTrack,
         known: KnownFrame,
         references: HandReferences | None = None,
-    ) -> Float[Tensor, "b n 3 H W"]:
+    ) -> "Composed":
         """Frames in [0, 1] for those decoded, to each of which a row of the track leads."""
         num_frames = decoded.shape[1]
         rows = track.rows(0).each(lambda x: x.flatten(0, 1))
@@ -148,7 +148,8 @@ class Compositor(nn.Module):
             carried += carried
         still = [given.frame, latest.repeat_interleave(num_frames, 0)]
         composed = self.compose(decoded.flatten(0, 1), still, given.hands, rows, carried)
-        return composed.unflatten(0, (-1, num_frames))
+        frames, moved = (x.unflatten(0, (-1, num_frames)) for x in (composed.frames, composed.moved))
+        return Composed(frames, moved)
 
     def compose(
         self,
@@ -157,7 +158,7 @@ class Compositor(nn.Module):
         given_hands: PoseTrack,
         rows: PoseTrack,
         carried: Sequence["Carried"],
-    ) -> Float[Tensor, "n 3 H W"]:
+    ) -> "Composed":
         """One picture for each row.
 
         `still` are pictures of what does not move, given the hands in the first of them; `carried` are those
@@ -179,12 +180,31 @@ class Compositor(nn.Module):
             _sample(source.frame, at + mend) for source, at, mend in zip(carried, places, mends, strict=True)
         ]
         sources = torch.stack([decoded + change / 2, *still, *mended], 1)
-        return (shares.softmax(1)[:, :, None] * sources).sum(1)
+        mix = shares.softmax(1)[:, :, None]
+        return Composed((mix * sources).sum(1), 1 - mix[:, 1 : 1 + len(still)].sum(1))
 
     def _answers(self, seen: Float[Tensor, "n c H W"]) -> Sequence[Float[Tensor, "n k H W"]]:
         cells = F.pixel_unshuffle(seen, CELL).contiguous(memory_format=torch.channels_last)
         features = self.levels(self.enter(cells.to(self.enter.weight.dtype)))
         return F.pixel_shuffle(self.leave(features), CELL).to(seen.dtype).split(HEADS, 1)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Frames, and the share of each pixel that does not come from a still picture."""
+
+    frames: Float[Tensor, "*n 3 H W"]
+    moved: Float[Tensor, "*n 1 H W"]
+
+    def sharpened(self, amount: float) -> Float[Tensor, "*n 3 H W"]:
+        """The frames with more of the fine detail of what moved."""
+        if not amount:
+            return self.frames
+        images = self.frames.flatten(0, -4)
+        line = images.new_tensor([0.25, 0.5, 0.25])
+        kernel = (line[:, None] * line).expand(3, 1, 3, 3)
+        soft = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), kernel, groups=3)
+        return self.frames + amount * self.moved * (images - soft).view_as(self.frames)
 
 
 @dataclass(frozen=True)

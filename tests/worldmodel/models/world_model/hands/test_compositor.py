@@ -10,7 +10,7 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
-from worldmodel.models.world_model.hands.compositor import HEADS, Compositor, KnownFrame
+from worldmodel.models.world_model.hands.compositor import HEADS, Composed, Compositor, KnownFrame
 from worldmodel.models.world_model.hands.references import HandReferences
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.models.world_model.wan import tiny_wan
@@ -67,7 +67,7 @@ def test_a_held_thing_goes_with_the_hand():
     frame = torch.zeros(1, 3, SIZE, SIZE)
     frame[:, 0, 14:18, 14:18] = 1.0  # a red thing in the middle, where the tool is
     known = KnownFrame(frame, hand_at(0.0, 0.0))
-    composed = compositor(torch.zeros(1, 1, 3, SIZE, SIZE), hand_at(0.25, -0.125), known)
+    composed = compositor(torch.zeros(1, 1, 3, SIZE, SIZE), hand_at(0.25, -0.125), known).frames
     expected = torch.zeros(3, SIZE, SIZE)
     expected[0, 10:14, 22:26] = 1.0  # 8 pixels to the right, 4 up
     torch.testing.assert_close(composed[0, 0], expected, atol=1e-4, rtol=0)
@@ -92,7 +92,7 @@ def test_a_hand_that_comes_into_view_is_taken_from_the_nearest_reference():
     shares = compositor.leave.bias.unflatten(0, (sum(HEADS), -1))[HEADS[0] : HEADS[0] + HEADS[1]]
     shares.copy_(torch.tensor([-30.0, -30, -30, -30, -30, 30, -30])[:, None].expand_as(shares))
     known = KnownFrame(torch.zeros(1, 3, SIZE, SIZE), hand_at(5.0, 0.0), torch.tensor([1]))
-    composed = compositor(torch.zeros(1, 1, 3, SIZE, SIZE), hand_at(0.25, -0.125), known, references)
+    composed = compositor(torch.zeros(1, 1, 3, SIZE, SIZE), hand_at(0.25, -0.125), known, references).frames
     expected = torch.zeros(3, SIZE, SIZE)
     expected[0, 10:14, 22:26] = 1.0
     torch.testing.assert_close(composed[0, 0], expected, atol=1e-4, rtol=0)
@@ -107,9 +107,23 @@ def test_untrained_it_mixes_all_sources_alike(batch):
     decoded, frame = torch.rand(4, 2, 3, SIZE, SIZE), torch.rand(4, 3, SIZE, SIZE)
     still = batch.pose_track.known_start().rows(1)
     track = still.each(lambda x: x.expand(-1, 2, *x.shape[2:]))
-    composed = compositor(decoded, track, KnownFrame(frame, still))
+    composed = compositor(decoded, track, KnownFrame(frame, still)).frames
     # Hands that have not moved carry the given frame to where it is: six of seven sources are the same.
     torch.testing.assert_close(composed, (decoded + 6 * frame[:, None]) / 7, atol=1e-4, rtol=0)
+
+
+def test_what_moved_is_sharpened_and_what_is_still_is_not():
+    frames = torch.zeros(1, 2, 3, 8, 8)
+    frames[..., 4:] = 1.0  # an edge
+    moved = torch.zeros(1, 2, 1, 8, 8)
+    moved[:, 1] = 1.0
+    composed = Composed(frames, moved)
+    assert composed.sharpened(0.0) is frames
+    still, sharp = composed.sharpened(0.4)[0]
+    assert torch.equal(still, frames[0, 0])
+    expected = frames[0, 1].clone()
+    expected[..., 3], expected[..., 4] = -0.1, 1.1  # a quarter of the step is lost to the blur on either side
+    torch.testing.assert_close(sharp, expected)
 
 
 def test_training_reaches_all_of_it(make, batch):
@@ -187,7 +201,7 @@ def test_streams_make_the_frames_of_a_rollout(make, batch, clips, randomize, cau
 def test_what_cannot_be_composed_is_refused(make):
     with pytest.raises(ValueError, match="compositor_width follows hand poses and learns from pictures"):
         WorldModelConfig(compositor_width=8)
-    with pytest.raises(ValueError, match="trained=compositor and hand_references need a compositor"):
+    with pytest.raises(ValueError, match="trained=compositor, hand_references and sharpen need a compositor"):
         WorldModelConfig(trained="compositor")
     model = make()
     contract = FrameContract(NUM_FRAMES, 24, SIZE, FPS, camera="head", latent_scale=4)
