@@ -46,7 +46,9 @@ def instructions_for(task: str, setup: SceneSpec, moving: str = "both") -> dict[
             "seen": [line.format(arm=moving) for line in seen],
             "unseen": [line.format(arm=moving) for line in unseen],
         }
-    seen, unseen = (CARRY_SEEN, CARRY_UNSEEN) if task == "carry" else (SEEN, UNSEEN)
+    by_set: dict[str, tuple[str, ...]] = {"seen": SEEN, "unseen": UNSEEN}
+    if task == "carry":
+        by_set = {"seen": CARRY_SEEN, "unseen": CARRY_UNSEEN}
     words = {
         "A": f"the {setup.object_a.phrase}",
         "B": f"the {setup.object_b.phrase}",
@@ -55,7 +57,7 @@ def instructions_for(task: str, setup: SceneSpec, moving: str = "both") -> dict[
     }
     return {
         name: [_sentence(template.format(**words)) for template in templates]
-        for name, templates in (("seen", seen), ("unseen", unseen))
+        for name, templates in by_set.items()
     }
 
 

@@ -159,7 +159,9 @@ class RolloutEvaluation:
         places, visible = self._object_truth(clip) or (truth.points[:, 2], truth.is_visible[:, 2])
         found = {"truth": truth} | _each_once(lambda video: locator.locate(video[first:]), videos)
         last_second = max(1, round(self.model.contract.fps))
-        grippers, at_end, carried = {}, {}, {}
+        grippers: dict[str, float] = {}
+        at_end: dict[str, float] = {}
+        carried: dict[str, Carried] = {}
         for name, one in found.items():
             if name != "truth":
                 errors = point_error(one.points[:, :2], truth.points[1:, :2], truth.is_visible[1:, :2])
