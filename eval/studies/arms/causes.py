@@ -36,7 +36,7 @@ class Anchored(nn.Module):
     def forward(self, groups: Float[Tensor, "b f r a"]) -> Embedding:
         """As the concepts, but for the first row."""
         made, home = self.concepts(groups), self._home(groups[NONE])
-        self.shifts.append(self._shift(groups[NONE], made[0], home[0]))
+        self.shifts.append(self._shift(groups[NONE], made, home))
         found: list[Tensor | None] = []
         for name, part, still in zip(PARTS, made, home, strict=True):
             if part is not None and still is not None and name in self.parts:
@@ -45,9 +45,7 @@ class Anchored(nn.Module):
         assert found[0] is not None, "every latent frame has an embedding"
         return found[0], found[1]
 
-    def _home(
-        self, still: Float[Tensor, "f r a"]
-    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f p d"] | None]:
+    def _home(self, still: Float[Tensor, "f r a"]) -> tuple[Tensor, Tensor | None]:
         """H, the mean over which arm is told to hold."""
         frames, maps = self._told(still, [[False, True], [True, False]])
         return frames.mean(0), None if maps is None else maps.mean(0)
@@ -57,10 +55,15 @@ class Anchored(nn.Module):
         embedded: Embedding = self.concepts(still.expand(len(do), *still.shape), told)
         return embedded
 
-    def _shift(self, still: Tensor, made: Float[Tensor, "b f d"], home: Float[Tensor, "f d"]) -> float:
-        composed = self._told(still, [[False, False]])[0][0]
-        effect = (made[[LEFT, RIGHT]] - home).norm(dim=-1).mean()
-        return float((composed - home).norm(dim=-1).mean() / effect)
+    def _shift(self, still: Tensor, made: Embedding, home: tuple[Tensor, Tensor | None]) -> float:
+        """In the modulation, or where there is none in the embeddings of places."""
+        part = 0 if self.concepts.config.modulates else 1
+        embedded, rest, composed = made[part], home[part], self._told(still, [[False, False]])[part]
+        assert embedded is not None
+        assert rest is not None
+        assert composed is not None, "codes have a path"
+        effect = (embedded[[LEFT, RIGHT]] - rest).flatten(2).norm(dim=-1).mean()
+        return float((composed[0] - rest).flatten(1).norm(dim=-1).mean() / effect)
 
 
 WAYS = {"anchored": PARTS, "anchored_frames": PARTS[:1], "anchored_maps": PARTS[1:]}

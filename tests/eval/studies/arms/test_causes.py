@@ -45,3 +45,10 @@ def test_a_told_module_is_shifted_and_an_anchored_one_is_the_sum_of_effects(part
     torch.testing.assert_close(made[part][1:], own[part][1:])
     torch.testing.assert_close(made[1 - part], own[1 - part])
     assert anchored.shifts[0] > 0.1
+
+
+def test_the_shift_of_a_module_that_does_not_modulate_is_that_of_its_places() -> None:
+    anchored = Anchored(build(modulates=False))
+    frames, _ = anchored(edited())
+    assert not frames.any()
+    assert 0.1 < anchored.shifts[0] < 100
