@@ -1,6 +1,7 @@
 """Names from a mapping, deltas, and clocks that do not tick evenly."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,12 @@ from robotwin_adapters.labeled import LabeledDataset
 from robotwin_adapters.mapping import DataMapping
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.resample import resampled
+from tests.support.array_sets import write_npz
+from worldmodel.cli import main
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.training.data import DataConfig, open_index
 from worldmodel.types import Episode
 
 DATA = Path(__file__).parent / "data"
@@ -99,3 +105,28 @@ def test_real_sets_say_what_their_actions_are(name: str) -> None:
         pytest.skip("no shared robot data here")
     notes = open_dataset(ROBOTS / name, verify=False)[0].notes
     assert any(EXPECTED[name] in note for note in notes), notes
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect", "convert", "quickstart", "rollout", "sensitivity", "diagnose", "play"]
+)
+def test_every_command_that_opens_data_takes_a_mapping(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert "--mapping YAML" in capsys.readouterr().out
+
+
+def test_a_training_takes_a_mapping_and_refuses_unknown_episodes(tmp_path: Path) -> None:
+    root = write_npz(tmp_path / "set", 4, frames=12)
+    mapping = tmp_path / "names.yaml"
+    mapping.write_text("embodiment: mine\naction_names: [a, b, c, d]\n")
+    clip = ClipConfig(num_frames=5, height=16, width=16)
+    config = DataConfig(paths=(str(root),), synthetic_episodes=0, mapping=str(mapping), clip=clip)
+    index = open_index(config)
+    assert index.normalizer().stats["mine"].names == ("a", "b", "c", "d")
+    uid = index.records[0].uid
+    splits = SplitConfig(val=0.0, test=0.0, test_uids=(f"{uid}x",))
+    with pytest.raises(ValueError, match=f"lists '{uid}x', no episode has this name; near it: {uid}"):
+        open_index(replace(config, splits=splits))

@@ -15,6 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("checkpoint", nargs="?", default="desk", help="folder, hub id or shipped name")
     parser.add_argument("--dataset", help="recorded episodes to load, and first frames of other robots")
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument("--camera", help="camera of the dataset (default: the one the model was trained on)")
     parser.add_argument("--embodiment", help="one of the model's robots (default: the first)")
     parser.add_argument(
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     app = play_app(
         arguments.checkpoint,
         dataset=arguments.dataset,
+        mapping=arguments.mapping,
         camera=arguments.camera,
         embodiment=arguments.embodiment,
         task=arguments.task,

@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "models", nargs="+", metavar="NAME=FOLDER", help="rows below the truth, in this order"
     )
+    parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument("--locator", default="worldmodel/weights/locator", help="finds the grippers")
     parser.add_argument("--clip", type=int, default=0, help="number of the clip (default: 0)")
     parser.add_argument("--moments", type=int, default=6, help="pictures in a row (default: 6)")
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("outputs/compare_models.png"), help="*.png")
     arguments = parser.parse_args(argv)
     folders = dict(_named(text) for text in arguments.models)
-    videos = compare(folders, arguments.data, arguments.clip, arguments.steps, arguments.seed)
+    videos = compare(
+        folders, arguments.data, arguments.clip, arguments.steps, arguments.seed, arguments.mapping
+    )
     locator = Locator.from_pretrained(arguments.locator)
     draw_comparison(arguments.out, videos, gripper_paths(videos, locator), arguments.moments)
     print(f"wrote {arguments.out}")
@@ -61,13 +64,18 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def compare(
-    folders: Mapping[str, str], data: str, number: int, num_inference_steps: int, seed: int
+    folders: Mapping[str, str],
+    data: str,
+    number: int,
+    num_inference_steps: int,
+    seed: int,
+    mapping: str | None = None,
 ) -> dict[str, Float[Tensor, "t 3 H W"]]:
     """The true video of a clip and what each model makes of its first frames and actions."""
     videos: dict[str, Tensor] = {}
     for name, folder in folders.items():
         model = WorldModel.from_pretrained(folder).eval()
-        source = open_dataset(data, action_space=action_space_for(model.normalizer))
+        source = open_dataset(data, mapping=mapping, action_space=action_space_for(model.normalizer))
         clips = held_out_clips(
             source, model.contract, model.normalizer, HeldOutConfig(split="all"), model.trained_on
         )

@@ -193,7 +193,9 @@ def test_mixed_embodiments_share_one_batch() -> None:
 
 def test_a_normalizer_without_the_embodiment_is_refused() -> None:
     normalizer = index_episodes([synthetic_source(embodiments=("a",))], CLIP, ALL_TRAIN).normalizer()
-    with pytest.raises(ValueError, match="unknown embodiment 'b'; statistics exist for a"):
+    with pytest.raises(
+        ValueError, match=r"unknown embodiment 'b'; statistics exist for a\. .*mapping.*: embodiment: a"
+    ):
         build_clip_dataset([synthetic_source(embodiments=("b",))], "train", CLIP, ALL_TRAIN, normalizer)
 
 

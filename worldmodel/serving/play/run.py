@@ -16,6 +16,7 @@ def play_app(
     checkpoint: str = "desk",
     *,
     dataset: str | None = None,
+    mapping: str | None = None,
     camera: str | None = None,
     embodiment: str | None = None,
     task: str = TASK,
@@ -26,7 +27,8 @@ def play_app(
     model = WorldModel.from_pretrained(checkpoint)
     episodes = None
     if dataset:
-        episodes = open_dataset(dataset, camera=camera, action_space=action_space_for(model.normalizer))
+        space = action_space_for(model.normalizer)
+        episodes = open_dataset(dataset, camera=camera, mapping=mapping, action_space=space)
         embodiment = embodiment or episodes[0].embodiment
     locator = Locator.from_pretrained("locator")
 
