@@ -117,7 +117,7 @@ def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) 
     """The line of YAML that makes a training config fit this dataset."""
     facts = summary.facts
     clip = choose_clip(facts)
-    pace = f"fps: {clip.fps:g}" if clip.fps else f"stride: {clip.stride}"
+    pace = f"fps: {clip.fps:g}, stride: 1" if clip.fps else f"stride: {clip.stride}"
     pace += ", step: 1" if clip.step == 1 else ""
     parts = [f"paths: [{_quoted(path)}]"]
     parts += [f"mapping: {_quoted(mapping)}"] if mapping else []

@@ -28,6 +28,7 @@ from worldmodel.data.video import open_video
 from worldmodel.training.runs.world_model import TrainConfig
 
 DATA = Path(__file__).parent / "data"
+OWN_ROBOT = Path(__file__).parents[2] / "configs/desk/own_robot.yaml"
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", [0]), ("0,3", [0, 3]), ("2-4, 0", [2, 3, 4, 0])])
@@ -154,7 +155,10 @@ def test_the_line_fits_short_episodes_few_episodes_and_several_rates() -> None:
     assert {int(uid[1:]) ^ 1 for uid in splits["test_uids"]} == {int(uid[1:]) for uid in splits["test_uids"]}
     assert "25 episodes hold the actions of another one" in format_summary(many)
     summary.facts.append(replace(summary.facts[0], fps=10.0))
-    assert "fps: 10" in config_line(summary, "x")
+    line = config_line(summary, "x")
+    assert "fps: 10" in line
+    config = load_config(TrainConfig, str(OWN_ROBOT), [line.replace(": ", "=", 1)])
+    assert (config.data.clip.fps, config.data.clip.stride) == (10, 1)  # the preset's stride gives way
 
 
 def test_all_unreadable_says_why() -> None:

@@ -58,13 +58,15 @@ def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
     named = {*splits.val_uids, *splits.test_uids}
     count = num_clips([one for one in usable if one.uid not in named], clip)
     batch = choose_batch(count)
-    pace = f"data.clip.fps={clip.fps:g}" if clip.fps else f"data.clip.stride={clip.stride}"
+    # A rate replaces the stride, and the preset has one.
+    pace = (f"data.clip.fps={clip.fps:g}",) if clip.fps else ()
     shares = {"val": 0.0, "test": 0.0, "val_uids": splits.val_uids, "test_uids": splits.test_uids}
     return Plan(
         choices=(camera, _pace(facts), _length(facts, clip), held_out, _batch(batch, count)),
         overrides=(
             f"data.clip.camera={json.dumps(camera.value)}",
-            pace,
+            *pace,
+            f"data.clip.stride={clip.stride}",
             f"data.clip.num_frames={clip.num_frames}",
             f"data.clip.step={clip.step}",
             f"data.splits={json.dumps(shares)}",

@@ -1,6 +1,7 @@
 """What quickstart chooses for data of several rates and lengths, and what it refuses."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from worldmodel.data.synthetic import synthetic_source
 from worldmodel.quickstart.choices import EpisodeFacts, Plan, look_at, make_plan
 from worldmodel.training.runs.world_model import TrainConfig
 
+OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
+
 
 def episodes(count: int, num_frames: int = 200, fps: float = 30.0) -> list[EpisodeFacts]:
     first = EpisodeFacts("", num_frames, fps, "top", "the only camera", (48, 64))
@@ -16,7 +19,8 @@ def episodes(count: int, num_frames: int = 200, fps: float = 30.0) -> list[Episo
 
 
 def settings(plan: Plan) -> TrainConfig:
-    return load_config(TrainConfig, None, ["data.paths=[x]", "model.vae=x", *plan.overrides])
+    """As `quickstart` completes its preset."""
+    return load_config(TrainConfig, str(OWN_ROBOT), ["data.paths=[x]", *plan.overrides])
 
 
 def test_usual_data() -> None:
