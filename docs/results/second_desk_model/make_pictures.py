@@ -1,4 +1,4 @@
-"""The animation and the sheet of the page: python make_pictures.py MODEL LEFT RIGHT."""
+"""The animation and the sheets of the page: python make_pictures.py MODEL LEFT RIGHT --carry CARRY."""
 
 import argparse
 from pathlib import Path
@@ -14,18 +14,21 @@ from worldmodel.types import to_uint8
 
 HERE = Path(__file__).parent
 NUM_FRAMES, SCALE = 25, 3
+LONG_FRAMES, LONG_EVERY = 241, 40
 CLIPS = (20, 44)  # of each task
 
 
-def pairs(model: WorldModel, source: str, folders: list[str]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def pairs(
+    model: WorldModel, source: str, folders: list[str], num_frames: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Truth and prediction of the chosen clips."""
     predict, found = ModelPredictor(model, num_inference_steps=1), []
-    config = HeldOutConfig(split="all", num_frames=NUM_FRAMES)
+    config = HeldOutConfig(split="all", num_frames=num_frames)
     for folder in folders:
         clips = held_out_clips(open_for_model(source, folder), model.contract, model.normalizer, config)
         for clip in (clips[number] for number in CLIPS):
             given, told = clip.frames[None, :1], predict.commands(clip)[None]
-            found.append((clip.frames, predict(given, told, NUM_FRAMES, 0, clip)[0].clamp(0, 1)))
+            found.append((clip.frames, predict(given, told, num_frames, 0, clip)[0].clamp(0, 1)))
     return found
 
 
@@ -40,8 +43,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("folders", nargs="+", help="held-out episodes, one folder for each task")
+    parser.add_argument("--carry", required=True, help="long held-out episodes")
     options = parser.parse_args()
-    found = pairs(WorldModel.from_pretrained(options.model), options.model, options.folders)
+    model = WorldModel.from_pretrained(options.model)
+    found = pairs(model, options.model, options.folders, NUM_FRAMES)
     animation = [picture([[pair[side][t] for pair in found] for side in (0, 1)]) for t in range(NUM_FRAMES)]
     animation = [frame.quantize(128) for frame in animation]
     animation[0].save(
@@ -49,3 +54,6 @@ if __name__ == "__main__":
     )
     times = range(0, NUM_FRAMES, 4)
     picture([[video[t] for t in times] for pair in found for video in pair]).save(HERE / "rollouts.png")
+    times = range(0, LONG_FRAMES, LONG_EVERY)
+    found = pairs(model, options.model, [options.carry], LONG_FRAMES)
+    picture([[video[t] for t in times] for pair in found for video in pair]).save(HERE / "carry.png")
