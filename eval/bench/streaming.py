@@ -19,7 +19,6 @@ from typing import Any
 
 import psutil
 import torch
-from bench.rollout import DESK, BenchConfig, build_model
 
 from worldmodel.config import describe_config, load_config
 from worldmodel.exits import one_way_out
@@ -30,6 +29,9 @@ from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.pipelines.step_actions import StepActions
 from worldmodel.types import FRAMES_PER_LATENT, PoseTrack, num_video_frames
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of a script, only its own folder is there
+from bench.rollout import DESK, BenchConfig, build_model
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def load_model(config: StreamBenchConfig) -> WorldModel:
 
 def as_causal(model: WorldModel, *, causal: bool) -> WorldModel:
     """The same weights in the other mode: what a step costs does not depend on training."""
-    model.config, model.fdm.causal = dataclasses.replace(model.config, causal=causal), causal
+    objective = dataclasses.replace(model.config.objective, sink_jump=0.0)  # a setting of causal training
+    model.config = dataclasses.replace(model.config, causal=causal, objective=objective)
+    model.fdm.causal = causal
     return model
 
 
