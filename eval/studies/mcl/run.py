@@ -1,7 +1,7 @@
 """Does MCL help a world model follow actions? One command a phase, which may be interrupted:
 
 python eval/mcl_study.py configs/mcl/study.yaml --phase choose  [key=value ...] [--dry-run]
-python eval/mcl_study.py configs/mcl/study.yaml --phase confirm [key=value ...]
+python eval/mcl_study.py configs/mcl/study.yaml --phase confirm [key=value ...] [--gradients]
 
 `choose` ends with the arm of each regime to write into the config as `chosen`. Finished cells are skipped.
 The tables in OUTPUT/report.{md,html} are written anew after every evaluation. docs/results/mcl.md is the
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from studies.child_process import interrupt_on_signals
 from studies.mcl.cells import PHASES, MclStudyConfig, plan
+from studies.mcl.gradients import measure_gradients
 from studies.mcl.results import choose_arms, write_study
 from studies.table2.cells import ROLL_OUT, log_file, run_cells
 from worldmodel.config import describe_config, load_config
@@ -46,12 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("config", metavar="CONFIG.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--phase", choices=PHASES, required=True)
+    parser.add_argument(
+        "--gradients", action="store_true", help="measure MCL's share of the backbone's gradient, and stop"
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the cells and stop")
     arguments = parser.parse_intermixed_args(argv)
     config = load_config(MclStudyConfig, arguments.config, arguments.overrides)
     if arguments.dry_run:
         for cell in plan(config, arguments.phase):
             print(shlex.join(["python", str(cell.script), *cell.arguments]))
+        return 0
+    if arguments.gradients:
+        for file in measure_gradients(config, arguments.phase):
+            print(f"wrote {file}", flush=True)
+        write_study(config)
         return 0
     interrupt_on_signals()
     return run(config, arguments.phase)

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 from studies.mcl.cells import WITHOUT, MclStudyConfig, arm_folder, comparisons, plan
-from studies.mcl.results import METRICS, choose_arms, paired_gains, visible_effect, write_study
+from studies.mcl.gradients import measure_gradients
+from studies.mcl.results import METRICS, choose_arms, holm, paired_gains, visible_effect, write_study
 from studies.mcl.run import main
 from studies.table2.cells import check_settings
 
 from worldmodel.config import load_config
+from worldmodel.models.world_model.autoencoder import CausalAutoencoder
+from worldmodel.training.runs.world_model import load_train_config
+from worldmodel.training.world_model import train
 
 ROOT = Path(__file__).parents[4]
 
@@ -85,6 +89,26 @@ def test_the_visible_effect_is_that_of_a_paired_t_test() -> None:
     gains = [-1.26, -0.63, 0.0, 0.63, 1.26]
     assert visible_effect(gains) == pytest.approx(1.68, abs=0.1)
     assert visible_effect([0.1]) != visible_effect([0.1])
+    assert visible_effect([0.0, 1.0]) > 5  # two seeds see next to nothing
+
+
+def test_p_values_are_corrected_for_their_number() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_the_share_of_the_gradient_is_measured_once(config: MclStudyConfig, tmp_path: Path) -> None:
+    trained = arm_folder(config, comparisons(config, "choose")[0], "noisy_0.3", 0) / "trained"
+    CausalAutoencoder(height=32, width=32, hidden=16, num_blocks=1).save_pretrained(tmp_path / "vae")
+    settings = [f"output={trained}", f"model.vae={tmp_path / 'vae'}", f"data.latents={tmp_path / 'latents'}"]
+    settings += ["model.mcl.mode=first_order", "fit.steps=1", "fit.trackers=[]", "validation.num_clips=0"]
+    assert train(load_train_config("configs/debug/world_model.yaml", settings), resume=False)
+    (written,) = measure_gradients(config, "choose", num_batches=1)
+    found = json.loads(written.read_text())
+    assert 0 < found["share"] < 1
+    assert found["share"] == pytest.approx(found["mcl"] / (found["mcl"] + found["rest"]), rel=1e-5)
+    write_study(config)
+    assert list(measure_gradients(config, "choose", num_batches=1)) == []
 
 
 def test_a_dry_run_lists_the_commands(config: MclStudyConfig, capsys: pytest.CaptureFixture[str]) -> None:
