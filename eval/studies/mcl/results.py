@@ -1,7 +1,8 @@
 """What MCL adds to each comparison, paired by seed, and what the study could have seen."""
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from studies.mcl.cells import (
     arms_of,
     comparisons,
 )
+from worldmodel.files import write_text
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Page, Section, Table, Text, write_pages
 
@@ -84,8 +86,27 @@ def choose_arms(config: MclStudyConfig) -> dict[str, str]:
     return best
 
 
+def finished_cells(config: MclStudyConfig) -> Iterator[dict[str, Any]]:
+    """Every number that the tables are made of: one entry an arm, seed and task."""
+    for phase in PHASES:
+        seeds = config.choose_seeds if phase == "choose" else config.confirm_seeds
+        for comparison in comparisons(config, phase):
+            arms = [arm.name for arm in config.arms if phase == "choose" or arm.name in _compared(config)]
+            for arm, seed, task in itertools.product(arms, seeds, ("target", "transfer")):
+                report = arm_folder(config, comparison, arm, seed) / task
+                values = {name: _mean(report, name) for name in METRICS}
+                if values["moving_psnr"] is not None:
+                    yield {"comparison": comparison.name, "arm": arm, "seed": seed, "task": task, **values}
+
+
+def _compared(config: MclStudyConfig) -> set[str]:
+    return {WITHOUT, *config.chosen.values()}
+
+
 def write_study(config: MclStudyConfig) -> Path:
-    """OUTPUT/report.{md,html}: one table a phase, of what is finished."""
+    """OUTPUT/report.{md,html}: one table a phase, of what is finished; cells.jsonl: the numbers behind it."""
+    lines = [json.dumps(cell) for cell in finished_cells(config)]
+    write_text(Path(config.output) / "cells.jsonl", "".join(f"{line}\n" for line in lines))
     sections = [Section(phase.capitalize(), (_table(config, phase), Text(NOTE))) for phase in PHASES]
     if p_values := confirmed(config):
         said = ", ".join(f"{name.partition('/')[2]} {value:.3f}" for name, value in p_values.items())

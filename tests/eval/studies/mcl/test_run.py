@@ -79,6 +79,9 @@ def test_gains_are_paired_and_the_best_arm_is_chosen(config: MclStudyConfig, tmp
     assert gains["over_shuffled"] == []
     assert choose_arms(config) == {"acg": "history_0.3"}
     write_study(config)
+    cells = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text().splitlines()]
+    assert len(cells) == 4 * 2 * 2
+    assert cells[0]["arm"] == WITHOUT
     page = (tmp_path / "report.md").read_text()
     assert "| acg_full_25 | history_0.3 | target |" in page
     assert "Visible is the smallest true gain" in page
