@@ -19,7 +19,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from worldmodel.checked import check_object, read_json
+from worldmodel.exits import CommandError
 from worldmodel.files import FolderLock, lock_folder, sync_folder, write_json, write_tensors, write_text
+from worldmodel.tensors import check_finite
 
 log = logging.getLogger(__name__)
 
@@ -158,4 +160,13 @@ def export_finished(
     assert last is not None, "a finished run has a checkpoint"
     if best := store.best():
         export(verify(store.folder / best), output / "best")
+    _check_converged(last)
     export(last, output / "model")
+
+
+def _check_converged(checkpoint: Checkpoint) -> None:
+    """A model with weights that are not finite could be written, but nobody would load it."""
+    try:
+        check_finite(checkpoint.tensors("weights"), str(checkpoint.path))
+    except ValueError as error:
+        raise CommandError(f"{error}: the training diverged; lower fit.optim.lr") from error

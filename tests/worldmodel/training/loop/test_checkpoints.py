@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from worldmodel import files
+from worldmodel.exits import CommandError
 from worldmodel.training.loop.checkpoints import CheckpointStore, export_finished, verify
 
 TENSORS = {
@@ -127,3 +128,11 @@ def test_another_process_does_not_write_beside_us(
             os._exit(3 if "another process writes to it" in str(error) else 4)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 3
+
+
+def test_a_diverged_run_writes_no_model_that_nobody_could_load(store: CheckpointStore) -> None:
+    store.save(1, {"weights": {"a": torch.tensor([1.0, float("inf")])}}, {"seed": 0})
+    with pytest.raises(CommandError, match="a holds NaN or infinity: the training diverged") as ended:
+        export_finished(store, {}, lambda checkpoint, folder: folder.mkdir())
+    assert ended.value.exit_code == 1
+    assert not (store.folder.parent / "model").exists()
