@@ -14,7 +14,7 @@ ROOT_ENTRY = 56  # byte of the root group's entry in superblocks of version 0; t
 ENTRY = struct.Struct("<QQIIQQ")  # name, object header, cached kind, unused, B-tree, heap
 IS_GROUP = 1  # cached kind of an entry that tells where the B-tree and the heap of a group are
 END = 1  # of a list of free blocks
-MAX_GROUPS = 100_000
+MAX_GROUPS = MAX_BLOCKS = 100_000
 
 
 def check_names(data: Buffer) -> None:
@@ -44,9 +44,12 @@ def _check_heap(data: Buffer, heap: int) -> None:
         signature, size, free, start = struct.unpack_from("<8sQQQ", data, heap)
         if signature != b"HEAP\0\0\0\0":
             return
-        for _ in range(size // 16 + 1):
+        # The size may be damaged too, so it is no bound: a block comes once.
+        blocks = set[int]()
+        while free not in blocks and len(blocks) < MAX_BLOCKS:
             if free == END or free + 16 > size:
                 return
+            blocks.add(free)
             (free,) = struct.unpack_from("<Q", data, start + free)
     except (struct.error, OverflowError):
         return

@@ -59,6 +59,16 @@ def test_a_circle_in_any_group_is_refused(file: Path) -> None:
         open_hdf5(file)
 
 
+def test_a_circle_in_a_heap_of_absurd_size_is_refused_at_once(file: Path) -> None:
+    # Found by mutation (libero 40006812, isaac 40004709): the damaged size was the bound of the search.
+    data = bytearray(make_circle(file.read_bytes(), heaps(file.read_bytes())[0]))
+    struct.pack_into("<Q", data, heaps(bytes(data))[0] + 8, 1 << 62)
+    began = time.process_time()
+    with pytest.raises(ValueError, match="never ends"):
+        check_names(bytes(data))
+    assert time.process_time() - began < 1
+
+
 def test_what_is_no_such_file_is_left_to_hdf5(file: Path) -> None:
     data = file.read_bytes()
     root = ENTRY.unpack_from(data, ROOT_ENTRY)
