@@ -1,6 +1,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,11 @@ def test_the_desk_script_lists_its_steps_and_does_one_alone(project: Path) -> No
     assert (code, len(calls)) == (0, 1)
     assert "--embodiment finch --episodes 100" in calls[0]
     code, calls, said = desk(project, [*script, "--list"])
-    assert (code, calls, len(said.splitlines())) == (0, [], 17)
+    assert (code, calls, len(said.splitlines())) == (0, [], 11)
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("done")] == ["target"]
     assert len(desk(project, [*script, "--only", "target"])[1]) == 1  # again, though it has its mark
     assert len(desk(project, script)[1]) == 8
-    assert len(desk(project, [*script, "--first"])[1]) == 12 - len(("source", "target", "heldout", "locator"))
+    assert len(desk(project, [*script, "--bases"])[1]) == len(("acg", "lacg"))  # the rest is done
     for wrong in (["--only", "nothing"], ["--only"], ["all"]):
         code, calls, said = desk(project, [*script, *wrong])
         assert (code, calls) == (2, [])
@@ -134,10 +135,13 @@ def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(p
     assert compositor.start_from == f"{model.output}/model"
 
 
-def test_so_does_the_chain_of_the_first_desk_model(project: Path) -> None:
-    configs = trainings(desk(project, ["training/desk.sh", "--first"])[1])
-    expected = ("autoencoder", "autoencoder", "acg", "acg2", "acg3", "locator", "lacg")
+def test_the_bases_of_table2_differ_by_their_regime_alone(project: Path) -> None:
+    configs = trainings(desk(project, ["training/desk.sh", "--bases"])[1])
+    expected = ("streaming_autoencoder", "streaming", "acg", "lacg", "locator")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
-    models = [config for config in configs if isinstance(config, TrainConfig)]
-    starts = [config.start_from or config.model.pretrained for config in models]
-    assert starts == ["", *(f"outputs/desk/{name}/model" for name in ("acg", "acg2", "acg3"))]
+    acg, lacg = configs[2:4]
+    assert acg.model.pretrained == f"{configs[1].output}/model"
+    as_acg = replace(lacg.model, regime="acg", objective=acg.model.objective)
+    assert as_acg == acg.model
+    assert lacg.fit == acg.fit
+    assert lacg.data == acg.data

@@ -2,7 +2,7 @@
 # The shipped desk model from nothing: simulated episodes, autoencoder, world model, judge. Some hours on two cores.
 #
 #   training/desk.sh               all steps in order; a finished one has its mark in outputs/desk/done and is skipped
-#   training/desk.sh --first       the steps of the first desk model instead, which Table 2 starts from
+#   training/desk.sh --bases       what Table 2 starts from: the same backbone with commands and with latent actions
 #   training/desk.sh --list        the steps of both, and which of them are done
 #   training/desk.sh --only STEP   one step, also when it has its mark
 #
@@ -16,7 +16,7 @@ DESK=outputs/desk
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false}
 
 STEPS=(source target heldout streaming_autoencoder streaming_latents streaming compositor shipped locator)
-FIRST=(source source2 target heldout autoencoder_start autoencoder latents acg acg2 acg3 locator lacg)
+BASES=(source target heldout streaming_autoencoder streaming_latents streaming acg lacg locator)
 
 call() {   # show a command, then run it
     echo "   $*"
@@ -25,17 +25,9 @@ call() {   # show a command, then run it
 
 # --- episodes: three robots to pretrain on, a fourth one to fine-tune on and to be judged on
 
-collect_source() {
-    call "$BIN/worldmodel" collect --task place_a2b_left place_a2b_right babble --embodiment heron wren crane \
-        --episodes 160 --size 64 64 "$@"
-}
-
 step_source() {
-    collect_source --out $DESK/source
-}
-
-step_source2() {
-    collect_source --seed 1000 --out $DESK/source2
+    call "$BIN/worldmodel" collect --task place_a2b_left place_a2b_right babble --embodiment heron wren crane \
+        --episodes 160 --size 64 64 --out $DESK/source
 }
 
 step_target() {
@@ -70,51 +62,22 @@ step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
     call "$BIN/python" training/ship_model.py $DESK/compositor $DESK/shipped
 }
 
-# --- the first desk model: autoencoder and latents
+# --- bases of Table 2: the backbone of `streaming`, driven through AdaLN alone, equally long in every regime
 
-train_autoencoder() {
-    call "$BIN/python" training/train_autoencoder.py configs/desk/autoencoder.yaml --resume "$@"
-}
-
-step_autoencoder_start() {
-    train_autoencoder
-}
-
-step_autoencoder() {   # the same run goes on, with less weight on the foreground
-    train_autoencoder moving_weight=2 fit.steps=1700
-}
-
-step_latents() {
-    call "$BIN/python" training/encode_latents.py configs/desk/world_model.yaml \
-        "data.paths=[$DESK/source,$DESK/source2]" --processes 2
-}
-
-# --- the first desk model: world model
-
-train_world_model() {
-    call "$BIN/python" training/train_world_model.py configs/desk/world_model.yaml --resume "$@"
+train_base() {   # REGIME, settings
+    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume \
+        model.pretrained=$DESK/streaming/model "output=$DESK/$1" "model.regime=$1" model.action_path=adaln \
+        fit.steps=600 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 fit.checkpoint_every=300 fit.validate_every=0 \
+        validation.num_rollouts=0 \
+        "${@:2}"
 }
 
 step_acg() {
-    train_world_model
+    train_base acg
 }
 
-step_acg2() {   # twice the episodes
-    train_world_model start_from=$DESK/acg/model output=$DESK/acg2 fit.steps=6500 \
-        "data.paths=[$DESK/source,$DESK/source2]" fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
-}
-
-step_acg3() {   # with the refiner
-    train_world_model start_from=$DESK/acg2/model output=$DESK/acg3 model.refiner_width=64 \
-        fit.steps=6000 fit.validate_every=750 \
-        "data.paths=[$DESK/source,$DESK/source2]" fit.optim.lr=1e-3 fit.optim.decay_fraction=0.7
-}
-
-step_lacg() {   # the same backbone with latent actions; the LACG rows of Table 2 start from it
-    train_world_model model.pretrained=$DESK/acg3/model output=$DESK/lacg \
-        model.regime=lacg model.action_sum=true model.refiner_width=64 model.objective.idm_weight=1.0 \
-        fit.steps=6000 fit.optim.lr=1e-3 fit.validate_every=500 validation.num_rollouts=2 \
-        "data.paths=[$DESK/source,$DESK/source2]"
+step_lacg() {
+    train_base lacg model.objective.idm_weight=1.0
 }
 
 # --- judge of positions
@@ -148,7 +111,7 @@ run_all() {
 }
 
 ALL=("${STEPS[@]}")
-for step in "${FIRST[@]}"; do
+for step in "${BASES[@]}"; do
     [[ " ${STEPS[*]} " == *" $step "* ]] || ALL+=("$step")
 done
 
@@ -159,7 +122,7 @@ list() {
 }
 
 usage() {
-    echo "usage: training/desk.sh [--first | --list | --only STEP], where STEP is one of: ${ALL[*]}" >&2
+    echo "usage: training/desk.sh [--bases | --list | --only STEP], where STEP is one of: ${ALL[*]}" >&2
     exit 2
 }
 
@@ -168,7 +131,7 @@ case "${1:-}" in
         run_all "${STEPS[@]}"
         echo "the model: $DESK/shipped, the locator: $DESK/locator/locator"
         ;;
-    --first) run_all "${FIRST[@]}" ;;
+    --bases) run_all "${BASES[@]}" ;;
     --list) list ;;
     --only)
         [[ " ${ALL[*]} " == *" ${2:-no step} "* ]] || usage

@@ -48,7 +48,7 @@ from worldmodel.types import num_latent_frames
 
 ACTION_DIM = 14
 OURS, GUIDANCE = "ours", 5.0  # the guidance scale is the default of diffusers' Wan pipeline
-# As in configs/desk/world_model.yaml, but with an output that is not zero before training.
+# As in configs/desk/streaming.yaml, but with 16 channels, and an output that is not zero before training.
 DESK = WanConfig(num_layers=4, num_heads=6, head_dim=32, ffn_dim=768, patch_size=(1, 4, 4), text_dim=16)
 QUALITY = ("clip_psnr", "moving_clip_psnr", "psnr", "moving_psnr")
 

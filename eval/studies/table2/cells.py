@@ -69,7 +69,7 @@ class Table2Config:
     autoencoder: str = ""  # folder or hub id; empty: what the training config names
     latents: str = ""  # folder of the latent cache; empty: what the training config names
     pretrained: PretrainedModels = field(default_factory=PretrainedModels)
-    training: str = "configs/desk/world_model.yaml"  # of train_world_model.py; the base of every training
+    training: str = "configs/desk/streaming.yaml"  # of train_world_model.py; the base of every training
     training_settings: tuple[str, ...] = ()  # key=value beside it, for every training
     pretraining_steps: int = 15000  # optimizer steps
     pretraining_settings: tuple[str, ...] = ()  # key=value, pretraining only

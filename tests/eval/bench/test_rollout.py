@@ -61,8 +61,8 @@ def test_no_work_is_done_twice():
 
 
 def test_the_backbone_is_the_shipped_one():
-    shipped = load_config(TrainConfig, str(PROJECT / "configs/desk/world_model.yaml")).model.backbone
-    assert dataclasses.replace(shipped, zero_output=False) == DESK
+    shipped = load_config(TrainConfig, str(PROJECT / "configs/desk/streaming.yaml")).model.backbone
+    assert dataclasses.replace(shipped, zero_output=False, latent_channels=16) == DESK
 
 
 def test_figures_have_the_right_names_and_print():

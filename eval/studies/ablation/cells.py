@@ -1,0 +1,78 @@
+"""The work of the ablation as cells: a training and an evaluation for every row and seed.
+
+OUTPUT/ROW/seed0/trained        trained from scratch, unless the row names a model
+OUTPUT/ROW/seed0/report         report of eval/rollouts.py on held-out episodes
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studies.table2.cells import ROLL_OUT, TRAIN, Cell
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """A row of the table."""
+
+    name: str = ""  # of its folder
+    title: str = ""  # in the table
+    settings: tuple[str, ...] = ()  # key=value of the training, beside those of all rows
+    model: str = ""  # a world model that is there already: no training, and no seeds
+
+
+@dataclass(frozen=True)
+class AblationConfig:
+    """Rows that differ by one thing each. Settings are key=value of the scripts that the cells run."""
+
+    output: str = "outputs/desk/ablation"  # folder of all cells
+    results: str = "docs/results/ablation"  # folder of cells.jsonl and tables.md
+    training: str = "configs/desk/streaming.yaml"  # of train_world_model.py
+    training_settings: tuple[str, ...] = ()  # key=value beside it, of every training
+    test: str = ""  # held-out episodes
+    rollout_settings: tuple[str, ...] = ()  # of rollouts.py
+    seeds: tuple[int, ...] = (0, 1)  # of weights, order of the clips and noise
+    rows: list[AblationRow] = field(default_factory=list)  # the first is what the others are compared with
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.rows]
+        if not names or len(set(names)) != len(names) or not all(names):
+            raise ValueError(f"rows need names, each of its own, got {names}")
+        if self.rows[0].model or any(row.model and row.settings for row in self.rows):
+            raise ValueError("the first row is trained here, and a row with a model has no settings")
+        if not self.test or not self.seeds:
+            raise ValueError("test and seeds must not be empty")
+
+
+def seeds_of(config: AblationConfig, row: AblationRow) -> tuple[int, ...]:
+    """A row that is not trained here counts once."""
+    return config.seeds[:1] if row.model else config.seeds
+
+
+def report_folder(config: AblationConfig, row: AblationRow, seed: int) -> Path:
+    """Where the report of a row is."""
+    return Path(config.output) / row.name / f"seed{seed}" / "report"
+
+
+def plan(config: AblationConfig) -> list[Cell]:
+    """All rows of a seed before the next seed, so that a study cut short still compares."""
+    return [
+        cell
+        for seed in config.seeds
+        for row in config.rows
+        if seed in seeds_of(config, row)
+        for cell in _cells(config, row, seed)
+    ]
+
+
+def _cells(config: AblationConfig, row: AblationRow, seed: int) -> Iterator[Cell]:
+    report = report_folder(config, row, seed)
+    place, trained = f"{row.name}/seed{seed}", report.parent / "trained"
+    needs = () if row.model else (f"{place}/trained",)
+    if not row.model:
+        seeds = (f"{key}={seed}" for key in ("fit.seed", "model.seed", "model.backbone.seed"))
+        settings = (config.training, f"output={trained}", *seeds, *config.training_settings, *row.settings)
+        yield Cell(needs[0], trained, TRAIN, settings, (sys.executable,), trained / "model")
+    given = (row.model or str(trained / "model"), config.test, f"output={report}", *config.rollout_settings)
+    yield Cell(f"{place}/report", report, ROLL_OUT, given, (sys.executable,), report / "report.html", needs)

@@ -1,0 +1,136 @@
+"""What each part of the desk model is worth; may be interrupted and started again:
+
+python eval/ablation.py configs/desk/ablation.yaml [key=value ...]        --help lists the keys
+
+Trains every row from scratch with the same small budget, judges it on held-out episodes, and writes
+RESULTS/cells.jsonl and RESULTS/tables.md, anew after every evaluation. Finished cells are skipped. Exit code
+0 all done, 1 some failed, 2 wrong settings, 143 stopped by a signal.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from studies.ablation.cells import AblationConfig, AblationRow, plan, report_folder, seeds_of
+from studies.cells_file import CELLS_FILE, finite
+from studies.child_process import interrupt_on_signals
+from studies.table2.cells import ROLL_OUT, check_settings, log_file, run_cells
+from studies.table2.results import Evaluated
+from worldmodel.config import describe_config, load_config
+from worldmodel.evaluation.record_lines import read_records
+from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE
+from worldmodel.exits import STOPPED, one_way_out
+from worldmodel.files import write_text
+from worldmodel.report.intervals import Estimate, mean_estimate
+
+STUDY = "ablation"
+COLUMNS = {  # metric -> title and digits
+    "clip_psnr": ("clip PSNR dB", 2),
+    "moving_clip_psnr": ("moving pixels dB", 2),
+    "edges_moving": ("edges", 2),
+    "gripper_error": ("gripper error px", 2),
+}
+DIFFERENCE = "moving_clip_psnr"
+
+
+def read_rows(config: AblationConfig) -> dict[str, Evaluated]:
+    """The rows that have a finished report."""
+    found = {}
+    for row in config.rows:
+        folders = {seed: report_folder(config, row, seed) for seed in seeds_of(config, row)}
+        done = {seed: folder for seed, folder in folders.items() if (folder / "report.html").exists()}
+        if done:
+            records = tuple(list(read_records(folder / "clips.jsonl").values()) for folder in done.values())
+            found[row.name] = Evaluated(tuple(done), records)
+    return found
+
+
+def estimates(evaluated: Evaluated, video: str = TRUE) -> dict[str, Estimate]:
+    """Metric -> mean, with an interval over episodes of the mean over seeds."""
+    return {metric: mean_estimate(evaluated.scores(metric, video).mean(0)) for metric in COLUMNS}
+
+
+def difference(evaluated: Evaluated, first: Evaluated) -> tuple[Estimate, list[float]]:
+    """Moving pixels, row minus first row by episode: of the mean over shared seeds, and of each seed."""
+    seeds = [seed for seed in evaluated.seeds if seed in first.seeds]
+    ours, theirs = (
+        rows.scores(DIFFERENCE)[[rows.seeds.index(seed) for seed in seeds]] for rows in (evaluated, first)
+    )
+    return mean_estimate((ours - theirs).mean(0)), np.nanmean(ours - theirs, axis=1).tolist()
+
+
+def write_results(config: AblationConfig) -> Path:
+    """RESULTS/cells.jsonl and RESULTS/tables.md of what is evaluated so far."""
+    found, folder = read_rows(config), Path(config.results)
+    lines = [json.dumps({"settings": {"study": STUDY}})]
+    for name, evaluated in found.items():
+        for number, seed in enumerate(evaluated.seeds):
+            one = Evaluated((seed,), evaluated.records[number : number + 1])
+            videos = {
+                video: {m: e.to_dict() for m, e in estimates(one, video).items()}
+                for video in (STATIC, CEILING, TRUE)
+            }
+            record = {"episodes": len(one.scores("psnr")[0]), **videos}
+            lines.append(json.dumps({"key": f"{name}/seed{seed}", "record": finite(record)}))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / CELLS_FILE, "\n".join(lines) + "\n")
+    write_text(folder / "tables.md", table(config.rows, found) + "\n")
+    return folder / "tables.md"
+
+
+def table(rows: Sequence[AblationRow], found: Mapping[str, Evaluated]) -> str:
+    """A line for each row, with the ceiling of its autoencoder and its difference to the first one."""
+    titles = [title for title, _ in COLUMNS.values()]
+    header = ["row", *titles, "autoencoder, moving dB", "moving dB minus first row", "of each seed"]
+    lines = [header, ["---"] * len(header)]
+    first = found.get(rows[0].name)
+    if first is not None:
+        still = estimates(first, STATIC)
+        lines.append(["static frame", *(still[m].text(d) for m, (_, d) in COLUMNS.items()), "-", "-", "-"])
+    for row in rows:
+        if row.name not in found:
+            continue
+        evaluated = found[row.name]
+        values = [estimates(evaluated)[metric].text(digits) for metric, (_, digits) in COLUMNS.items()]
+        ceiling = estimates(evaluated, CEILING)[DIFFERENCE].text(2)
+        change, seeds = "-", ["-"]
+        if first is not None and row is not rows[0] and not row.model:
+            over_episodes, each = difference(evaluated, first)
+            change, seeds = over_episodes.text(2), [f"{value:+.2f}" for value in each]
+        lines.append([row.title or row.name, *values, ceiling, change, ", ".join(seeds)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def run(config: AblationConfig) -> int:
+    """Work through the cells; tables are written whenever there is more of them."""
+    cells, logs, failed = plan(config), Path(config.output) / "logs", 0
+    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
+        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
+        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
+        failed += state != "done"
+        if state == "done" and cell.script == ROLL_OUT:
+            write_results(config)
+    return 1 if failed else 0
+
+
+@one_way_out
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="keys:\n" + "\n".join(describe_config(AblationConfig)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    arguments = parser.parse_intermixed_args(argv)
+    try:
+        config = load_config(AblationConfig, arguments.config, arguments.overrides)
+        check_settings(plan(config))
+        interrupt_on_signals()
+        return run(config)
+    except KeyboardInterrupt:
+        return STOPPED
