@@ -1,6 +1,7 @@
 """The work of the ablation as cells: a training and an evaluation for every row and seed.
 
 OUTPUT/ROW/seed0/trained        trained from scratch, unless the row names a model
+OUTPUT/ROW/seed0/changed        the named model with a part taken back, where the row asks for it
 OUTPUT/ROW/seed0/report         report of eval/rollouts.py on held-out episodes
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from studies.ablation.changed_model import ModelChange, write_changed
 from studies.table2.cells import ROLL_OUT, TRAIN, Cell
 
 
@@ -20,6 +22,7 @@ class AblationRow:
     title: str = ""  # in the table
     settings: tuple[str, ...] = ()  # key=value of the training, beside those of all rows
     model: str = ""  # a world model that is there already: no training, and no seeds
+    change: ModelChange = field(default_factory=ModelChange)  # of that model
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class AblationConfig:
             raise ValueError(f"rows need names, each of its own, got {names}")
         if self.rows[0].model or any(row.model and row.settings for row in self.rows):
             raise ValueError("the first row is trained here, and a row with a model has no settings")
+        if any(row.change != ModelChange() and not row.model for row in self.rows):
+            raise ValueError("change is for rows that name a model: others are trained with settings")
         if not self.test or not self.seeds:
             raise ValueError("test and seeds must not be empty")
 
@@ -53,6 +58,17 @@ def seeds_of(config: AblationConfig, row: AblationRow) -> tuple[int, ...]:
 def report_folder(config: AblationConfig, row: AblationRow, seed: int) -> Path:
     """Where the report of a row is."""
     return Path(config.output) / row.name / f"seed{seed}" / "report"
+
+
+def change_models(config: AblationConfig) -> None:
+    """Write the models that rows ask for; one that is not there is left to its report to tell."""
+    for row in config.rows:
+        if row.change != ModelChange() and Path(row.model).exists():
+            write_changed(row.model, row.change, _changed(config, row))
+
+
+def _changed(config: AblationConfig, row: AblationRow) -> Path:
+    return report_folder(config, row, config.seeds[0]).parent / "changed"
 
 
 def plan(config: AblationConfig) -> list[Cell]:
@@ -74,5 +90,6 @@ def _cells(config: AblationConfig, row: AblationRow, seed: int) -> Iterator[Cell
         seeds = (f"{key}={seed}" for key in ("fit.seed", "model.seed", "model.backbone.seed"))
         settings = (config.training, f"output={trained}", *seeds, *config.training_settings, *row.settings)
         yield Cell(needs[0], trained, TRAIN, settings, (sys.executable,), trained / "model")
-    given = (row.model or str(trained / "model"), config.test, f"output={report}", *config.rollout_settings)
+    model = row.model if row.change == ModelChange() else str(_changed(config, row))
+    given = (model or str(trained / "model"), config.test, f"output={report}", *config.rollout_settings)
     yield Cell(f"{place}/report", report, ROLL_OUT, given, (sys.executable,), report / "report.html", needs)

@@ -2,9 +2,9 @@
 
 python eval/ablation.py configs/desk/ablation.yaml [key=value ...]        --help lists the keys
 
-Trains every row from scratch with the same small budget, judges it on held-out episodes, and writes
-RESULTS/cells.jsonl and RESULTS/tables.md, anew after every evaluation. Finished cells are skipped. Exit code
-0 all done, 1 some failed, 2 wrong settings, 143 stopped by a signal.
+Trains every row from scratch with the same small budget, or takes the model that it names, and judges it on
+held-out episodes. Writes RESULTS/cells.jsonl and RESULTS/tables.md, anew after every evaluation. Finished
+cells are skipped. Exit code 0 all done, 1 some failed, 2 wrong settings, 143 stopped by a signal.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.ablation.cells import AblationConfig, AblationRow, plan, report_folder, seeds_of
+from studies.ablation.cells import AblationConfig, AblationRow, change_models, plan, report_folder, seeds_of
 from studies.cells_file import CELLS_FILE, finite
 from studies.child_process import interrupt_on_signals
 from studies.table2.cells import ROLL_OUT, check_settings, log_file, run_cells
@@ -104,9 +104,11 @@ def table(rows: Sequence[AblationRow], found: Mapping[str, Evaluated]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def run(config: AblationConfig) -> int:
+def run(config: AblationConfig, only: Sequence[str] | None = None) -> int:
     """Work through the cells; tables are written whenever there is more of them."""
-    cells, logs, failed = plan(config), Path(config.output) / "logs", 0
+    change_models(config)
+    cells = [cell for cell in plan(config) if not only or cell.name.split("/")[0] in only]
+    logs, failed = Path(config.output) / "logs", 0
     for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
         log = f": see {log_file(logs, cell)}" if state == "failed" else ""
         print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
@@ -126,11 +128,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", metavar="CONFIG.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="work on these rows alone")
     arguments = parser.parse_intermixed_args(argv)
     try:
         config = load_config(AblationConfig, arguments.config, arguments.overrides)
         check_settings(plan(config))
         interrupt_on_signals()
-        return run(config)
+        return run(config, arguments.only)
     except KeyboardInterrupt:
         return STOPPED

@@ -4,15 +4,21 @@ from pathlib import Path
 
 import pytest
 from studies.ablation.cells import AblationConfig, AblationRow, plan, report_folder
+from studies.ablation.changed_model import ModelChange, write_changed
 from studies.ablation.run import write_results
 from studies.cells_file import read_cells
 from studies.table2.cells import check_settings
 
 from worldmodel.config import load_config
+from worldmodel.models.world_model.model import WorldModel
 from worldmodel.training.runs.world_model import TrainConfig
 
 PROJECT = Path(__file__).parents[4]
-ROWS = [AblationRow("all"), AblationRow("less", settings=("model.causal=false",)), AblationRow("old", model="m")]
+ROWS = [
+    AblationRow("all"),
+    AblationRow("less", settings=("model.causal=false",)),
+    AblationRow("old", model="m"),
+]
 
 
 def test_rows_of_a_seed_come_before_the_next_and_a_given_model_counts_once():
@@ -37,6 +43,7 @@ def test_rows_of_a_seed_come_before_the_next_and_a_given_model_counts_once():
         ([AblationRow("a"), AblationRow("a")], "rows need names"),
         ([AblationRow("a", model="m")], "the first row is trained here"),
         ([AblationRow("a"), AblationRow("b", settings=("x=1",), model="m")], "has no settings"),
+        ([AblationRow("a"), AblationRow("b", change=ModelChange(command_lag=0.0))], "rows that name a model"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(rows, message):
@@ -47,7 +54,9 @@ def test_rows_that_cannot_be_are_refused(rows, message):
 def test_the_rows_of_the_desk_differ_by_one_thing_each(monkeypatch):
     monkeypatch.chdir(PROJECT)
     config = load_config(AblationConfig, "configs/desk/ablation.yaml")
-    loaded = {cell.name.split("/")[0]: one for cell, one in check_settings(plan(config)) if "trained" in cell.name}
+    loaded = {
+        cell.name.split("/")[0]: one for cell, one in check_settings(plan(config)) if "trained" in cell.name
+    }
     base = loaded["pose_maps"]
     assert isinstance(base, TrainConfig)
     assert base.model.draws_poses
@@ -58,6 +67,19 @@ def test_the_rows_of_the_desk_differ_by_one_thing_each(monkeypatch):
     assert loaded["chunk"].data == base.data
     assert not loaded["chunk"].model.causal
     assert all(one.fit == base.fit for one in loaded.values())
+
+
+def test_a_changed_model_keeps_its_weights_and_scales(tmp_path):
+    change = ModelChange(compositor=False, action_space="measured_poses", command_lag=0.0)
+    write_changed("desk", change, tmp_path / "changed")
+    shipped, changed = WorldModel.from_pretrained("desk"), WorldModel.from_pretrained(tmp_path / "changed")
+    assert shipped.compositor is not None
+    assert changed.compositor is None
+    assert changed.config.command_lag == 0
+    assert {entry.action_space for entry in changed.normalizer.stats.values()} == {"measured_poses"}
+    assert changed.normalizer.stats["heron"].q01 == shipped.normalizer.stats["heron"].q01
+    for name, weight in changed.fdm.state_dict().items():
+        assert weight.equal(shipped.fdm.state_dict()[name])
 
 
 def write_report(config: AblationConfig, row: AblationRow, seed: int, error: float) -> None:
@@ -71,7 +93,7 @@ def write_report(config: AblationConfig, row: AblationRow, seed: int, error: flo
                 "psnr": [20.0],
                 "ssim": [0.9],
                 "edges_moving": [0.5],
-                **dict.fromkeys(("mse", "moving_mse"), [level]),
+                **{key: [level] for key in ("mse", "moving_mse")},
             }
             for name, level in levels.items()
         }
