@@ -135,13 +135,13 @@ def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(p
     assert compositor.start_from == f"{model.output}/model"
 
 
-def test_the_bases_of_table2_differ_by_their_regime_alone(project: Path) -> None:
+def test_the_bases_of_table2_are_of_one_family(project: Path) -> None:
     configs = trainings(desk(project, ["training/desk.sh", "--bases"])[1])
     expected = ("streaming_autoencoder", "streaming", "acg", "lacg", "locator")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
-    acg, lacg = configs[2:4]
-    assert acg.model.pretrained == f"{configs[1].output}/model"
-    as_acg = replace(lacg.model, regime="acg", objective=acg.model.objective)
+    streaming, acg, lacg = configs[1:4]
+    assert acg.model == replace(streaming.model, action_path="adaln")
+    assert lacg.model.pretrained == f"{streaming.output}/model"
+    as_acg = replace(lacg.model, regime="acg", pretrained="", objective=acg.model.objective)
     assert as_acg == acg.model
-    assert lacg.fit == acg.fit
     assert lacg.data == acg.data

@@ -2,7 +2,7 @@
 # The shipped desk model from nothing: simulated episodes, autoencoder, world model, judge. Some hours on two cores.
 #
 #   training/desk.sh               all steps in order; a finished one has its mark in outputs/desk/done and is skipped
-#   training/desk.sh --bases       what Table 2 starts from: the same backbone with commands and with latent actions
+#   training/desk.sh --bases       what Table 2 starts from: models with commands and with latent actions
 #   training/desk.sh --list        the steps of both, and which of them are done
 #   training/desk.sh --only STEP   one step, also when it has its mark
 #
@@ -62,22 +62,18 @@ step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
     call "$BIN/python" training/ship_model.py $DESK/compositor $DESK/shipped
 }
 
-# --- bases of Table 2: the backbone of `streaming`, driven through AdaLN alone, equally long in every regime
-
-train_base() {   # REGIME, settings
-    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume \
-        model.pretrained=$DESK/streaming/model "output=$DESK/$1" "model.regime=$1" model.action_path=adaln \
-        fit.steps=600 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 fit.checkpoint_every=300 fit.validate_every=0 \
-        validation.num_rollouts=0 \
-        "${@:2}"
-}
+# --- bases of Table 2: as `streaming`, but driven through AdaLN alone
 
 step_acg() {
-    train_base acg
+    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume \
+        output=$DESK/acg model.action_path=adaln
 }
 
-step_lacg() {
-    train_base lacg model.objective.idm_weight=1.0
+step_lacg() {   # latent actions, on the backbone of `streaming`
+    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume output=$DESK/lacg \
+        model.pretrained=$DESK/streaming/model model.action_path=adaln model.regime=lacg \
+        model.objective.idm_weight=1.0 fit.steps=600 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 \
+        fit.checkpoint_every=300 fit.validate_every=0 validation.num_rollouts=0
 }
 
 # --- judge of positions
