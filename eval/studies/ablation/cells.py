@@ -23,6 +23,7 @@ class AblationRow:
     settings: tuple[str, ...] = ()  # key=value of the training, beside those of all rows
     model: str = ""  # a world model that is there already: no training, and no seeds
     change: ModelChange = field(default_factory=ModelChange)  # of that model
+    against: str = ""  # row that it is compared with; empty: the first, or none where `model` is named
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class AblationConfig:
     test: str = ""  # held-out episodes
     rollout_settings: tuple[str, ...] = ()  # of rollouts.py
     seeds: tuple[int, ...] = (0, 1)  # of weights, order of the clips and noise
-    rows: list[AblationRow] = field(default_factory=list)  # the first is what the others are compared with
+    rows: list[AblationRow] = field(
+        default_factory=list
+    )  # the first is trained here, and others are compared with it
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]
@@ -46,6 +49,8 @@ class AblationConfig:
             raise ValueError("the first row is trained here, and a row with a model has no settings")
         if any(row.change != ModelChange() and not row.model for row in self.rows):
             raise ValueError("change is for rows that name a model: others are trained with settings")
+        if unknown := {row.against for row in self.rows} - {"", *names}:
+            raise ValueError(f"against names {sorted(unknown)}; rows are {names}")
         if not self.test or not self.seeds:
             raise ValueError("test and seeds must not be empty")
 

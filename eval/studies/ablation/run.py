@@ -53,11 +53,11 @@ def estimates(evaluated: Evaluated, video: str = TRUE) -> dict[str, Estimate]:
     return {metric: mean_estimate(evaluated.scores(metric, video).mean(0)) for metric in COLUMNS}
 
 
-def difference(evaluated: Evaluated, first: Evaluated) -> tuple[Estimate, list[float]]:
-    """Moving pixels, row minus first row by episode: of the mean over shared seeds, and of each seed."""
-    seeds = [seed for seed in evaluated.seeds if seed in first.seeds]
+def difference(evaluated: Evaluated, other: Evaluated) -> tuple[Estimate, list[float]]:
+    """Moving pixels, row minus other row by episode: of the mean over shared seeds, and of each seed."""
+    seeds = [seed for seed in evaluated.seeds if seed in other.seeds]
     ours, theirs = (
-        rows.scores(DIFFERENCE)[[rows.seeds.index(seed) for seed in seeds]] for rows in (evaluated, first)
+        rows.scores(DIFFERENCE)[[rows.seeds.index(seed) for seed in seeds]] for rows in (evaluated, other)
     )
     return mean_estimate((ours - theirs).mean(0)), np.nanmean(ours - theirs, axis=1).tolist()
 
@@ -82,26 +82,37 @@ def write_results(config: AblationConfig) -> Path:
 
 
 def table(rows: Sequence[AblationRow], found: Mapping[str, Evaluated]) -> str:
-    """A line for each row, with the ceiling of its autoencoder and its difference to the first one."""
+    """A line for each row, with the ceiling of its autoencoder and its difference to another row."""
     titles = [title for title, _ in COLUMNS.values()]
-    header = ["row", *titles, "autoencoder, moving dB", "moving dB minus first row", "of each seed"]
+    header = [
+        "row",
+        *titles,
+        "autoencoder, moving dB",
+        "compared with",
+        "moving dB, difference",
+        "of each seed",
+    ]
     lines = [header, ["---"] * len(header)]
-    first = found.get(rows[0].name)
-    if first is not None:
-        still = estimates(first, STATIC)
-        lines.append(["static frame", *(still[m].text(d) for m, (_, d) in COLUMNS.items()), "-", "-", "-"])
+    for evaluated in list(found.values())[:1]:
+        still = estimates(evaluated, STATIC)
+        values = (still[metric].text(digits) for metric, (_, digits) in COLUMNS.items())
+        lines.append(["static frame", *values, *["-"] * 4])
     for row in rows:
-        if row.name not in found:
-            continue
-        evaluated = found[row.name]
-        values = [estimates(evaluated)[metric].text(digits) for metric, (_, digits) in COLUMNS.items()]
-        ceiling = estimates(evaluated, CEILING)[DIFFERENCE].text(2)
-        change, seeds = "-", ["-"]
-        if first is not None and row is not rows[0] and not row.model:
-            over_episodes, each = difference(evaluated, first)
-            change, seeds = over_episodes.text(2), [f"{value:+.2f}" for value in each]
-        lines.append([row.title or row.name, *values, ceiling, change, ", ".join(seeds)])
+        if row.name in found:
+            values = (
+                estimates(found[row.name])[metric].text(digits) for metric, (_, digits) in COLUMNS.items()
+            )
+            ceiling = estimates(found[row.name], CEILING)[DIFFERENCE].text(2)
+            lines.append([row.title or row.name, *values, ceiling, *_compared(row, rows[0].name, found)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _compared(row: AblationRow, first: str, found: Mapping[str, Evaluated]) -> list[str]:
+    other = row.against or ("" if row.model else first)
+    if other in ("", row.name) or other not in found:
+        return ["-"] * 3
+    over_episodes, each = difference(found[row.name], found[other])
+    return [other, over_episodes.text(2), ", ".join(f"{value:+.2f}" for value in each)]
 
 
 def run(config: AblationConfig, only: Sequence[str] | None = None) -> int:

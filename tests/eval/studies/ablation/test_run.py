@@ -43,6 +43,7 @@ def test_rows_of_a_seed_come_before_the_next_and_a_given_model_counts_once():
         ([AblationRow("a"), AblationRow("a")], "rows need names"),
         ([AblationRow("a", model="m")], "the first row is trained here"),
         ([AblationRow("a"), AblationRow("b", settings=("x=1",), model="m")], "has no settings"),
+        ([AblationRow("a", against="b")], "against names"),
         ([AblationRow("a"), AblationRow("b", change=ModelChange(command_lag=0.0))], "rows that name a model"),
     ],
 )
@@ -112,7 +113,8 @@ def test_the_table_pairs_rows_by_seed_and_episode(tmp_path):
     write_report(config, ROWS[1], 0, 0.01)  # ten times the error in every episode: 10 dB less
     lines = write_results(config).read_text().splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| static frame", "| all", "| less"]
-    assert lines[-1].endswith("| -10.00 [-10.00, -10.00] | -10.00 |")
+    assert lines[-2].endswith("| - | - | - |")
+    assert lines[-1].endswith("| all | -10.00 [-10.00, -10.00] | -10.00 |")
     cells = read_cells(tmp_path / "results")
     assert set(cells) == {"all/seed0", "all/seed1", "less/seed0"}
     assert cells["less/seed0"]["static"]["clip_psnr"]["mean"] == pytest.approx(10)
