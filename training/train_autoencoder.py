@@ -1,4 +1,4 @@
-"""Train the desk autoencoder: python training/train_autoencoder.py configs/desk/streaming_autoencoder.yaml ..."""
+"""Train an autoencoder: python training/train_autoencoder.py configs/desk/streaming_autoencoder.yaml ..."""
 
 import sys
 
