@@ -1,7 +1,7 @@
 """The work of the ablation as cells: a training and an evaluation for every row and seed.
 
 OUTPUT/ROW/seed0/trained        trained from scratch, unless the row names a model
-OUTPUT/ROW/seed0/changed        the named model with a part taken back, where the row asks for it
+OUTPUT/ROW/seed0/changed        the named model, told other actions, where the row asks for it
 OUTPUT/ROW/seed0/report         report of eval/rollouts.py on held-out episodes
 """
 

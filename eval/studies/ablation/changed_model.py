@@ -1,4 +1,4 @@
-"""A trained model with one part taken back, or told of other actions: nothing is trained again."""
+"""A trained model that is told other actions, or draws them in another way: nothing is trained again."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,6 @@ from worldmodel.models.world_model.model import WorldModel
 class ModelChange:
     """What is different from the model as it was trained."""
 
-    compositor: bool = True  # false: decoded frames are shown
     action_space: str = ""  # which recorded actions it is told; empty: those that it was trained on
     command_lag: float = -1.0  # of the poses that it draws; negative: as it was trained
 
@@ -21,9 +20,6 @@ def write_changed(model: str, change: ModelChange, folder: Path) -> None:
     if folder.exists():
         return
     changed = WorldModel.from_pretrained(model)
-    if not change.compositor:
-        changed.compositor = changed.hand_references = None
-        changed.config = replace(changed.config, compositor_width=0, hand_references=0, trained="all")
     if change.command_lag >= 0:
         changed.config = replace(changed.config, command_lag=change.command_lag)
     if change.action_space:
