@@ -1,4 +1,4 @@
-"""The page's numbers from reports of eval/rollouts.py: python make_cells.py NAME=FOLDER[,FOLDER...] ...
+"""The page's numbers from reports of eval/rollouts.py: python make_cells.py --row NAME FOLDER ... --row ...
 
 Several folders of a name are seeds. An episode counts with its mean over them. Intervals are over episodes.
 """
@@ -63,10 +63,9 @@ def interval(seeds: list[np.ndarray]) -> list[float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("reports", nargs="+", metavar="NAME=FOLDER[,FOLDER...]")
+    parser.add_argument("--row", nargs="+", action="append", required=True, metavar="NAME FOLDER")
     lines = [json.dumps({"settings": {"study": "second_desk_model"}})]
-    for report in parser.parse_args().reports:
-        name, _, folders = report.partition("=")
-        for key, record in cells(name, [Path(folder) for folder in folders.split(",")]).items():
+    for name, *folders in parser.parse_args().row:
+        for key, record in cells(name, [Path(folder) for folder in folders]).items():
             lines.append(json.dumps({"key": key, "record": record}))
     write_text(HERE / "cells.jsonl", "\n".join(lines) + "\n")

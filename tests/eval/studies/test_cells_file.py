@@ -11,13 +11,13 @@ from studies.near_identifiability.report import write_report as near_identifiabi
 
 RESULTS = Path(__file__).parents[3] / "docs/results"
 COUNTS = {
-    "arms": 15,
+    "arms": 16,
     "context": 82,
     "disentanglement": 192,
     "identifiability": 98,
     "mechanistic_independence": 75,
     "near_identifiability": 8,
-    "second_desk_model": 16,
+    "second_desk_model": 25,
     "sensitivity": 3,
     "tabletop": 8,
 }
