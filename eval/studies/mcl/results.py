@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from studies.cells_file import open_cells
 from studies.mcl.cells import (
     PHASES,
     WITHOUT,
@@ -19,7 +20,6 @@ from studies.mcl.cells import (
     arms_of,
     comparisons,
 )
-from worldmodel.files import write_text
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Page, Section, Table, Text, write_pages
 
@@ -86,8 +86,8 @@ def choose_arms(config: MclStudyConfig) -> dict[str, str]:
     return best
 
 
-def finished_cells(config: MclStudyConfig) -> Iterator[dict[str, Any]]:
-    """Every number that the tables are made of: one entry an arm, seed and task."""
+def finished_cells(config: MclStudyConfig) -> Iterator[tuple[str, dict[str, float | None]]]:
+    """Every number that the tables are made of, by comparison, arm, seed and task."""
     for phase in PHASES:
         seeds = config.choose_seeds if phase == "choose" else config.confirm_seeds
         for comparison in comparisons(config, phase):
@@ -96,7 +96,7 @@ def finished_cells(config: MclStudyConfig) -> Iterator[dict[str, Any]]:
                 report = arm_folder(config, comparison, arm, seed) / task
                 values = {name: _mean(report, name) for name in METRICS}
                 if values["moving_psnr"] is not None:
-                    yield {"comparison": comparison.name, "arm": arm, "seed": seed, "task": task, **values}
+                    yield f"{comparison.name}/{arm}/seed{seed}/{task}", values
 
 
 def _compared(config: MclStudyConfig) -> set[str]:
@@ -105,8 +105,9 @@ def _compared(config: MclStudyConfig) -> set[str]:
 
 def write_study(config: MclStudyConfig) -> Path:
     """OUTPUT/report.{md,html}: one table a phase, of what is finished; cells.jsonl: the numbers behind it."""
-    lines = [json.dumps(cell) for cell in finished_cells(config)]
-    write_text(Path(config.output) / "cells.jsonl", "".join(f"{line}\n" for line in lines))
+    cells = open_cells(Path(config.output), "mcl")
+    for name, values in finished_cells(config):
+        cells.add(name, values)
     sections = [Section(phase.capitalize(), (_table(config, phase), Text(NOTE))) for phase in PHASES]
     if p_values := confirmed(config):
         said = ", ".join(f"{name.partition('/')[2]} {value:.3f}" for name, value in p_values.items())
