@@ -43,7 +43,7 @@ def load_config(
     """
     where = path or "the command line"
     try:
-        layers = [_defaults(schema)]
+        layers = [_defaults(schema)]  # type: ignore[arg-type]  # mypy does not see that classes can be hashed
         if path is not None:
             layers.append(_without_interpolation(_read_yaml(find_config(path)), path))
         for override in overrides:

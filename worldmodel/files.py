@@ -100,8 +100,8 @@ def check_apart(output: str | Path, *inputs: str | Path) -> None:
         ValueError: data/finch/pictures lies in data/finch, which is read; name another place to write to
     """
     place = Path(os.path.realpath(output))
-    for given in filter(None, inputs):
-        if place.is_relative_to(os.path.realpath(given)):
+    for given in inputs:
+        if given and place.is_relative_to(os.path.realpath(given)):
             raise ValueError(f"{output} lies in {given}, which is read; name another place to write to")
 
 

@@ -90,7 +90,7 @@ def plan(config: AblationConfig) -> list[Cell]:
 def _cells(config: AblationConfig, row: AblationRow, seed: int) -> Iterator[Cell]:
     report = report_folder(config, row, seed)
     place, trained = f"{row.name}/seed{seed}", report.parent / "trained"
-    needs = () if row.model else (f"{place}/trained",)
+    needs: tuple[str, ...] = () if row.model else (f"{place}/trained",)
     if not row.model:
         seeds = (f"{key}={seed}" for key in ("fit.seed", "model.seed", "model.backbone.seed"))
         settings = (config.training, f"output={trained}", *seeds, *config.training_settings, *row.settings)
