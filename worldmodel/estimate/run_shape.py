@@ -1,7 +1,9 @@
 """What of a training config decides its cost, for `worldmodel estimate`: no data or weights are opened."""
 
+from dataclasses import replace
+
 from worldmodel.estimate.cost import Device, RunShape
-from worldmodel.estimate.known_shapes import latent_layout
+from worldmodel.estimate.known_shapes import latent_layout, local_config
 from worldmodel.models.world_model.config import FrameContract
 from worldmodel.training.loop.distributed import resolve_parallel
 from worldmodel.training.runs.world_model import TrainConfig
@@ -14,10 +16,14 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
     clip, machine = config.data.clip, config.fit.machine
     if machine.num_processes not in (0, num_gpus):
         raise ValueError(f"the config asks for {machine.num_processes} processes, --gpus for {num_gpus}")
-    channels, scale = latent_layout(config.model.vae)
+    model, (channels, scale) = config.model, latent_layout(config.model.vae)
+    is_made = model.pretrained or local_config(model.vae, "vae") is not None
+    if not is_made and channels != model.backbone.latent_channels:
+        # The autoencoder is yet to be trained: its own cost is not counted.
+        model, channels = replace(model, vae=""), model.backbone.latent_channels
     is_cpu = device.name == "CPU"
     return RunShape(
-        model=config.model,
+        model=model,
         contract=FrameContract(
             clip.num_frames, clip.height, clip.width, 1.0, latent_channels=channels, latent_scale=scale
         ),

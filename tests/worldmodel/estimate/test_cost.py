@@ -298,3 +298,10 @@ def own_memory() -> int:
 
 if __name__ == "__main__":
     print(measure(MEASURED[sys.argv[1]]))
+
+
+def test_a_desk_run_is_estimated_before_its_autoencoder_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    composed = ["model.compositor_width=16", "model.hand_references=2", "model.sharpen=0.35"]
+    composed += ["model.objective.pixel_weight=1", "model.vae=nowhere/vae"]
+    assert main(["estimate", "desk/streaming", "--gpus", "1xH100", *composed]) == 0
+    assert "of 80" in capsys.readouterr().out
