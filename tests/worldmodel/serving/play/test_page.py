@@ -76,8 +76,8 @@ def test_the_autopilot_drives_until_a_key_is_pressed(browser: Any) -> None:
     assert browser.execute_script("return play.follow")
     assert browser.find_element("id", "pill").text.startswith("Autopilot.")
     places = np.array([hand(browser, number) for number in (0, 1)])
-    wait(lambda: browser.execute_script("return play.reading.frames") >= 24)
-    assert np.abs([hand(browser, number) for number in (0, 1)] - places).max() > 0.1
+    # How far it gets in how many frames depends on when the places above were read.
+    wait(lambda: np.abs([hand(browser, number) for number in (0, 1)] - places).max() > 0.1)
     hold(browser, "a", 4)
     wait(lambda: not browser.find_element("id", "pill").is_displayed())
     assert not browser.execute_script("return play.follow")
