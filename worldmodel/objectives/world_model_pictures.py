@@ -77,7 +77,6 @@ def _composed_error(
     known = KnownFrame((first[:, :, 0] + 1) / 2, estimate.track.known_start().rows(1, 2), robots)
     known = _with_later(known, estimate.track, real, frames[:, 0], generator)
     composed = model.compose((made.movedim(2, 1)[rows, frames] + 1) / 2, track, known)
-    assert composed is not None, "the caller has seen the compositor"
     pair = (torch.cat([first, x.movedim(1, 2)], 2) for x in (2 * composed.frames - 1, truth))
     return picture_loss(*pair, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from worldmodel.data.pose_tracks import clip_projections, pose_columns, settled_track
 from worldmodel.models.world_model.action_interface import ActionEmbedding
-from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.world_model.hands.compositor import Composed, KnownFrame
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import CameraMatrices, PoseTrack
 
@@ -71,17 +71,16 @@ class ActionConditions:
 
     def compose(
         self, decoded: Float[Tensor, "b n 3 H W"], num_known: int, given: Float[Tensor, "b t 3 H W"]
-    ) -> Float[Tensor, "b n 3 H W"]:
-        """The frames to show for those decoded behind so many known ones, of which these were given."""
+    ) -> Composed:
+        """Frames for those decoded behind so many known ones, of which these were given."""
         if self.hands is None:
-            return decoded
+            return Composed.still(decoded)
         count = given.shape[1]
         last = self.hands.rows(count - 2, count - 1) if count > 1 else self.hands.known_start().rows(1)
         rows = self._track(num_known - 1, decoded)
         assert rows is not None, "hands are known"
         known = KnownFrame(given[:, -1], last.to(decoded.device), self.robots)
-        composed = self.model.compose(decoded, rows.rows(0, decoded.shape[1]), known)
-        return decoded if composed is None else composed.sharpened(self.model.config.sharpen)
+        return self.model.compose(decoded, rows.rows(0, decoded.shape[1]), known)
 
     def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"]:
         length = self.model.contract.num_frames - 1

@@ -116,9 +116,9 @@ class CausalStream:
         latents = self._sample(embedding)
         self.waiting, self.waiting_actions = latents, embedding
         self.num_latents += 1
-        frames = self.hands.compose(self.decoder.decode(latents), actions.track)
-        self.last_frame = frames[:, -1]
-        return frames
+        composed = self.hands.compose(self.decoder.decode(latents), actions.track)
+        self.last_frame = composed.frames[:, -1]
+        return composed.sharpened(self.model.config.sharpen)
 
     def _sample(self, embedding: ActionEmbedding) -> Float[Tensor, "b c 1 h w"]:
         num_samples, channels, _, *size = self.first.shape

@@ -65,8 +65,8 @@ class ChunkStream:
         embedding = conditions.embed(self.num_recent, self.recent)
         made = continue_clip(self.model, self.recent, embedding, self.text, self.sigmas, self.generator)
         hands = None if actions.track is None else self.hands.settle(actions.track)
-        made = self.hands.compose(made[:, :num_actions], hands)
-        self.recent = torch.cat([self.recent, made], 1)[:, -self.num_recent :]
+        composed = self.hands.compose(made[:, :num_actions], hands)
+        self.recent = torch.cat([self.recent, composed.frames], 1)[:, -self.num_recent :]
         if self.num_recent > 1:
             self.past = known.part(-(self.num_recent - 1))
-        return made
+        return composed.sharpened(self.model.config.sharpen)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import settled_track
-from worldmodel.models.world_model.hands.compositor import KnownFrame, openings, places
+from worldmodel.models.world_model.hands.compositor import Composed, KnownFrame, openings, places
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.types import PoseTrack
 
@@ -58,18 +58,18 @@ class HandFollower:
         self.start = track.known_start().then(track).rows(-2)
         return hands
 
-    def compose(
-        self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack | None
-    ) -> Float[Tensor, "b n 3 H W"]:
-        """The frames to show for those decoded; the same where the hands are not known."""
+    def compose(self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack | None) -> Composed:
+        """Frames for those decoded; the same where the hands are not known.
+
+        A stream goes on from the frames as composed. They are sharpened to be shown only: what is sharpened
+        again and again would not stay true.
+        """
         if hands is None or self.known is None:
-            return decoded
+            return Composed.still(decoded)
         composed = self.model.compose(decoded, hands, self.known)
-        if composed is None:
-            return decoded
-        if self.model.config.causal:  # as composed: what is sharpened again and again would not stay true
+        if self.model.compositor is not None and self.model.config.causal:
             self.known = renewed(self.known, composed.frames[:, -1], hands.rows(-2))
-        return composed.sharpened(self.model.config.sharpen)
+        return composed
 
     def copies(self, count: int) -> "HandFollower":
         """The same with every sample so many times."""

@@ -228,9 +228,9 @@ class RolloutPipeline:
             past = torch.cat([first, recent[:, 1:]], 1) if is_anchored else recent
             embedding = conditions.embed(num_known, recent, has_jump=is_anchored)
             made = continue_clip(model, past, embedding, text, sigmas, generator)
-            made = conditions.compose(made, num_known, frames)
-            recent = torch.cat([recent, made], 1)[:, -num_recent:]
-            yield made[:, : conditions.num_frames - num_known]
+            composed = conditions.compose(made, num_known, frames)
+            recent = torch.cat([recent, composed.frames], 1)[:, -num_recent:]
+            yield composed.sharpened(config.sharpen)[:, : conditions.num_frames - num_known]
             num_known += made.shape[1]
 
     def _latent_frames(

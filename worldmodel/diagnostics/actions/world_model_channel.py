@@ -77,7 +77,7 @@ def world_model_channel(
             history_sigma=level,
         )
         made = model.decode(torch.cat([history, future], 2))[:, recent.shape[1] :]
-        return conditions.compose(made, num_known, recent)
+        return conditions.compose(made, num_known, recent).sharpened(model.config.sharpen)
 
     return generate
 

@@ -268,12 +268,10 @@ class WorldModel(nn.Module):
         """Frames in [0, 1]."""
         return decode_latents(self._autoencoder(), latents)
 
-    def compose(
-        self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack, known: KnownFrame
-    ) -> Composed | None:
-        """The frames to show for those decoded, with hands where the rows have them; None: as decoded."""
+    def compose(self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack, known: KnownFrame) -> Composed:
+        """Frames for those decoded, with hands where the rows have them; the same without a compositor."""
         if self.compositor is None:
-            return None
+            return Composed.still(decoded)
         composed: Composed = self.compositor(decoded, hands, known, self.hand_references)
         return composed
 

@@ -196,6 +196,11 @@ class Composed:
     frames: Float[Tensor, "*n 3 H W"]
     moved: Float[Tensor, "*n 1 H W"]
 
+    @classmethod
+    def still(cls, frames: Float[Tensor, "*n 3 H W"]) -> "Composed":
+        """Frames as they are, of which nothing is sharpened."""
+        return cls(frames, torch.zeros_like(frames[..., :1, :, :]))
+
     def sharpened(self, amount: float) -> Float[Tensor, "*n 3 H W"]:
         """The frames with more of the fine detail of what moved."""
         if not amount:

@@ -198,6 +198,22 @@ def test_streams_make_the_frames_of_a_rollout(make, batch, clips, randomize, cau
     assert (plain - whole).abs().max() > 1e-3  # the start is heard
 
 
+@torch.no_grad()
+def test_a_stream_goes_on_from_frames_that_are_not_sharpened(make, batch, randomize):
+    model = make()
+    randomize(model.compositor)
+    raw = model.normalizer.denormalize_tensor(batch.robot_actions[:2], "a")
+    model.contract = dataclasses.replace(model.contract, projection=tuple(CAMERA.flatten().tolist()))
+    shown, recent = {}, {}
+    for amount in (0.0, 1.0):
+        model.config = dataclasses.replace(model.config, sharpen=amount)
+        options = {"embodiment": "a", "generator": torch.Generator().manual_seed(0)}
+        session = RolloutPipeline(model).open(batch.frames[:2, :1], **options)
+        shown[amount], recent[amount] = session.step(raw), session._stream.recent
+    assert (shown[0.0] - shown[1.0]).abs().max() > 1e-3
+    assert torch.equal(recent[0.0], recent[1.0])
+
+
 def test_what_cannot_be_composed_is_refused(make):
     with pytest.raises(ValueError, match="compositor_width follows hand poses and learns from pictures"):
         WorldModelConfig(compositor_width=8)
