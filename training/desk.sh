@@ -2,7 +2,7 @@
 # The shipped desk model from nothing: simulated episodes, autoencoder, world model, judge. Some hours on two cores.
 #
 #   training/desk.sh               all steps in order; a finished one has its mark in outputs/desk/done and is skipped
-#   training/desk.sh --bases       what Table 2 starts from: models with commands and with latent actions
+#   training/desk.sh --bases       what Table 2 and the ablation start from: models with AdaLN alone
 #   training/desk.sh --list        the steps of both, and which of them are done
 #   training/desk.sh --only STEP   one step, also when it has its mark
 #
@@ -62,7 +62,7 @@ step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
     call "$BIN/python" training/ship_model.py $DESK/compositor $DESK/shipped
 }
 
-# --- bases of Table 2: as `streaming`, but driven through AdaLN alone
+# --- bases of Table 2 and of the ablation: as `streaming`, but driven through AdaLN alone
 
 step_acg() {
     call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume \
@@ -72,7 +72,7 @@ step_acg() {
 step_lacg() {   # latent actions, on the backbone of `streaming`
     call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume output=$DESK/lacg \
         model.pretrained=$DESK/streaming/model model.action_path=adaln model.regime=lacg \
-        model.objective.idm_weight=1.0 fit.steps=600 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 \
+        model.objective.idm_weight=1.0 fit.steps=1200 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 \
         fit.checkpoint_every=300 fit.validate_every=0 validation.num_rollouts=0
 }
 
