@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from worldmodel.mcl.config import ActionMclConfig, MclConfig
@@ -31,6 +31,9 @@ def contrast_keys(
         valid: rows that take part.
         gathers: contrast the rows of all processes.
     """
+    if isinstance(config, ActionMclConfig) and config.pairing == "other":
+        keys = [_of_others(key) for key in keys]
+        valid = valid & _of_others(valid.unsqueeze(-1)).squeeze(-1)
     gather = gather_rows if gathers else _as_they_are
     queries = [gather(head(feature)) for head, _ in heads]
     projected = [gather(head(key)) for (_, head), key in zip(heads, keys, strict=True)]
@@ -53,6 +56,11 @@ def _equal(config: MclConfig, keys: Float[Tensor, "*s n a"]) -> Bool[Tensor, "*s
     if isinstance(config, ActionMclConfig) and not config.tolerance:
         return near_conditions(keys, config.tolerance_share)
     return equal_conditions(keys, config.tolerance)
+
+
+def _of_others(rows: Shaped[Tensor, "*s n d"]) -> Shaped[Tensor, "*s n d"]:
+    """Each row that of one half of the rows further: the rows of a clip stand side by side."""
+    return rows.roll(rows.shape[-2] // 2, -2)
 
 
 def _as_they_are(rows: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldmodel.mcl.config import MclConfig
+from worldmodel.mcl.config import ActionMclConfig, MclConfig
 from worldmodel.mcl.contrast import MechanisticContrast, mcl_metrics
 from worldmodel.mcl.critics import LatentVideoCritic, ProjectionHead, VectorCritic
+from worldmodel.mcl.key_contrast import contrast_keys
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.mcl.rows import clip_rows, unit_rows
 
@@ -386,3 +387,18 @@ def test_unit_rows_say_the_same_however_small_they_are() -> None:
     unit_rows(empty)[0].mul(0).sum().backward()
     assert empty.grad is not None
     assert empty.grad.isfinite().all()
+
+
+def test_rows_paired_with_others_have_the_contrast_of_keys_moved_by_half_the_rows() -> None:
+    feature, keys = torch.randn(8, 4, generator=rng()), torch.randn(8, 3, generator=rng(1))
+    heads = [(ProjectionHead(4, 5), ProjectionHead(3, 5))]
+    valid = torch.tensor([True] * 7 + [False])
+
+    def contrast(pairing: str, keys: Tensor, valid: Tensor) -> Tensor:
+        config = ActionMclConfig(pairing=pairing)
+        return contrast_keys(config, feature, heads, [keys], valid, gathers=False).loss
+
+    moved, both = keys[[4, 5, 6, 7, 0, 1, 2, 3]], valid & valid[[4, 5, 6, 7, 0, 1, 2, 3]]
+    assert both.sum() == 6  # the row whose key would be one that takes no part is left out too
+    assert torch.equal(contrast("other", keys, valid), contrast("true", moved, both))
+    assert not torch.equal(contrast("other", keys, valid), contrast("true", keys, valid))
