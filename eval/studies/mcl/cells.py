@@ -55,6 +55,8 @@ class MclStudyConfig:
     choose_episodes: int = 25  # of the choosing robot
     episodes: tuple[int, ...] = (5, 10, 25, 100)  # of the confirming robot
     chosen: dict[str, str] = field(default_factory=dict)  # regime -> READING_WEIGHT, after phase choose
+    # Arms beside the chosen one in phase confirm, with `choose_episodes` and the first update.
+    controls: dict[str, list[str]] = field(default_factory=dict)  # name -> settings, the weight too
 
     def __post_init__(self) -> None:
         if not self.pretrained or not self.readings or not self.updates:
@@ -68,6 +70,11 @@ class MclStudyConfig:
     def arms(self) -> tuple[Arm, ...]:
         """No MCL, and every reading with every weight."""
         return _arms(self)
+
+    @property
+    def control_arms(self) -> tuple[Arm, ...]:
+        """Those of `controls`."""
+        return tuple(Arm(name, tuple(settings)) for name, settings in self.controls.items())
 
 
 def _arms(config: MclStudyConfig) -> tuple[Arm, ...]:
@@ -109,7 +116,7 @@ def comparisons(config: MclStudyConfig, phase: str) -> list[Comparison]:
 
 
 def arms_of(config: MclStudyConfig, comparison: Comparison) -> list[Arm]:
-    """Every arm in phase choose; in phase confirm no MCL and the one chosen for the regime."""
+    """Every arm in phase choose; in phase confirm no MCL, the one chosen for the regime, and controls."""
     if comparison.phase == "choose":
         return list(config.arms)
     if comparison.regime not in config.chosen:
@@ -118,7 +125,10 @@ def arms_of(config: MclStudyConfig, comparison: Comparison) -> list[Arm]:
             " the config"
         )
     names = (WITHOUT, config.chosen[comparison.regime])
-    return [arm for arm in config.arms if arm.name in names]
+    arms = [arm for arm in config.arms if arm.name in names]
+    as_chosen = (next(iter(config.updates)), config.choose_episodes)
+    is_controlled = (comparison.update, comparison.episodes) == as_chosen
+    return [*arms, *config.control_arms] if is_controlled else arms
 
 
 def plan(config: MclStudyConfig, phase: str) -> list[Cell]:

@@ -91,16 +91,14 @@ def finished_cells(config: MclStudyConfig) -> Iterator[tuple[str, dict[str, floa
     for phase in PHASES:
         seeds = config.choose_seeds if phase == "choose" else config.confirm_seeds
         for comparison in comparisons(config, phase):
-            arms = [arm.name for arm in config.arms if phase == "choose" or arm.name in _compared(config)]
+            if phase == "confirm" and comparison.regime not in config.chosen:
+                continue
+            arms = [arm.name for arm in arms_of(config, comparison)]
             for arm, seed, task in itertools.product(arms, seeds, ("target", "transfer")):
                 report = arm_folder(config, comparison, arm, seed) / task
                 values = {name: _mean(report, name) for name in METRICS}
                 if values["moving_psnr"] is not None:
                     yield f"{comparison.name}/{arm}/seed{seed}/{task}", values
-
-
-def _compared(config: MclStudyConfig) -> set[str]:
-    return {WITHOUT, *config.chosen.values()}
 
 
 def write_study(config: MclStudyConfig) -> Path:

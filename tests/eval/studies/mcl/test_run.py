@@ -27,9 +27,10 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MclStudyConfig:
 
 def test_choosing_tries_every_arm_and_confirming_the_chosen_one(config: MclStudyConfig) -> None:
     choose = plan(config, "choose")
-    assert len({cell.name for cell in choose}) == len(choose) == (1 + 4 * 2) * 2
+    assert len({cell.name for cell in choose}) == len(choose) == (1 + 6 * 2) * 2
     confirm = plan(config, "confirm")
-    assert len({cell.name for cell in confirm}) == len(confirm) == 3 * 5 * 2 * 3
+    assert len({cell.name for cell in confirm}) == len(confirm) == (3 * 2 + 1) * 5 * 3
+    assert {cell.name.split("/")[1] for cell in confirm if "other_keys" in cell.name} == {"acg_full_25"}
     assert {cell.name.split("/")[1] for cell in confirm} == {"acg_full_5", "acg_full_25", "acg_lora_25"}
     both = load_config(
         MclStudyConfig, "configs/mcl/study.yaml", ["pretrained.lacg=x", "chosen.acg=noisy_0.3"]
@@ -51,8 +52,12 @@ def test_arms_of_a_comparison_differ_by_mcl_alone(config: MclStudyConfig) -> Non
 
 
 def test_the_settings_of_all_trainings_are_valid(config: MclStudyConfig) -> None:
-    assert len(check_settings(plan(config, "choose"))) == 1 + 4 * 2 + 1
+    assert len(check_settings(plan(config, "choose"))) == 1 + 6 * 2 + 1
     assert check_settings(plan(config, "confirm"))
+    chosen = ["chosen.acg=direction_0.03", "chosen.lacg=action_0.3"]
+    second = load_config(MclStudyConfig, "configs/mcl/second_model.yaml", chosen)
+    assert check_settings(plan(second, "choose"))
+    assert len({cell.name for cell in plan(second, "confirm")}) == 2 * 2 * 2 * 5 * 3
 
 
 def write_reports(config: MclStudyConfig, gains: dict[str, float]) -> None:
@@ -118,5 +123,5 @@ def test_the_share_of_the_gradient_is_measured_once(config: MclStudyConfig, tmp_
 def test_a_dry_run_lists_the_commands(config: MclStudyConfig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["configs/mcl/study.yaml", "--phase", "choose", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 18
+    assert len(lines) == 26
     assert "train_world_model.py configs/desk/demo.yaml" in lines[0]
