@@ -10,10 +10,12 @@ import av
 import numpy as np
 import pytest
 
-from worldmodel.data import verified, video
-from worldmodel.data.video import VideoFrames, open_video, probe_video, write_video
+from worldmodel.data import verified
+from worldmodel.data.video import VideoFrames, decoders, open_video, probe_video, write_video
+from worldmodel.data.video import frames as reading
+from worldmodel.data.video.container import open_stream
 
-ROBOTS = Path(__file__).parents[3] / "../shared/data/robots"
+ROBOTS = Path(__file__).parents[4] / "../shared/data/robots"
 
 
 def moving_frames(count: int, height: int = 48, width: int = 64) -> np.ndarray:
@@ -96,12 +98,12 @@ def test_every_width_is_read(tmp_path: Path, width: int) -> None:
 
 def test_few_files_stay_open_and_a_changed_one_is_opened_again(tmp_path: Path) -> None:
     readers = []
-    for number in range(video.MAX_OPEN_FILES + 3):
+    for number in range(decoders.MAX_OPEN_FILES + 3):
         write_video(tmp_path / f"{number}.mp4", moving_frames(3 + number % 2), fps=10)
         readers.append(open_video(tmp_path / f"{number}.mp4"))
         readers[-1].read([0])
-    opened = video._decoders()._open
-    assert len(opened) == video.MAX_OPEN_FILES
+    opened = decoders.open_decoders()._open
+    assert len(opened) == decoders.MAX_OPEN_FILES
     assert str(tmp_path / "0.mp4") not in opened
     write_video(tmp_path / "5.mp4", moving_frames(4)[::-1], fps=10)
     again = open_video(tmp_path / "5.mp4").read([0])[0].astype(int)
@@ -228,8 +230,8 @@ def test_a_sound_file_is_decoded_once_wherever_it_lies(
     encode(tmp_path / "a.mp4", moving_frames(6), "libx264", "yuv420p")
     monkeypatch.setenv("WORLDMODEL_CACHE", str(tmp_path / "cache"))
     decoded: list[str] = []
-    original = video._verify
-    monkeypatch.setattr(video, "_verify", lambda *part: decoded.append(part[0]) or original(*part))
+    original = reading._verify
+    monkeypatch.setattr(reading, "_verify", lambda *part: decoded.append(part[0]) or original(*part))
     for _ in range(2):
         open_video(tmp_path / "a.mp4").check()
     (tmp_path / "moved").mkdir()
@@ -285,9 +287,9 @@ def test_frames_that_nobody_needs_are_passed_over_and_the_others_stay_the_same(
     for _ in range(40):
         indices = sorted(choose.sample(range(60), choose.choice((1, 3, 17, 60))))
         assert np.array_equal(reader.read(indices), plain[indices])
-    with video._open_stream(str(tmp_path / "b.mp4")) as (container, stream):
+    with open_stream(str(tmp_path / "b.mp4")) as (container, stream):
         decoded = []
-        find = video._decode(
+        find = decoders.decode(
             "b.mp4", _Counting(container, decoded), stream, probe_video(reader.path), np.array([59])
         )
         assert [index for index, _ in find] == [59]

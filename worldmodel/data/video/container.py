@@ -1,0 +1,89 @@
+"""What the container of a video says: its stream, and the times of its frames."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from jaxtyping import Int64
+
+from worldmodel.checked import is_regular, lfs_hint
+
+MAX_PIXELS = 1 << 26  # of one frame; a broken header can ask for far more
+STRICT = {"err_detect": "explode"}  # the decoder stops at errors it would otherwise paint over
+
+
+@dataclass(frozen=True)
+class VideoTable:
+    """What the container says about its frames, in the order they are shown."""
+
+    pts: Int64[np.ndarray, " t"]  # presentation times in ticks, ascending
+    fps: float  # from the spacing of the frames
+    size: tuple[int, int]  # (height, width) in pixels
+
+
+def probe_video(path: str | Path) -> VideoTable:
+    """Frame count, times and size from the packets, without decoding; a ValueError when they disagree."""
+    return _probe(str(path), stamp_of(path))
+
+
+def stamp_of(path: str | Path) -> tuple[int, int]:
+    """Changes when the file does: the key under which a check is remembered."""
+    if not is_regular(Path(path)):
+        raise ValueError(f"no video file at {path}")
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+@contextlib.contextmanager
+def open_stream(path: str) -> Iterator[tuple[Any, Any]]:
+    """The container and its first video stream; an FFmpeg error becomes a ValueError with the file."""
+    try:
+        with av.open(path) as container:
+            if not container.streams.video:
+                raise ValueError(f"{path}: no video stream in the file")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise ValueError(f"{path}: the video stream has no known codec")
+            stream.codec_context.thread_count = 1  # workers are the parallelism
+            stream.codec_context.options = STRICT
+            yield container, stream
+    except (av.FFmpegError, UnicodeError, OverflowError) as error:
+        raise ValueError(lfs_hint(path) or f"{path}: cannot be read as a video ({error})") from error
+
+
+@lru_cache(maxsize=4096)
+def _probe(path: str, stamp: tuple[int, int]) -> VideoTable:
+    with open_stream(path) as (container, stream):
+        context, declared = stream.codec_context, stream.frames
+        size = (context.height, context.width)
+        if not (0 < size[0] * size[1] <= MAX_PIXELS):
+            raise ValueError(f"{path}: frame size {size[0]}x{size[1]} is not usable")
+        times = [packet.pts for packet in container.demux(stream) if packet.size]
+        time_base = stream.time_base
+    if not times or any(time is None for time in times):
+        raise ValueError(f"{path}: no frames with times in the video stream")
+    if declared and declared != len(times):
+        raise ValueError(f"{path}: the header declares {declared} frames, {len(times)} are there")
+    pts = np.sort(np.asarray(times, dtype=np.int64))
+    step = _frame_step(path, pts)
+    return VideoTable(pts, float(1 / (step * time_base)) if time_base else 0.0, size)
+
+
+def _frame_step(path: str, pts: Int64[np.ndarray, " t"]) -> Fraction:
+    """Ticks per frame; frames must sit on an even time grid, since an episode has one frame rate."""
+    if len(pts) == 1:
+        return Fraction(1)
+    step = Fraction(int(pts[-1] - pts[0]), len(pts) - 1)
+    drift = np.abs((pts - pts[0]) - np.arange(len(pts)) * float(step))
+    # Half a frame decides which slot a frame is in; coarse clocks (1/1000 s) stay well below.
+    if step <= 0 or drift.max() > 0.5 * float(step):
+        worst = int(drift.argmax())
+        raise ValueError(f"{path}: frames are not evenly spaced in time (frame {worst} is out of its place)")
+    return step
