@@ -1,8 +1,9 @@
-"""Small folders of videos with annotations: one arm, two cameras, random motion."""
+"""Small videos, and folders of them with annotations: one arm, two cameras, random motion."""
 
 import json
 from pathlib import Path
 
+import av
 import numpy as np
 
 from worldmodel.data.video import write_video
@@ -33,3 +34,28 @@ def write_video_set(
     lines = ['annotation: "numbers/{id}.json"', 'video: "films/{id}/{camera}.mp4"', "state_keys: [pose]"]
     mapping.write_text("\n".join([*lines, f"state_names: {json.dumps(names)}", "embodiment: one_arm"]) + "\n")
     return mapping
+
+
+def moving_frames(count: int, height: int = 48, width: int = 64) -> np.ndarray:
+    """A gradient with a bright square that moves 2 pixels a frame: every frame differs from every other."""
+    y, x = np.mgrid[0:height, 0:width]
+    frames = np.stack([np.stack([x * 3, y * 4, np.full_like(x, 4 * t)], -1) for t in range(count)])
+    for t in range(count):
+        frames[t, 10:20, 2 * t % (width - 10) : 2 * t % (width - 10) + 10] = (240, 200, 30)
+    return frames.astype(np.uint8)
+
+
+def encode(path: Path, frames: np.ndarray, codec: str, pix_fmt: str, **options: str) -> None:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=10, options=options)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = pix_fmt
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def decoded_in_order(path: Path) -> np.ndarray:
+    """All frames by a loop as one writes it in an afternoon."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])

@@ -26,6 +26,7 @@ class VideoTable:
     pts: Int64[np.ndarray, " t"]  # presentation times in ticks, ascending
     fps: float  # from the spacing of the frames
     size: tuple[int, int]  # (height, width) in pixels
+    keys: Int64[np.ndarray, " k"]  # positions of the key frames, ascending
 
 
 def probe_video(path: str | Path) -> VideoTable:
@@ -42,20 +43,26 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def open_stream(path: str) -> Iterator[tuple[Any, Any]]:
-    """The container and its first video stream; an FFmpeg error becomes a ValueError with the file."""
+def naming_the_file(path: str) -> Iterator[None]:
+    """An FFmpeg error becomes a ValueError with the file."""
     try:
-        with av.open(path) as container:
-            if not container.streams.video:
-                raise ValueError(f"{path}: no video stream in the file")
-            stream = container.streams.video[0]
-            if stream.codec_context is None:
-                raise ValueError(f"{path}: the video stream has no known codec")
-            stream.codec_context.thread_count = 1  # workers are the parallelism
-            stream.codec_context.options = STRICT
-            yield container, stream
+        yield
     except (av.FFmpegError, UnicodeError, OverflowError) as error:
         raise ValueError(lfs_hint(path) or f"{path}: cannot be read as a video ({error})") from error
+
+
+@contextlib.contextmanager
+def open_stream(path: str) -> Iterator[tuple[Any, Any]]:
+    """The container and its first video stream."""
+    with naming_the_file(path), av.open(path) as container:
+        if not container.streams.video:
+            raise ValueError(f"{path}: no video stream in the file")
+        stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise ValueError(f"{path}: the video stream has no known codec")
+        stream.codec_context.thread_count = 1  # workers are the parallelism
+        stream.codec_context.options = STRICT
+        yield container, stream
 
 
 @lru_cache(maxsize=4096)
@@ -65,15 +72,17 @@ def _probe(path: str, stamp: tuple[int, int]) -> VideoTable:
         size = (context.height, context.width)
         if not (0 < size[0] * size[1] <= MAX_PIXELS):
             raise ValueError(f"{path}: frame size {size[0]}x{size[1]} is not usable")
-        times = [packet.pts for packet in container.demux(stream) if packet.size]
+        packets = [(packet.pts, packet.is_keyframe) for packet in container.demux(stream) if packet.size]
         time_base = stream.time_base
-    if not times or any(time is None for time in times):
+    if not packets or any(time is None for time, _ in packets):
         raise ValueError(f"{path}: no frames with times in the video stream")
-    if declared and declared != len(times):
-        raise ValueError(f"{path}: the header declares {declared} frames, {len(times)} are there")
-    pts = np.sort(np.asarray(times, dtype=np.int64))
+    if declared and declared != len(packets):
+        raise ValueError(f"{path}: the header declares {declared} frames, {len(packets)} are there")
+    packets.sort()
+    pts = np.asarray([time for time, _ in packets], dtype=np.int64)
+    keys = np.flatnonzero([is_key for _, is_key in packets])
     step = _frame_step(path, pts)
-    return VideoTable(pts, float(1 / (step * time_base)) if time_base else 0.0, size)
+    return VideoTable(pts, float(1 / (step * time_base)) if time_base else 0.0, size, keys)
 
 
 def _frame_step(path: str, pts: Int64[np.ndarray, " t"]) -> Fraction:

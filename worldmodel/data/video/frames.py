@@ -4,6 +4,7 @@ The decoder stops at errors that it would otherwise paint over. `VideoFrames.che
 what passed is remembered by content (`verified.py`).
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from worldmodel.data.verified import ensure_sound
-from worldmodel.data.video.container import open_stream, probe_video, stamp_of
-from worldmodel.data.video.decoders import decode, open_decoders
+from worldmodel.data.video.container import naming_the_file, probe_video, stamp_of
+from worldmodel.data.video.decoders import Decoder, open_decoders
 from worldmodel.data.video.write import is_sealed
 
 
@@ -75,6 +76,6 @@ def _verify(path: str, offset: int, length: int) -> None:
     """Compare our checksum, or decode the range: every frame must come, at its time and size."""
     if is_sealed(path, stamp_of(path)):
         return
-    with open_stream(path) as (container, stream):
-        for _ in decode(path, container, stream, probe_video(path), np.arange(offset, offset + length)):
+    with naming_the_file(path), contextlib.closing(Decoder(path)) as decoder:
+        for _ in decoder.read(probe_video(path), np.arange(offset, offset + length)):
             pass

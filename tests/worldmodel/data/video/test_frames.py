@@ -10,21 +10,12 @@ import av
 import numpy as np
 import pytest
 
+from tests.support.video_sets import decoded_in_order, encode, moving_frames
 from worldmodel.data import verified
-from worldmodel.data.video import VideoFrames, decoders, open_video, probe_video, write_video
+from worldmodel.data.video import VideoFrames, open_video, probe_video, write_video
 from worldmodel.data.video import frames as reading
-from worldmodel.data.video.container import open_stream
 
 ROBOTS = Path(__file__).parents[4] / "../shared/data/robots"
-
-
-def moving_frames(count: int, height: int = 48, width: int = 64) -> np.ndarray:
-    """A gradient with a bright square that moves 2 pixels a frame: every frame differs from every other."""
-    y, x = np.mgrid[0:height, 0:width]
-    frames = np.stack([np.stack([x * 3, y * 4, np.full_like(x, 4 * t)], -1) for t in range(count)])
-    for t in range(count):
-        frames[t, 10:20, 2 * t % (width - 10) : 2 * t % (width - 10) + 10] = (240, 200, 30)
-    return frames.astype(np.uint8)
 
 
 @pytest.fixture
@@ -32,16 +23,6 @@ def clip(tmp_path: Path) -> tuple[Path, np.ndarray]:
     frames = moving_frames(30)
     write_video(tmp_path / "clip.mp4", frames, fps=10)
     return tmp_path / "clip.mp4", frames
-
-
-def encode(path: Path, frames: np.ndarray, codec: str, pix_fmt: str, **options: str) -> None:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=10, options=options)
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = pix_fmt
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
 
 
 def test_written_video_reads_back(clip: tuple[Path, np.ndarray]) -> None:
@@ -64,53 +45,11 @@ def test_key_frames_every_eight_and_browser_pixels(clip: tuple[Path, np.ndarray]
     assert keys == [0, 8, 16, 24]
 
 
-def decoded_in_order(path: Path) -> np.ndarray:
-    """All frames by a loop as one writes it in an afternoon."""
-    with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-
-
-CODECS = [
-    ("libx264", "yuv420p"),
-    ("libx265", "yuv420p"),
-    ("mpeg4", "yuv420p"),
-    ("libsvtav1", "yuv420p"),
-    ("libx264", "yuv420p10le"),
-]
-
-
-@pytest.mark.parametrize(("codec", "pix_fmt"), CODECS)
-def test_random_access_gives_the_frames_of_sequential_decoding(
-    tmp_path: Path, codec: str, pix_fmt: str
-) -> None:
-    encode(tmp_path / "a.mp4", moving_frames(40, 64, 96), codec, pix_fmt)
-    truth, reader = decoded_in_order(tmp_path / "a.mp4"), open_video(tmp_path / "a.mp4")
-    for order in ([7, 0, 39, 39, 12, 13, 5], range(11, 28), [39], [0]):
-        assert np.array_equal(reader.read(order), truth[list(order)])
-
-
 @pytest.mark.parametrize("width", [16, 24, 72, 100])
 def test_every_width_is_read(tmp_path: Path, width: int) -> None:
     frames = moving_frames(5, 32, width)
     write_video(tmp_path / "a.mp4", frames, fps=10)
     assert np.abs(open_video(tmp_path / "a.mp4").read([4, 1]).astype(int) - frames[[4, 1]]).mean() < 8
-
-
-def test_few_files_stay_open_and_a_changed_one_is_opened_again(tmp_path: Path) -> None:
-    readers = []
-    for number in range(decoders.MAX_OPEN_FILES + 3):
-        write_video(tmp_path / f"{number}.mp4", moving_frames(3 + number % 2), fps=10)
-        readers.append(open_video(tmp_path / f"{number}.mp4"))
-        readers[-1].read([0])
-    opened = decoders.open_decoders()._open
-    assert len(opened) == decoders.MAX_OPEN_FILES
-    assert str(tmp_path / "0.mp4") not in opened
-    write_video(tmp_path / "5.mp4", moving_frames(4)[::-1], fps=10)
-    again = open_video(tmp_path / "5.mp4").read([0])[0].astype(int)
-    assert np.abs(again - moving_frames(4)[3]).mean() < 5
-    (tmp_path / "6.mp4").unlink()
-    with pytest.raises(ValueError, match=r"no video file at .*6\.mp4"):
-        readers[6].read([0])
 
 
 def test_sub_range_is_the_slice(clip: tuple[Path, np.ndarray]) -> None:
@@ -272,49 +211,3 @@ def test_many_videos_are_checked_at_once(tmp_path: Path) -> None:
     readers = [open_video(tmp_path / f"{number}.mp4", verify=False) for number in range(4)]
     assert verified.check_frames(readers, "never") == {}
     assert list(verified.check_frames(readers, "once")) == [2]
-
-
-@pytest.mark.parametrize("codec", ["libx264", "libx265"])
-def test_frames_that_nobody_needs_are_passed_over_and_the_others_stay_the_same(
-    tmp_path: Path, codec: str
-) -> None:
-    """One key frame and many B-frames: to read a late frame, those without dependents need not be decoded."""
-    extra = {"x265-params": "log-level=error"} if codec == "libx265" else {}
-    encode(tmp_path / "b.mp4", moving_frames(60), codec, "yuv420p", bf="3", g="250", **extra)
-    with av.open(str(tmp_path / "b.mp4")) as container:
-        plain = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    reader, choose = open_video(tmp_path / "b.mp4"), random.Random(0)
-    for _ in range(40):
-        indices = sorted(choose.sample(range(60), choose.choice((1, 3, 17, 60))))
-        assert np.array_equal(reader.read(indices), plain[indices])
-    with open_stream(str(tmp_path / "b.mp4")) as (container, stream):
-        decoded = []
-        find = decoders.decode(
-            "b.mp4", _Counting(container, decoded), stream, probe_video(reader.path), np.array([59])
-        )
-        assert [index for index, _ in find] == [59]
-    assert 2 < sum(decoded) < 50
-
-
-class _Counting:
-    """A container whose packets count what they decode to."""
-
-    def __init__(self, container, decoded: list[int]) -> None:
-        self.container, self.decoded = container, decoded
-
-    def seek(self, *arguments, **options) -> None:
-        self.container.seek(*arguments, **options)
-
-    def demux(self, stream):
-        for packet in self.container.demux(stream):
-            yield _CountingPacket(packet, self.decoded)
-
-
-class _CountingPacket:
-    def __init__(self, packet, decoded: list[int]) -> None:
-        self.packet, self.pts, self.decoded = packet, packet.pts, decoded
-
-    def decode(self):
-        frames = self.packet.decode()
-        self.decoded.append(len(frames))
-        return frames
