@@ -1,5 +1,6 @@
 """YAML + dotted overrides -> a frozen dataclass, and back. The only file that knows OmegaConf."""
 
+import argparse
 import ast
 import dataclasses
 import inspect
@@ -124,6 +125,15 @@ def config_to_yaml(config: Any) -> str:
 def save_config(config: Any, path: str | Path) -> None:
     """Write the resolved config."""
     Path(path).write_text(config_to_yaml(config))
+
+
+def config_parser(schema: type, description: str | None) -> argparse.ArgumentParser:
+    """A command line whose help lists the settings; it has no arguments yet."""
+    return argparse.ArgumentParser(
+        description=description,
+        epilog="keys:\n" + "\n".join(describe_config(schema)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def describe_config(schema: type, prefix: str = "") -> Iterator[str]:

@@ -7,7 +7,6 @@ Both sides run in one process, turn by turn, and must give the same scores. Fact
 ours fits several factors at once.
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import GradientBoostingClassifier
 
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.diagnostics import dci, factor_vae_score
 from worldmodel.diagnostics.scores.dci import completeness, disentanglement
 from worldmodel.exits import one_way_out
@@ -43,11 +42,7 @@ class BenchConfig:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(BenchConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(BenchConfig, __doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     config = load_config(BenchConfig, None, parser.parse_args(argv).overrides)
     with np.load(config.codes) as file:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.exits import one_way_out
 from worldmodel.files import check_apart
 from worldmodel.models.world_model.folder import describe_sources, locate, read_description
@@ -49,11 +49,7 @@ def run_on_data(
     argv: Sequence[str] | None = None,
 ) -> int:
     """Parse, open the dataset, run; gives the exit code of `run`, or 2 when things do not fit together."""
-    parser = argparse.ArgumentParser(
-        description=description,
-        epilog="keys:\n" + "\n".join(describe_config(schema)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(schema, description)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="world model folder or hub id")
     parser.add_argument("data", metavar="DATA", help="dataset of any supported format")
     parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from worldmodel.config import config_to_yaml, describe_config, load_config
+from worldmodel.config import config_parser, config_to_yaml, load_config
 from worldmodel.exits import one_way_out
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
@@ -40,12 +40,7 @@ def run_script(
 
 
 def _parser(schema: type, description: str) -> argparse.ArgumentParser:
-    fields = "\n".join(describe_config(schema))
-    parser = argparse.ArgumentParser(
-        description=description,
-        epilog=f"fields, as in CONFIG or as key=value:\n{fields}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(schema, description)
     parser.add_argument("config", metavar="CONFIG.yaml", help="what differs from the defaults")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
     parser.add_argument("--show", action="store_true", help="print the resolved config and stop")

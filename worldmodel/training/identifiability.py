@@ -4,7 +4,6 @@ python training/train_identifiability.py configs/identifiability/ivae.yaml data.
 python training/train_identifiability.py --study configs/identifiability/study.yaml
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from worldmodel.config import config_to_yaml, describe_config, load_config
+from worldmodel.config import config_parser, config_to_yaml, load_config
 from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.exits import one_way_out
 from worldmodel.files import write_text
@@ -195,11 +194,7 @@ def run_study(study: Path, out: Path, overrides: Sequence[str]) -> None:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="fields:\n" + "\n".join(describe_config(CellConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(CellConfig, __doc__)
     parser.add_argument("config", nargs="?", help="YAML of one cell")
     parser.add_argument("overrides", nargs="*", help="key=value")
     parser.add_argument(

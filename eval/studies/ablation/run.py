@@ -7,7 +7,6 @@ held-out episodes. Writes RESULTS/cells.jsonl and RESULTS/tables.md, anew after 
 cells are skipped. Exit code 0 all done, 1 some failed, 2 wrong settings, 143 stopped by a signal.
 """
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from studies.cells_file import CELLS_FILE, finite
 from studies.child_process import interrupt_on_signals
 from studies.table2.cells import ROLL_OUT, check_settings, log_file, run_cells
 from studies.table2.results import Evaluated
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.evaluation.record_lines import read_records
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE
 from worldmodel.exits import STOPPED, one_way_out
@@ -132,11 +131,7 @@ def run(config: AblationConfig, only: Sequence[str] | None = None) -> int:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(AblationConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(AblationConfig, __doc__)
     parser.add_argument("config", metavar="CONFIG.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="work on these rows alone")

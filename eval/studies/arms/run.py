@@ -7,7 +7,6 @@ Writes RESULTS/cells.jsonl line by line, then RESULTS/tables.md and videos. Exit
 settings, 130 or 143 stopped by a signal.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from studies.arms.cells import ArmStudyConfig, plan, run_cell, training_config
 from studies.arms.report import write_report
 from studies.arms.scores import TestClips
 from studies.cells_file import finite, open_cells
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.exits import one_way_out
 
 STUDY = "arms"
@@ -42,11 +41,7 @@ def run(study: ArmStudyConfig) -> None:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(ArmStudyConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(ArmStudyConfig, __doc__)
     parser.add_argument("study", metavar="STUDY.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--report", action="store_true", help="only write tables and videos of what is there")

@@ -7,7 +7,6 @@ Writes RESULTS/cells.jsonl line by line, then RESULTS/tables.md and pictures. Ex
 settings, 130 or 143 stopped by a signal.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from studies.context.cells import (
     training_config,
 )
 from studies.context.report import write_report
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.exits import one_way_out
 
 STUDY = "context"
@@ -49,11 +48,7 @@ def run(study: ContextStudyConfig) -> None:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(ContextStudyConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(ContextStudyConfig, __doc__)
     parser.add_argument("study", metavar="STUDY.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument(

@@ -8,7 +8,6 @@ The tables in OUTPUT/report.{md,html} are written anew after every evaluation. d
 protocol.
 """
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from studies.mcl.cells import PHASES, MclStudyConfig, plan
 from studies.mcl.gradients import measure_gradients
 from studies.mcl.results import choose_arms, write_study
 from studies.table2.cells import ROLL_OUT, log_file, run_cells
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.exits import one_way_out
 
 
@@ -39,11 +38,7 @@ def run(config: MclStudyConfig, phase: str) -> int:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(MclStudyConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(MclStudyConfig, __doc__)
     parser.add_argument("config", metavar="CONFIG.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--phase", choices=PHASES, required=True)

@@ -8,7 +8,6 @@ OUT/cells.jsonl when it is done; cells that are there already are skipped. Table
 all of them.
 """
 
-import argparse
 import itertools
 import time
 import warnings
@@ -29,18 +28,14 @@ from studies.near_identifiability.cells import (
     train,
 )
 from studies.near_identifiability.report import write_report
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.diagnostics import IcaAligner, NearIdentifiability, bi_lipschitz
 from worldmodel.exits import one_way_out
 
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(StudyConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(StudyConfig, __doc__)
     parser.add_argument("out", metavar="OUT", type=Path, help="folder of the results")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args(argv)

@@ -9,7 +9,6 @@ cells are skipped; a failed one names its log and the others go on. Exit code 0 
 wrong config or data, 143 stopped by a signal.
 """
 
-import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +28,7 @@ from studies.table2.cells import (
 )
 from studies.table2.page import write_table
 from studies.table2.results import collect
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.data.index import check_episode
 from worldmodel.data.splits import SplitConfig
 from worldmodel.estimate.cost import GIB, check_memory, estimate, parse_gpus
@@ -159,11 +158,7 @@ def run(config: Table2Config, cells: Sequence[Cell]) -> int:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(Table2Config)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(Table2Config, __doc__)
     parser.add_argument("config", metavar="CONFIG.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--dry-run", action="store_true", help="check config and data, list the cells, stop")

@@ -6,7 +6,6 @@ python eval/disentanglement.py OUTPUT/model data.path=FILE.npz ica=true out=scor
 FactorVAE score, DCI and MIG at the reference counts, reconstruction, LPIPS and FID where weights are given.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from worldmodel.checked import check_ranges
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.data.factors.types import FactorDataset
 from worldmodel.diagnostics import check_alignment, dci, factor_vae_score, mig
 from worldmodel.evaluation.concepts.factor_alignment import check_pictures
@@ -195,11 +194,7 @@ def score_folder(folder: Path, config: EvaluationConfig) -> dict[str, Any]:
 
 @one_way_out
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(EvaluationConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(EvaluationConfig, __doc__)
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args(argv)

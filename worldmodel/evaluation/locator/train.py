@@ -6,7 +6,6 @@ Writes OUTPUT/locator (weights in half precision, description, error on held-out
 and curves.
 """
 
-import argparse
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from worldmodel.checked import check_ranges
-from worldmodel.config import describe_config, load_config
+from worldmodel.config import config_parser, load_config
 from worldmodel.data.splits import SplitConfig, split_of
 from worldmodel.evaluation.locator.model import Locator, LocatorConfig, target_map
 from worldmodel.evaluation.locator.truth import POINTS, label_episode
@@ -193,11 +192,7 @@ def _joined(parts: Sequence[Any]) -> LocatorBatch:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 finished, 143 stopped by a signal, 2 wrong data or config."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="keys:\n" + "\n".join(describe_config(LocatorRunConfig)),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = config_parser(LocatorRunConfig, __doc__)
     parser.add_argument("words", nargs="+", metavar="DATA or key=value")
     parser.add_argument("--resume", action="store_true")
     arguments = parser.parse_intermixed_args(argv)
