@@ -18,13 +18,13 @@ from typing import IO, Any
 
 import numpy as np
 from studies import child_process
+from studies.cells import ROLL_OUT, TRAIN
 from studies.context.run import main as context_study
 from studies.disentanglement.run import main as disentanglement_study
 from studies.identifiability.run import collect
 from studies.mcl.cells import MclStudyConfig, RobotData
 from studies.mcl.run import main as mcl_study
 from studies.near_identifiability.run import main as near_identifiability
-from studies.table2.cells import ROLL_OUT, TRAIN
 from studies.table2.run import main as table2
 
 from robotwin_adapters.tabletop import render_rooms as rendered

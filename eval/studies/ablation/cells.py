@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studies.ablation.changed_model import ModelChange, write_changed
-from studies.table2.cells import ROLL_OUT, TRAIN, Cell
+from studies.cells import ROLL_OUT, TRAIN, Cell
 
 
 @dataclass(frozen=True)

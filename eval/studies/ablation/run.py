@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from studies.ablation.cells import AblationConfig, AblationRow, change_models, plan, report_folder, seeds_of
+from studies.cells import ROLL_OUT, check_settings, log_file, run_cells
 from studies.cells_file import CELLS_FILE, finite
 from studies.child_process import interrupt_on_signals
-from studies.table2.cells import ROLL_OUT, check_settings, log_file, run_cells
 from studies.table2.results import Evaluated
 from worldmodel.config import config_parser, load_config
 from worldmodel.evaluation.record_lines import read_records

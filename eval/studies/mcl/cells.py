@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studies.table2.cells import ROLL_OUT, TRAIN, Cell
+from studies.cells import ROLL_OUT, TRAIN, Cell
 
 WITHOUT = "without"
 PHASES = ("choose", "confirm")

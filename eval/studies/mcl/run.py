@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from studies.cells import ROLL_OUT, log_file, run_cells
 from studies.child_process import interrupt_on_signals
 from studies.mcl.cells import PHASES, MclStudyConfig, plan
 from studies.mcl.gradients import measure_gradients
 from studies.mcl.results import choose_arms, write_study
-from studies.table2.cells import ROLL_OUT, log_file, run_cells
 from worldmodel.config import config_parser, load_config
 from worldmodel.exits import one_way_out
 

@@ -15,17 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from robotwin_adapters.open_dataset import open_dataset
+from studies.cells import ROLL_OUT, Cell, check_files, check_settings, log_file, run_cells
 from studies.child_process import interrupt_on_signals
-from studies.table2.cells import (
-    ROLL_OUT,
-    Cell,
-    Table2Config,
-    check_files,
-    check_settings,
-    log_file,
-    plan,
-    run_cells,
-)
+from studies.table2.cells import Table2Config, plan
 from studies.table2.page import write_table
 from studies.table2.results import collect
 from worldmodel.config import config_parser, load_config

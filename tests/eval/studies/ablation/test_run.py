@@ -6,8 +6,8 @@ import pytest
 from studies.ablation.cells import AblationConfig, AblationRow, plan, report_folder
 from studies.ablation.changed_model import ModelChange, write_changed
 from studies.ablation.run import write_results
+from studies.cells import check_settings
 from studies.cells_file import read_cells
-from studies.table2.cells import check_settings
 
 from worldmodel.config import load_config
 from worldmodel.models.world_model.model import WorldModel

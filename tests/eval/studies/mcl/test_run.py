@@ -3,12 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from studies.cells import check_settings
 from studies.cells_file import read_cells
 from studies.mcl.cells import WITHOUT, MclStudyConfig, arm_folder, comparisons, plan
 from studies.mcl.gradients import measure_gradients
 from studies.mcl.results import METRICS, choose_arms, holm, paired_gains, visible_effect, write_study
 from studies.mcl.run import main
-from studies.table2.cells import check_settings
 
 from worldmodel.config import load_config
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder

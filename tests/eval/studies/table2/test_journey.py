@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from studies.table2.cells import ROLL_OUT, TRAIN
+from studies.cells import ROLL_OUT, TRAIN
 from studies.table2.run import main
 
 from tests.support.robotwin_sets import write_robotwin_set

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from studies.table2.cells import (
-    ROWS,
-    Cell,
-    PretrainedModels,
-    Table2Config,
-    check_settings,
-    plan,
-    rollout_folder,
-    run_cells,
-)
+from studies.cells import Cell, check_settings, run_cells
+from studies.table2.cells import ROWS, PretrainedModels, Table2Config, plan, rollout_folder
 from studies.table2.page import write_table
 from studies.table2.results import collect
 from studies.table2.run import check_memory_of
