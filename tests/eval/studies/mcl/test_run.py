@@ -29,7 +29,7 @@ def test_choosing_tries_every_arm_and_confirming_the_chosen_one(config: MclStudy
     choose = plan(config, "choose")
     assert len({cell.name for cell in choose}) == len(choose) == (1 + 6 * 2) * 2
     confirm = plan(config, "confirm")
-    assert len({cell.name for cell in confirm}) == len(confirm) == (3 * 2 + 1) * 5 * 3
+    assert len({cell.name for cell in confirm}) == len(confirm) == (3 * 2 + 2) * 5 * 3
     assert {cell.name.split("/")[1] for cell in confirm if "other_keys" in cell.name} == {"acg_full_25"}
     assert {cell.name.split("/")[1] for cell in confirm} == {"acg_full_5", "acg_full_25", "acg_lora_25"}
     both = load_config(
