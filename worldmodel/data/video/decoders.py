@@ -105,7 +105,7 @@ class Decoders:
             with naming_the_file(path):
                 found = self._decoder(path, table, int(indices[0])).read(table, indices)
                 for place, (_, frame) in zip(frames, found, strict=True):
-                    _copy_rows(self._reformatter.reformat(frame, format="rgb24"), place)
+                    _copy_rows(self._reformatter.reformat(frame, format="rgb24", threads=1), place)
         except ValueError:
             self._close(path)
             raise
