@@ -19,6 +19,19 @@ from worldmodel.types import Episode, FrameReader
 BASE = "base_"  # begins the names of a mobile base's velocities
 LED = "action[t] leads from frame t to t+1"
 NEXT_STATE = "the action is the next state"
+# arrays that mark where an episode ends or begins, by the last part of their names
+ENDS = (
+    "done",
+    "dones",
+    "terminal",
+    "terminals",
+    "timeout",
+    "timeouts",
+    "truncated",
+    "is_last",
+    "is_terminal",
+)
+STARTS = ("is_first",)
 
 
 Numbers = Mapping[str, Callable[[], ndarray]]  # arrays with one row per frame, read when called
@@ -34,6 +47,7 @@ class NamedArrays:
     pictures: Mapping[str, Callable[[], FrameReader]]
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_whole_file: bool = False  # nothing but its marks could tell that it holds several episodes
 
 
 class ArrayDataset:
@@ -65,6 +79,8 @@ def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = No
     where = arrays.source
     if not keys.fps > 0:
         raise ValueError(f"{where}: the files name no frames per second; set fps in the mapping")
+    if arrays.is_whole_file:
+        _check_one_episode(arrays)
     frames = _frames(arrays, keys, camera)
     states = _joined(arrays, keys.state_keys) if keys.state_keys else None
     actions = _joined(arrays, keys.action_keys) if keys.action_keys else None
@@ -96,6 +112,23 @@ def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = No
         action_space=keys.action_space,
         delta_actions=_known_deltas(keys, action_names),
     )
+
+
+def _check_one_episode(arrays: NamedArrays) -> None:
+    """A mark in the middle of a file says that it holds several: clips would run across the border."""
+    for key, read in arrays.numbers.items():
+        word = key.rsplit("/", 1)[-1].lower()
+        if word not in (*ENDS, *STARTS):
+            continue
+        values = np.asarray(read())
+        is_set = values.reshape(len(values), -1).any(axis=1) if values.ndim else np.zeros(1, bool)
+        rows = np.flatnonzero(is_set[1:] if word in STARTS else is_set[:-1] & ~is_set[1:])
+        if rows.size:
+            raise ValueError(
+                f"{arrays.source}: {key!r} marks a border behind row {rows[0]}, so the file holds "
+                f"{rows.size + 1} episodes. Write each into a file of its own. If it is one episode, leave "
+                f"{key!r} out"
+            )
 
 
 def _known_deltas(keys: KeyMapping, names: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -77,7 +77,7 @@ class Hdf5FilesDataset(ArrayDataset):
         with errors_name(str(path)), open_hdf5(path) as file:
             numbers, pictures = find_arrays(file, path, self.mapping)
             keys = self.mapping.over(self._defaults(numbers))
-            arrays = NamedArrays(path.stem, str(path), numbers, pictures)
+            arrays = NamedArrays(path.stem, str(path), numbers, pictures, is_whole_file=True)
             episode = build_episode(arrays, keys, self.camera)
         return replace(episode, notes=(*episode.notes, *self._notes(episode)))
 

@@ -80,6 +80,7 @@ class LooseDataset(ArrayDataset):
             pictures=cameras,
             instructions=(said,) if said else (),
             notes=() if rate or self.mapping.fps else (FPS_NOTE,),
+            is_whole_file=True,
         )
         keys = KeyMapping(
             action_keys=first_present(ACTIONS, numbers) or _parts("action", numbers),

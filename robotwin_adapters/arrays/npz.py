@@ -81,7 +81,13 @@ class NpzDataset(ArrayDataset):
             }
             keys, notes = self._keys(numbers, headers)
             arrays = NamedArrays(
-                path.stem, str(path), _aligned(numbers, notes), pictures, self._texts(numbers, headers), notes
+                path.stem,
+                str(path),
+                _aligned(numbers, notes),
+                pictures,
+                self._texts(numbers, headers),
+                notes,
+                is_whole_file=True,
             )
             return build_episode(arrays, keys, self.camera)
 

@@ -1,6 +1,7 @@
 """HDF5 files with many demonstrations under /data/demo_N: robomimic, LIBERO, Isaac Lab, MimicGen.
 
-Files with numbered groups at their top, such as /episode_0, are read in the same way.
+Files with numbered groups at their top, such as /episode_0, are read in the same way. ManiSkill's are such:
+JSON beside the file names the control mode, which tells targets from changes.
 
 Row t of `actions` was applied at observation t and leads to observation t + 1. With robosuite's usual
 controller an action is [dx dy dz, rotation vector, gripper]: deltas in its own units (-1 .. 1), and a
@@ -20,6 +21,7 @@ from robotwin_adapters.arrays.hdf5_files import SUFFIXES, hdf5_files, natural_or
 from robotwin_adapters.arrays.mapping import KeyMapping
 from robotwin_adapters.hdf5_tree import episodes_at_top, group_at, hdf5_kind, names_in, open_hdf5, stamp_of
 from robotwin_adapters.storage import errors_name
+from worldmodel.checked import is_regular, read_json
 from worldmodel.types import Episode
 
 DATA = "data/"
@@ -34,6 +36,7 @@ STATES = (
     ("obs/joint_pos",),
     ("obs/joint_positions",),
     ("obs/qpos",),
+    ("obs/agent/qpos",),  # ManiSkill
     ("obs/state",),
     ("observations/qpos",),
     ("observation/state",),
@@ -80,20 +83,23 @@ class RobomimicDataset(ArrayDataset):
                 instructions=(about.text,) if about.text else (),
                 notes=notes if about.fps or self.mapping.fps else (*notes, FPS_NOTE),
             )
-            keys = self.mapping.over(self._defaults(path, numbers, about))
+            keys = self.mapping.over(self._defaults(path, demo, numbers, about))
             episode = build_episode(arrays, keys, self.camera)
             _check_count(group, episode)
-        if about.is_absolute is None or episode.action_names not in (DELTA_POSE, ABSOLUTE_POSE):
+        is_pose = episode.action_names in (DELTA_POSE, ABSOLUTE_POSE)
+        if about.is_absolute is None or not (is_pose or about.mode):
             return episode
-        return replace(episode, delta_actions=() if about.is_absolute else DELTA_POSE[:-1])
+        # The gripper, which comes last, is told where to go in every mode.
+        return replace(episode, delta_actions=() if about.is_absolute else episode.action_names[:-1])
 
-    def _defaults(self, path: Path, numbers: Numbers, about: "About") -> KeyMapping:
+    def _defaults(self, path: Path, demo: str, numbers: Numbers, about: "About") -> KeyMapping:
         actions = first_present(ACTIONS, numbers)
         width = numbers[actions[0]]().shape[-1] if actions == ACTIONS[0] else 0
+        is_pose = width == 7 and (demo.startswith(DATA) or "_ee_" in about.mode)
         return KeyMapping(
             action_keys=actions,
             state_keys=first_present(STATES, numbers),
-            action_names=(ABSOLUTE_POSE if about.is_absolute else DELTA_POSE) if width == 7 else (),
+            action_names=(ABSOLUTE_POSE if about.is_absolute else DELTA_POSE) if is_pose else (),
             fps=about.fps or FPS,
             embodiment=about.robot or self.name,
             task=about.text or about.task or path.stem,
@@ -109,25 +115,40 @@ class About:
     task: str = ""
     text: str = ""  # instruction
     is_absolute: bool | None = None  # the controller takes targets, or changes; none: they do not say
+    mode: str = ""  # ManiSkill's name of the controller
 
 
 @lru_cache(maxsize=512)
 def _about(path: str, stamp: tuple[int, int]) -> About:
-    """robomimic's env_args, LIBERO's problem_info and Isaac Lab's sim_args, wherever the file keeps them."""
+    """robomimic's env_args, LIBERO's problem_info, Isaac Lab's sim_args, ManiSkill's env_info."""
     about = About()
-    for said in json_objects(Path(path)):
+    for said in (*json_objects(Path(path)), *_beside(Path(path))):
         arguments = said.get("env_kwargs")
         arguments = arguments if isinstance(arguments, dict) else {}
-        robots = arguments.get("robots")
+        robots = arguments.get("robots") or arguments.get("robot_uids")
+        mode = _text(arguments.get("control_mode")) or about.mode
         robots = robots[0] if isinstance(robots, list) and robots else robots
         about = About(
             fps=_number(arguments.get("control_freq")) or _isaac_fps(said.get("sim_args")) or about.fps,
             robot=robots if isinstance(robots, str) else about.robot,
-            task=_text(said.get("env_name")) or about.task,
+            task=_text(said.get("env_name")) or _text(said.get("env_id")) or about.task,
             text=_text(said.get("language_instruction")) or about.text,
-            is_absolute=_is_absolute(arguments.get("controller_configs"), about.is_absolute),
+            is_absolute=_is_absolute(arguments.get("controller_configs"), _of_mode(mode, about.is_absolute)),
+            mode=mode,
         )
     return about
+
+
+def _beside(path: Path) -> list[dict[str, Any]]:
+    """What ManiSkill says of all episodes of a file, in JSON of the same name."""
+    beside = path.with_suffix(".json")
+    said = read_json(beside).get("env_info") if is_regular(beside) else None
+    return [said] if isinstance(said, dict) else []
+
+
+def _of_mode(mode: str, otherwise: bool | None) -> bool | None:
+    """ManiSkill's names: pd_joint_pos, pd_joint_delta_pos, pd_ee_delta_pose, pd_joint_vel, .."""
+    return "delta" not in mode and "vel" not in mode if mode.startswith("pd_") else otherwise
 
 
 def _is_absolute(controller: Any, otherwise: bool | None) -> bool | None:

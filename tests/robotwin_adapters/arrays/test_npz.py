@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -48,3 +49,29 @@ def test_wrong_files_are_refused_by_name(tmp_path: Path) -> None:
     np.savez(folder / "1.npz", picture_depth=pictures(9), action=walk(9, 2))
     with pytest.raises(ValueError, match=r"1\.npz: no pictures among its arrays"):
         _ = open_dataset(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("mark", "rows"), [("done", [3, 8]), ("timeouts", [3]), ("is_last", [3, 8]), ("is_first", [0, 4])]
+)
+def test_several_episodes_in_one_file_are_refused(tmp_path: Path, mark: str, rows: list[int]) -> None:
+    """Read as one, clips would run from the end of an episode into the next one."""
+    marks = np.isin(np.arange(9), rows)
+    source = open_dataset(write_npz(tmp_path / "set", 1, **{mark: marks}))
+    with pytest.raises(
+        ValueError, match=rf"0\.npz: '{mark}' marks a border behind row 3, so the file holds 2"
+    ):
+        _ = source[0]
+    until_the_end = np.arange(9) >= (6 if mark != "is_first" else 9)  # done stays set: one episode
+    one = open_dataset(write_npz(tmp_path / "one", 1, **{mark: until_the_end}))[0]
+    assert one.num_frames == 9
+
+
+def test_several_episodes_in_one_hdf5_file_are_refused(tmp_path: Path) -> None:
+    """D4RL's layout, as a mapping that names its arrays would open it."""
+    with h5py.File(tmp_path / "kitchen.hdf5", "w") as file:
+        file["images"], file["actions"], file["terminals"] = pictures(9), walk(9, 4), np.zeros(9, bool)
+        file["timeouts"] = np.isin(np.arange(9), [4, 8])
+    (tmp_path / "dataset.yaml").write_text("camera_keys: [images]\naction_keys: [actions]\nfps: 10\n")
+    with pytest.raises(ValueError, match=r"kitchen\.hdf5: 'timeouts' marks a border behind row 4"):
+        _ = open_dataset(tmp_path)[0]

@@ -78,3 +78,37 @@ def test_controllers_of_robosuite_15(tmp_path: Path, said: str) -> None:
     episode = open_dataset(path)[0]
     assert episode.action_names[0] == ("x" if said == "absolute" else "dx")
     assert bool(episode.delta_actions) == (said == "delta")
+
+
+@pytest.mark.parametrize(
+    ("mode", "width", "changes"),
+    [
+        ("pd_ee_delta_pose", 7, ("dx", "dy", "dz", "drx", "dry", "drz")),
+        ("pd_ee_pose", 7, ()),
+        ("pd_joint_pos", 8, ()),
+        ("pd_joint_delta_pos", 8, tuple(f"action_{number}" for number in range(7))),
+    ],
+)
+def test_maniskill_says_its_control_mode_beside_the_file(
+    tmp_path: Path, mode: str, width: int, changes: tuple[str, ...]
+) -> None:
+    """One observation more than actions; the last action is the gripper's, told where to go."""
+    with h5py.File(tmp_path / "trajectory.h5", "w") as file:
+        for number in range(2):
+            group = file.create_group(f"traj_{number}")
+            group["actions"], group["obs/agent/qpos"] = walk(8, width, number), walk(9, 9, number)
+            group["obs/sensor_data/base_camera/rgb"] = pictures(9)
+            group["obs/sensor_data/base_camera/depth"] = pictures(9)[..., :1].astype(np.int16)
+    about = {"env_id": "PickCube-v1", "env_kwargs": {"control_mode": mode, "robot_uids": "panda"}}
+    (tmp_path / "trajectory.json").write_text(json.dumps({"env_info": about, "episodes": []}))
+    episode = open_dataset(tmp_path)[1]
+    assert (tuple(episode.frames), episode.task, episode.embodiment) == (("rgb",), "PickCube-v1", "panda")
+    assert episode.delta_actions == changes
+    np.testing.assert_array_equal(episode.robot_actions, walk(8, width, 1))
+    np.testing.assert_array_equal(episode.robot_states, walk(9, 9, 1))
+
+
+def test_seven_columns_of_an_unknown_file_are_not_taken_for_robosuites_changes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "trajectory.h5", "w") as file:
+        file["traj_0/actions"], file["traj_0/obs/rgb"] = walk(9, 7), pictures(9)
+    assert open_dataset(tmp_path)[0].action_names[0] == "action_0"
