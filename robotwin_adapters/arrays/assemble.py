@@ -120,8 +120,8 @@ def _check_one_episode(arrays: NamedArrays) -> None:
         word = key.rsplit("/", 1)[-1].lower()
         if word not in (*ENDS, *STARTS):
             continue
-        values = np.asarray(read())
-        is_set = values.reshape(len(values), -1).any(axis=1) if values.ndim else np.zeros(1, bool)
+        values = np.atleast_1d(read())
+        is_set = np.array([bool(np.any(row)) for row in values])
         rows = np.flatnonzero(is_set[1:] if word in STARTS else is_set[:-1] & ~is_set[1:])
         if rows.size:
             raise ValueError(

@@ -2,8 +2,8 @@
 
 One safetensors shard per episode holds `latents` [n c f h w] and the raw `robot_actions` [n t-1 a] of its n
 clips, and their pose tracks if a model draws them, so reading a cached clip never opens the episode. A
-shard's name is a hash of the episode's content, the clip settings, the VAE and the number type: whatever
-changes, a new shard is made; old ones can go.
+shard's name is a hash of the episode's content, the clip settings, the VAE's encoder and the number type:
+whatever changes, a new shard is made; old ones can go. A decoder that was trained on keeps its latents.
 
 The VAE is causal: the latents of frames 8..24 are not a slice of those of frames 0..24. So the cache holds
 each clip apart, and a smaller `step` costs disk in proportion. A clip takes 2 c f h w bytes in float16, which
@@ -46,6 +46,8 @@ CUT_VERSION = (
     1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
 )
 POSE_VERSION = 2  # of what is kept of poses; shards without them have names of their own
+# Parts of AutoencoderKLWan and of our own autoencoder that latents do not go through.
+DECODING = ("decoder", "post_quant_conv", "synthesis")
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
 # What reading a missing or damaged shard may raise.
 BROKEN = (SafetensorError, OSError, KeyError, RuntimeError)
@@ -228,16 +230,19 @@ def _track_tensors(track: PoseTrack) -> dict[str, Tensor]:
     }
 
 
-def module_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:
-    """Names a VAE by its class, weights and settings, for use as `vae_id`.
+def encoder_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:
+    """Names a VAE by its class, settings and the weights that make latents, for use as `vae_id`.
 
-    Settings that begin with _ say where it was loaded from and by which library: no latent depends on them.
+    Weights that only decode are left out, and settings that begin with _, which say where it was loaded from
+    and by which library: no latent depends on them.
     """
     settings = {name: value for name, value in (config or {}).items() if not name.startswith("_")}
     digest = hashlib.sha256(
         f"{type(module).__name__} {json.dumps(settings, sort_keys=True, default=str)}".encode()
     )
     for name, tensor in sorted(module.state_dict().items()):
+        if name.split(".")[0] in DECODING:
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(_bytes(tensor.detach().cpu()))
     return digest.hexdigest()

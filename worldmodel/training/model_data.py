@@ -9,7 +9,7 @@ from tqdm import tqdm
 from worldmodel.data.clips import FPS_TOLERANCE, Merge, frames_per_step, merge_rule
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex
-from worldmodel.data.latents import LatentCache, LatentTable, module_identity
+from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
 from worldmodel.models.world_model.config import FrameContract
 from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
 from worldmodel.training.data import DataConfig
@@ -102,7 +102,7 @@ def cache_latents(
     with_progress: bool = False,
 ) -> LatentTable:
     """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
-    identity = module_identity(vae, dict(vae.config))  # type: ignore[arg-type]
+    identity = encoder_identity(vae, dict(vae.config))  # type: ignore[arg-type]
     cache = LatentCache(config.latents, identity, config.latents_dtype, with_poses=with_poses)  # type: ignore[arg-type]
     records = index.records[part]
     with tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar:

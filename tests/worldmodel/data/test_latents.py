@@ -18,7 +18,7 @@ from tests.support.array_sets import write_droid, write_npz, write_robomimic, wr
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex, index_episodes
-from worldmodel.data.latents import LatentCache, content_hash, module_identity
+from worldmodel.data.latents import LatentCache, content_hash, encoder_identity
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.types import FrameReader
@@ -149,13 +149,13 @@ def test_content_follows_a_video_beside_the_table(tmp_path) -> None:
 def test_vae_identity_follows_weights_and_settings() -> None:
     torch.manual_seed(0)
     vae = torch.nn.Conv2d(3, 4, 1)
-    first = module_identity(vae, {"scale": 1})
-    assert module_identity(vae, {"scale": 1}) == first
-    assert module_identity(vae, {"scale": 1, "_name_or_path": "elsewhere"}) == first
-    assert module_identity(vae, {"scale": 2}) != first
+    first = encoder_identity(vae, {"scale": 1})
+    assert encoder_identity(vae, {"scale": 1}) == first
+    assert encoder_identity(vae, {"scale": 1, "_name_or_path": "elsewhere"}) == first
+    assert encoder_identity(vae, {"scale": 2}) != first
     with torch.no_grad():
         vae.bias[2] += 1e-6
-    assert module_identity(vae, {"scale": 1}) != first
+    assert encoder_identity(vae, {"scale": 1}) != first
 
 
 def flip(at: float):
