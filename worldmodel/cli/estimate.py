@@ -30,13 +30,15 @@ def run(arguments: argparse.Namespace) -> None:
     with _no_garbage_in_imports():
         from worldmodel.config import load_config
         from worldmodel.estimate.cost import check_memory, describe, estimate, parse_gpus
-        from worldmodel.estimate.run_shape import run_shape
+        from worldmodel.estimate.run_shape import assumption, run_shape
         from worldmodel.training.runs.world_model import TrainConfig
 
     num_gpus, device = parse_gpus(arguments.gpus)
     config = load_config(TrainConfig, arguments.config, arguments.overrides)
     shape = run_shape(config, num_gpus, device, arguments.action_dim)
     result = estimate(shape, num_gpus, device)
+    if said := assumption(config):
+        print(said, file=sys.stderr)
     print("\n".join(describe(result, num_gpus, device)), flush=True)
     check_memory(result, device)
 

@@ -17,8 +17,7 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
     if machine.num_processes not in (0, num_gpus):
         raise ValueError(f"the config asks for {machine.num_processes} processes, --gpus for {num_gpus}")
     model, (channels, scale) = config.model, latent_layout(config.model.vae)
-    is_made = model.pretrained or local_config(model.vae, "vae") is not None
-    if not is_made and channels != model.backbone.latent_channels:
+    if _is_to_be_made(config) and channels != model.backbone.latent_channels:
         # The autoencoder is yet to be trained: its own cost is not counted.
         model, channels = replace(model, vae=""), model.backbone.latent_channels
     is_cpu = device.name == "CPU"
@@ -37,3 +36,15 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
         has_autocast=machine.mixed_precision == "bf16" or (machine.mixed_precision == "auto" and not is_cpu),
         parallel=resolve_parallel(machine, num_gpus),
     )
+
+
+def _is_to_be_made(config: TrainConfig) -> bool:
+    return not config.model.pretrained and local_config(config.model.vae, "vae") is None
+
+
+def assumption(config: TrainConfig) -> str:
+    """What the estimate takes for granted about an autoencoder that is not there; empty: nothing."""
+    vae, (channels, scale) = config.model.vae, latent_layout(config.model.vae)
+    if not vae or not _is_to_be_made(config) or channels == config.model.backbone.latent_channels:
+        return ""
+    return f"{vae} is not there yet: the estimate takes {scale} x {scale} pixels for a latent"
