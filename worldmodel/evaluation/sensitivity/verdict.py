@@ -19,12 +19,13 @@ SAME = 1e-5  # mean absolute difference of two videos, of a range of 1: rounding
 SILENT = 0.02  # of the strongest dimension's response: less counts as none
 
 RULE = (
-    "The actions are followed when the video under the true actions is nearer to the true video (mean "
-    f"squared error, lower by more than {NEEDED_GAIN:.0%}) than the static frame and than the video under "
-    f"every control, in at least {NEEDED_SHARE:.0%} of the episodes in which something moves, with the lower "
-    f"end of the 95 % interval above {NEEDED_LOW:.0%}; and when no other scale of the actions fits the true "
-    f"video better by more than {SCALE_GAIN:.0%}. A control whose commands hardly differ from the true ones "
-    "in a clip is not counted there."
+    "The actions are followed when two things hold. First, the video under the true actions is nearer to the "
+    "true video than the static frame and than the video under every control. Nearer means a mean squared "
+    f"error that is lower by more than {NEEDED_GAIN:.0%}. It must be so in at least {NEEDED_SHARE:.0%} of "
+    "the episodes in which something moves, with the lower end of the 95 % interval above "
+    f"{NEEDED_LOW:.0%}. Second, no other scale of the actions fits the true video better by more than "
+    f"{SCALE_GAIN:.0%}. A control whose commands hardly differ from the true ones in a clip is not counted "
+    "there."
 )
 
 Record = Mapping[str, Any]
