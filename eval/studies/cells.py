@@ -1,6 +1,6 @@
 """Trainings and evaluations of a study as cells: what they are told is checked, what is not done is run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -92,6 +92,24 @@ def run_cells(
         else:
             missing.add(cell.name)
             yield cell, "failed"
+
+
+def work_through(cells: Sequence[Cell], logs: Path, after_report: Callable[[], object]) -> int:
+    """Run the cells and say how each ended; gives the exit code, 1 if some failed.
+
+    Args:
+        cells: what is to be done.
+        logs: folder of what the cells print.
+        after_report: called whenever an evaluation is there.
+    """
+    failed = 0
+    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
+        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
+        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
+        failed += state != "done"
+        if state == "done" and cell.script == ROLL_OUT:
+            after_report()
+    return 1 if failed else 0
 
 
 def log_file(logs: Path, cell: Cell) -> Path:

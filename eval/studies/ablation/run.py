@@ -9,16 +9,18 @@ cells are skipped. Exit code 0 all done, 1 some failed, 2 wrong settings, 143 st
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from studies.ablation.cells import AblationConfig, AblationRow, change_models, plan, report_folder, seeds_of
-from studies.cells import ROLL_OUT, check_settings, log_file, run_cells
+from studies.cells import check_settings, work_through
 from studies.cells_file import CELLS_FILE, finite
 from studies.child_process import interrupt_on_signals
+from studies.command_line import study_parser
 from studies.table2.results import Evaluated
-from worldmodel.config import config_parser, load_config
+from worldmodel.config import load_config
 from worldmodel.evaluation.record_lines import read_records
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE
 from worldmodel.exits import STOPPED, one_way_out
@@ -118,22 +120,13 @@ def run(config: AblationConfig, only: Sequence[str] | None = None) -> int:
     """Work through the cells; tables are written whenever there is more of them."""
     change_models(config)
     cells = [cell for cell in plan(config) if not only or cell.name.split("/")[0] in only]
-    logs, failed = Path(config.output) / "logs", 0
-    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
-        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
-        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
-        failed += state != "done"
-        if state == "done" and cell.script == ROLL_OUT:
-            write_results(config)
-    return 1 if failed else 0
+    return work_through(cells, Path(config.output) / "logs", partial(write_results, config))
 
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = config_parser(AblationConfig, __doc__)
-    parser.add_argument("config", metavar="CONFIG.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser = study_parser(AblationConfig, __doc__)
     parser.add_argument("--only", nargs="+", metavar="ROW", help="work on these rows alone")
     arguments = parser.parse_intermixed_args(argv)
     try:

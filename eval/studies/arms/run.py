@@ -15,7 +15,8 @@ from studies.arms.cells import ArmStudyConfig, plan, run_cell, training_config
 from studies.arms.report import write_report
 from studies.arms.scores import TestClips
 from studies.cells_file import finite, open_cells
-from worldmodel.config import config_parser, load_config
+from studies.command_line import add_report, study_parser
+from worldmodel.config import load_config
 from worldmodel.exits import one_way_out
 
 STUDY = "arms"
@@ -41,12 +42,10 @@ def run(study: ArmStudyConfig) -> None:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = config_parser(ArmStudyConfig, __doc__)
-    parser.add_argument("study", metavar="STUDY.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--report", action="store_true", help="only write tables and videos of what is there")
+    parser = study_parser(ArmStudyConfig, __doc__)
+    add_report(parser)
     arguments = parser.parse_intermixed_args(argv)
-    study = load_config(ArmStudyConfig, arguments.study, arguments.overrides)
+    study = load_config(ArmStudyConfig, arguments.config, arguments.overrides)
     if not arguments.report:
         run(study)
     for path in write_report(study):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies.cells_file import finite, open_cells
+from studies.command_line import add_report, study_parser
 from studies.context.cells import (
     ContextStudyConfig,
     plan,
@@ -20,7 +21,7 @@ from studies.context.cells import (
     training_config,
 )
 from studies.context.report import write_report
-from worldmodel.config import config_parser, load_config
+from worldmodel.config import load_config
 from worldmodel.exits import one_way_out
 
 STUDY = "context"
@@ -48,14 +49,10 @@ def run(study: ContextStudyConfig) -> None:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = config_parser(ContextStudyConfig, __doc__)
-    parser.add_argument("study", metavar="STUDY.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument(
-        "--report", action="store_true", help="only write tables and pictures of what is there"
-    )
+    parser = study_parser(ContextStudyConfig, __doc__)
+    add_report(parser)
     arguments = parser.parse_intermixed_args(argv)
-    study = load_config(ContextStudyConfig, arguments.study, arguments.overrides)
+    study = load_config(ContextStudyConfig, arguments.config, arguments.overrides)
     if not arguments.report:
         run(study)
     for path in write_report(study):

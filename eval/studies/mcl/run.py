@@ -10,37 +10,32 @@ protocol.
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from studies.cells import ROLL_OUT, log_file, run_cells
+from studies.cells import work_through
 from studies.child_process import interrupt_on_signals
+from studies.command_line import study_parser
 from studies.mcl.cells import PHASES, MclStudyConfig, plan
 from studies.mcl.gradients import measure_gradients
 from studies.mcl.results import choose_arms, write_study
-from worldmodel.config import config_parser, load_config
+from worldmodel.config import load_config
 from worldmodel.exits import one_way_out
 
 
 def run(config: MclStudyConfig, phase: str) -> int:
     """Work through the cells of a phase."""
-    cells, logs, failed = plan(config, phase), Path(config.output) / "logs", 0
-    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
-        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
-        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
-        failed += state != "done"
-        if state == "done" and cell.script == ROLL_OUT:
-            write_study(config)
+    logs = Path(config.output) / "logs"
+    code = work_through(plan(config, phase), logs, partial(write_study, config))
     if phase == "choose":
         print(f"chosen: {choose_arms(config)}")
-    return 1 if failed else 0
+    return code
 
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run."""
-    parser = config_parser(MclStudyConfig, __doc__)
-    parser.add_argument("config", metavar="CONFIG.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser = study_parser(MclStudyConfig, __doc__)
     parser.add_argument("--phase", choices=PHASES, required=True)
     parser.add_argument(
         "--gradients", action="store_true", help="measure MCL's share of the backbone's gradient, and stop"

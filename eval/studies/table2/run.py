@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from robotwin_adapters.open_dataset import open_dataset
-from studies.cells import ROLL_OUT, Cell, check_files, check_settings, log_file, run_cells
+from studies.cells import Cell, check_files, check_settings, work_through
 from studies.child_process import interrupt_on_signals
+from studies.command_line import study_parser
 from studies.table2.cells import Table2Config, plan
 from studies.table2.page import write_table
 from studies.table2.results import collect
-from worldmodel.config import config_parser, load_config
+from worldmodel.config import load_config
 from worldmodel.data.index import check_episode
 from worldmodel.data.splits import SplitConfig
 from worldmodel.estimate.cost import GIB, check_memory, estimate, parse_gpus
@@ -135,24 +136,16 @@ def show_plan(cells: Sequence[Cell]) -> None:
 
 def run(config: Table2Config, cells: Sequence[Cell]) -> int:
     """Work through the cells; the table is written whenever there is more of it."""
-    output, logs = Path(config.output), Path(config.output) / "logs"
-    failed = 0
-    for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
-        log = f": see {log_file(logs, cell)}" if state == "failed" else ""
-        print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
-        failed += state != "done"
-        if state == "done" and cell.script == ROLL_OUT:
-            write_table(collect(config), output)
+    output = Path(config.output)
+    code = work_through(cells, output / "logs", lambda: write_table(collect(config), output))
     print(f"table: {output / 'table2.html'}" if (output / "table2.html").exists() else "no table yet")
-    return 1 if failed else 0
+    return code
 
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = config_parser(Table2Config, __doc__)
-    parser.add_argument("config", metavar="CONFIG.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser = study_parser(Table2Config, __doc__)
     parser.add_argument("--dry-run", action="store_true", help="check config and data, list the cells, stop")
     arguments = parser.parse_intermixed_args(argv)
     try:
