@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from robotwin_adapters.arrays.agibot import AgibotDataset, is_agibot
+from robotwin_adapters.arrays.calvin import CalvinDataset, is_calvin
 from robotwin_adapters.arrays.droid import DroidDataset, find_droid
 from robotwin_adapters.arrays.hdf5_files import Hdf5FilesDataset, is_hdf5_files
 from robotwin_adapters.arrays.loose_files import (
@@ -36,10 +37,11 @@ LOOKED_FOR = """\
   RoboTwin: data/episode*.hdf5 or episode*/*.pkl at any depth, one .hdf5 file, or a .zip of them
   LeRobot v2.0, v2.1, v3.0: meta/info.json
   ALOHA / ACT: episode_*.hdf5 with action and observations
-  robomimic, LIBERO, Isaac Lab: *.hdf5 with data/demo_*
+  robomimic, LIBERO, Isaac Lab, ManiSkill: *.hdf5 with data/demo_* or traj_*
   RLDS: *.tfrecord-00000-of-00001
   Diffusion Policy, UMI: a .zarr folder or .zarr.zip with meta/episode_ends
   NPZ: *.npz with pictures and actions inside
+  CALVIN: episode_*.npz, a frame each, with ep_start_end_ids.npy
   AgiBot World: proprio_stats/ beside observations/
   DROID raw: trajectory.h5 beside recordings/MP4/ at any depth
   videos with annotations: annotation/ beside videos/, or a dataset.yaml that maps the keys
@@ -68,6 +70,7 @@ class ForeignDataset(EpisodeSource, Protocol):
 # Formats of named arrays, by the question that recognizes each.
 ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[..., ForeignDataset]], ...] = (
     (is_agibot, AgibotDataset),
+    (is_calvin, CalvinDataset),
     (is_hdf5_files, Hdf5FilesDataset),
     (is_robomimic, RobomimicDataset),
     (is_rlds, RldsDataset),

@@ -45,7 +45,7 @@ def is_npz_frames(path: Path, mapping: str | Path | None = None) -> bool:
     """Whether this is an NPZ file with pictures in it, or a folder of such files."""
     files = npz_files(path)
     try:
-        return bool(files) and any(_are_pictures(*entry) for entry in _headers_of(files[0]).items())
+        return bool(files) and any(_are_pictures(*entry) for entry in npz_headers(files[0]).items())
     except ValueError:
         return False
 
@@ -71,7 +71,7 @@ class NpzDataset(ArrayDataset):
 
     def __getitem__(self, index: int) -> Episode:
         path = self.files[index]
-        headers = _headers_of(path)
+        headers = npz_headers(path)
         with errors_name(str(path)):
             numbers = {key: partial(_array, str(path), stamp_of(path), key) for key in headers}
             pictures = {
@@ -153,7 +153,8 @@ def _without_first(read: Callable[[], ndarray]) -> ndarray:
     return read()[1:]
 
 
-def _headers_of(path: Path) -> dict[str, Header]:
+def npz_headers(path: Path) -> dict[str, Header]:
+    """What an archive says about its arrays, without unpacking them."""
     return _headers(str(path), stamp_of(path))
 
 

@@ -331,3 +331,20 @@ def _film(path: Path, frames: np.ndarray, fps: int = 30) -> None:
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
+
+
+def write_calvin(folder: Path, borders: tuple[tuple[int, int], ...] = ((3, 11), (20, 28))) -> Path:
+    """CALVIN: a file per frame, gaps between episodes."""
+    folder.mkdir(parents=True)
+    for first, last in borders:
+        count = last - first + 1
+        for step, picture in enumerate(pictures(count, seed=first)):
+            numbers = {"actions": walk(count, 7, first)[step], "robot_obs": walk(count, 15, first + 1)[step]}
+            changes = {
+                "rel_actions": walk(count, 7, first + 2)[step],
+                "depth_static": np.zeros((48, 64), "f4"),
+            }
+            views = {"rgb_static": picture, "rgb_gripper": picture[:32, :32]}
+            np.savez(folder / f"episode_{first + step:07d}.npz", **numbers, **changes, **views)
+    np.save(folder / "ep_start_end_ids.npy", np.array(borders))
+    return folder

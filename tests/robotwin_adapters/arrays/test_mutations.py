@@ -6,11 +6,16 @@ from pathlib import Path
 import numcodecs
 import pytest
 
-from tests.robotwin_adapters.arrays.test_loose_files import write_frame_list, write_picture_folders
+from tests.robotwin_adapters.arrays.test_loose_files import (
+    write_episode_list,
+    write_frame_list,
+    write_picture_folders,
+)
 from tests.robotwin_adapters.test_annotations import write_flat
 from tests.support.array_sets import (
     write_agibot,
     write_aloha,
+    write_calvin,
     write_droid,
     write_npz,
     write_rlds,
@@ -32,6 +37,8 @@ WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
     "flat_npy": (lambda folder: write_flat(folder, ".npy"), 0.4),
     "picture_folders": (write_picture_folders, 0.4),  # plain numbers have no checksum
     "frame_list": (write_frame_list, 0.3),
+    "episode_list": (write_episode_list, 0.3),
+    "calvin": (write_calvin, 0.1),  # the borders of episodes have no checksum
     "zarr": (lambda folder: write_zarr(folder / "s.zarr", compressor=numcodecs.Blosc("lz4")), 0.2),
     "zarr_v3": (lambda folder: write_zarr_v3(folder / "s.zarr"), 0.05),
     "zarr_v3_shards": (lambda folder: write_zarr_v3(folder / "s.zarr", per_shard=2), 0.05),
