@@ -1,8 +1,13 @@
 """The command line that studies share."""
 
 import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
-from worldmodel.config import config_parser
+from worldmodel.config import config_parser, load_config
+
+C = TypeVar("C")
 
 
 def study_parser(schema: type, description: str | None) -> argparse.ArgumentParser:
@@ -13,8 +18,22 @@ def study_parser(schema: type, description: str | None) -> argparse.ArgumentPars
     return parser
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """--report."""
+def run_and_report(
+    schema: type[C],
+    description: str | None,
+    run: Callable[[C], None],
+    write_report: Callable[[C], Iterable[Path]],
+    argv: Sequence[str] | None,
+) -> int:
+    """Parse, run the study unless --report is given, and write its report; gives the exit code."""
+    parser = study_parser(schema, description)
     parser.add_argument(
         "--report", action="store_true", help="only write tables and pictures of what is there"
     )
+    arguments = parser.parse_intermixed_args(argv)
+    study = load_config(schema, arguments.config, arguments.overrides)
+    if not arguments.report:
+        run(study)
+    for path in write_report(study):
+        print(path)
+    return 0

@@ -15,8 +15,7 @@ from studies.arms.cells import ArmStudyConfig, plan, run_cell, training_config
 from studies.arms.report import write_report
 from studies.arms.scores import TestClips
 from studies.cells_file import finite, open_cells
-from studies.command_line import add_report, study_parser
-from worldmodel.config import load_config
+from studies.command_line import run_and_report
 from worldmodel.exits import one_way_out
 
 STUDY = "arms"
@@ -42,12 +41,4 @@ def run(study: ArmStudyConfig) -> None:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = study_parser(ArmStudyConfig, __doc__)
-    add_report(parser)
-    arguments = parser.parse_intermixed_args(argv)
-    study = load_config(ArmStudyConfig, arguments.config, arguments.overrides)
-    if not arguments.report:
-        run(study)
-    for path in write_report(study):
-        print(path)
-    return 0
+    return run_and_report(ArmStudyConfig, __doc__, run, write_report, argv)

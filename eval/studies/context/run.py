@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies.cells_file import finite, open_cells
-from studies.command_line import add_report, study_parser
+from studies.command_line import run_and_report
 from studies.context.cells import (
     ContextStudyConfig,
     plan,
@@ -21,7 +21,6 @@ from studies.context.cells import (
     training_config,
 )
 from studies.context.report import write_report
-from worldmodel.config import load_config
 from worldmodel.exits import one_way_out
 
 STUDY = "context"
@@ -49,12 +48,4 @@ def run(study: ContextStudyConfig) -> None:
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """See the top of the file."""
-    parser = study_parser(ContextStudyConfig, __doc__)
-    add_report(parser)
-    arguments = parser.parse_intermixed_args(argv)
-    study = load_config(ContextStudyConfig, arguments.config, arguments.overrides)
-    if not arguments.report:
-        run(study)
-    for path in write_report(study):
-        print(path)
-    return 0
+    return run_and_report(ContextStudyConfig, __doc__, run, write_report, argv)
