@@ -8,7 +8,7 @@ Instructions lie in a file of pickles beside the frames, which is not opened.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -80,7 +80,8 @@ class CalvinDataset(ArrayDataset):
                 embodiment="calvin_franka",
                 action_space=self.action_space,
             )
-            return build_episode(arrays, self.mapping.over(keys), self.camera)
+            episode = build_episode(arrays, self.mapping.over(keys), self.camera)
+        return episode if self.mapping.action_keys else replace(episode, delta_actions=())
 
     def _file(self, number: int) -> str:
         path = self.root / f"episode_{number:0{self.digits}d}.npz"

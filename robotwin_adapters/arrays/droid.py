@@ -8,6 +8,7 @@ Row t of /action is the command beside frame t and leads to frame t + 1: a targe
 and a gripper (0 open, 1 closed). Stereo videos and folders without both halves are passed over.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class DroidDataset(ArrayDataset):
                 instructions=(text.strip(),) if isinstance(text, str) and text.strip() else (),
                 notes=() if self.mapping.action_keys else (ACTION_NOTE,),
             )
-            return build_episode(arrays, keys, self.camera)
+            episode = build_episode(arrays, keys, self.camera)
+        return episode if self.mapping.action_keys else replace(episode, delta_actions=())
 
 
 def _defaults() -> KeyMapping:

@@ -21,6 +21,7 @@ def test_frames_of_an_episode_are_between_its_borders(tmp_path: Path) -> None:
         ("rgb_static", "rgb_gripper"),
     )
     assert (episode.action_names[0], episode.action_space) == ("x", "pose_commands")
+    assert episode.delta_actions == ()  # known, whatever the numbers look like
     np.testing.assert_array_equal(episode.robot_actions, walk(9, 7, 20)[:-1])
     np.testing.assert_array_equal(episode.robot_states, walk(9, 15, 21))
     np.testing.assert_array_equal(episode.frames["rgb_static"].read([8, 2]), pictures(9, seed=20)[[8, 2]])

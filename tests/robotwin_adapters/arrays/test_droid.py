@@ -22,6 +22,7 @@ def test_numbers_pictures_and_words(tmp_path: Path) -> None:
     np.testing.assert_array_equal(episode.robot_actions[:, 6:], walk(9, 1, 1)[:-1])
     np.testing.assert_array_equal(episode.robot_states[:, :6], walk(9, 6, 51))
     assert (episode.action_names[:3], episode.action_space) == (("x", "y", "z"), "pose_commands")
+    assert episode.delta_actions == ()  # targets, whatever the numbers look like
     shown = episode.frames["wrist"].read([4, 0]).astype(int)
     assert np.abs(shown - pictures(9)[[4, 0]]).mean() < 12
 
