@@ -23,8 +23,9 @@ from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.training.command_line import run_script
 from worldmodel.training.data import DataConfig, open_clips, open_index
+from worldmodel.training.loop.checkpoints import open_store
 from worldmodel.training.loop.distributed import start_accelerator
-from worldmodel.training.loop.fit import FitConfig, fit, open_store
+from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.types import ClipBatch, evenly_spread
 
 log = logging.getLogger(__name__)

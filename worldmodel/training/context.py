@@ -20,9 +20,9 @@ from worldmodel.config import save_config
 from worldmodel.exits import one_way_out
 from worldmodel.training.command_line import run_script
 from worldmodel.training.context_data import load_contexts
-from worldmodel.training.loop.checkpoints import export_finished
+from worldmodel.training.loop.checkpoints import export_finished, open_store
 from worldmodel.training.loop.distributed import start_accelerator
-from worldmodel.training.loop.fit import fit, open_store
+from worldmodel.training.loop.fit import fit
 from worldmodel.training.runs.concept_cost import write_cost
 from worldmodel.training.runs.context import ContextTrainConfig, build_run, export_model, run_identity
 

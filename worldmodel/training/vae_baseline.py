@@ -20,9 +20,9 @@ from worldmodel.objectives.image_vae import image_vae_loss
 from worldmodel.objectives.losses import Losses
 from worldmodel.training.command_line import run_script
 from worldmodel.training.factors import FactorDataConfig, data_identity, load_images, open_factor_data
-from worldmodel.training.loop.checkpoints import Checkpoint, export_finished
+from worldmodel.training.loop.checkpoints import Checkpoint, export_finished, open_store
 from worldmodel.training.loop.distributed import start_accelerator
-from worldmodel.training.loop.fit import FitConfig, fit, open_store
+from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.runs.concept_cost import write_cost
 from worldmodel.training.runs.concept_scores import ConceptScores, ScoreConfig
 

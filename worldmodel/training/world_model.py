@@ -17,9 +17,9 @@ from worldmodel.exits import one_way_out
 from worldmodel.files import check_apart
 from worldmodel.shipped import find_weights
 from worldmodel.training.command_line import run_script
-from worldmodel.training.loop.checkpoints import export_finished
+from worldmodel.training.loop.checkpoints import export_finished, open_store
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
-from worldmodel.training.loop.fit import fit, open_store
+from worldmodel.training.loop.fit import fit
 from worldmodel.training.runs.first_batch import write_first_batch
 from worldmodel.training.runs.world_model import (
     TrainConfig,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from worldmodel.checked import check_object, read_json
 from worldmodel.exits import CommandError
 from worldmodel.files import FolderLock, lock_folder, sync_folder, write_json, write_tensors, write_text
 from worldmodel.tensors import check_finite
+from worldmodel.training.loop.distributed import agreed
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +121,27 @@ class CheckpointStore:
         for path in self._newest_first():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: int) -> CheckpointStore:
+    """The checkpoints of a run's folder; one that already holds a run is only continued, never overwritten.
+
+    `fit` does it too, but a script should ask before it spends time or writes anything.
+    """
+    store = CheckpointStore(folder / "checkpoints", num_kept)
+    problem = None
+    if accelerator.is_main_process:
+        try:
+            store.prepare()
+            if not resume and store.last_good() is not None:
+                problem = (
+                    f"{store.folder} already holds a run: pass --resume to continue it, or use another folder"
+                )
+        except ValueError as error:
+            problem = str(error)
+    if problem := agreed(problem, accelerator):
+        raise ValueError(problem)
+    return store
 
 
 def verify(path: Path) -> Checkpoint:

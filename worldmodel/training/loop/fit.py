@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from worldmodel.data.batches import load_batches
 from worldmodel.exits import CommandError
-from worldmodel.training.loop.checkpoints import CheckpointStore
+from worldmodel.training.loop.checkpoints import CheckpointStore, open_store
 from worldmodel.training.loop.distributed import (
     MachineConfig,
     agreed,
@@ -191,27 +191,6 @@ def _start(
             log.info("%s", line)
         log.info("starting at step %d of %d, seed %d", state.step, config.steps, config.seed)
     return _Run(config, accelerator, model, stepper, state, store, slots)
-
-
-def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: int) -> CheckpointStore:
-    """The checkpoints of a run's folder; one that already holds a run is only continued, never overwritten.
-
-    `fit` does it too, but a script should ask before it spends time or writes anything.
-    """
-    store = CheckpointStore(folder / "checkpoints", num_kept)
-    problem = None
-    if accelerator.is_main_process:
-        try:
-            store.prepare()
-            if not resume and store.last_good() is not None:
-                problem = (
-                    f"{store.folder} already holds a run: pass --resume to continue it, or use another folder"
-                )
-        except ValueError as error:
-            problem = str(error)
-    if problem := agreed(problem, accelerator):
-        raise ValueError(problem)
-    return store
 
 
 def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop: StopRequest) -> FitResult:
