@@ -140,7 +140,7 @@ def fit(
     """Train `model` in place; checkpoints, log.jsonl and curves go to `folder`.
 
     With `resume` the newest whole checkpoint of the folder is continued; without one it starts at step 0.
-    `identity`, JSON values that the weights depend on, must then be those of the checkpoint.
+    The seed and `identity`, JSON values that the weights depend on, must then be those of the checkpoint.
     `on_start` is called on the main process when nothing is left that could refuse the run.
     """
     check_trackers(config.trackers)
@@ -175,7 +175,7 @@ def _start(
     switch_on(model, config.gradient_checkpointing, config.compile)
     model.train()
     stepper = spread(Stepper(model, step_fn), accelerator, config.machine)
-    state = RunState(model, config.optim, identity)
+    state = RunState(model, config.optim, {**(identity or {}), "seed": config.seed})
     store = open_store(folder, accelerator, resume, config.keep_checkpoints)
     if resume and (checkpoint := store.last_good()) is not None:
         state.restore(checkpoint)

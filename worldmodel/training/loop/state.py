@@ -77,7 +77,7 @@ class RunState:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint; ValueError when it belongs to another model or to other data."""
+        """Take over a checkpoint; ValueError when it belongs to another model or to another run."""
         self._check_identity(checkpoint)
         _copy_all(checkpoint, "weights", {**self.parameters, **self._buffers})
         self._restore_optimizer(checkpoint.tensors("optimizer"))
@@ -103,8 +103,8 @@ class RunState:
         if changed := list(differences(saved, known)):
             more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
             raise ValueError(
-                f"{checkpoint.path} belongs to a run on other data: {'; '.join(changed[:MAX_NAMED])}{more}. "
-                "Use the data, settings and start_from weights it was started with, or another folder"
+                f"{checkpoint.path} belongs to another run: {'; '.join(changed[:MAX_NAMED])}{more}. "
+                "Use the seed, data, settings and start_from weights it was started with, or another folder"
             )
 
     def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:

@@ -164,7 +164,7 @@ def test_a_resume_on_other_clips_is_refused_and_leaves_the_run_alone(
     shutil.copytree(one_process, folder)
     before = (folder / "config.yaml").read_text()
     other = [*overrides, *SHARED, "data.latents=", "fit.steps=3", override, f"output={folder}"]
-    with pytest.raises(ValueError, match=f"belongs to a run on other data: .*{message}"):
+    with pytest.raises(ValueError, match=f"belongs to another run: .*{message}"):
         train(load_config(TrainConfig, CONFIG, other), True)
     assert (folder / "config.yaml").read_text() == before
 
