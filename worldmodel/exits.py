@@ -12,7 +12,8 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec
 
 from worldmodel.plain_text import printable
@@ -46,7 +47,8 @@ def one_way_out(main: Callable[P, int | None]) -> Callable[P, int]:
     @functools.wraps(main)
     def guarded(*arguments: P.args, **options: P.kwargs) -> int:
         try:
-            return int(main(*arguments, **options) or 0)
+            with _written_out():
+                return int(main(*arguments, **options) or 0)
         except Exception as error:
             code = exit_code(error)
             if code is None or os.environ.get("WORLDMODEL_TRACEBACK"):
@@ -80,10 +82,28 @@ def is_dead_worker(error: BaseException) -> bool:
     return is_loader or type(error).__name__ == "BrokenProcessPool"
 
 
+@contextmanager
+def _written_out() -> Iterator[None]:
+    """What was printed is written before the block ends: a full disk or a closed pipe shows itself here."""
+    try:
+        yield
+    except SystemExit:  # argparse has printed its help
+        _flush()
+        raise
+    _flush()
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # none: the command was started without one
+        sys.stdout.flush()
+
+
 def _say(error: Exception, code: int) -> int:
-    if code == BROKEN_PIPE:
-        # Python would complain again when it flushes the pipe at the end.
+    try:
+        _flush()
+    except OSError:  # Python would complain again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if code == BROKEN_PIPE:
         return code
     hint = HINTS.get(getattr(error, "errno", None) or 0, DEAD_WORKER if is_dead_worker(error) else "")
     message = str(error) or type(error).__name__

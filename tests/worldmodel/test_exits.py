@@ -1,4 +1,6 @@
 import errno
+import os
+import shlex
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -59,10 +61,41 @@ def test_faults_of_the_program_still_show_where_they_are(monkeypatch: pytest.Mon
         main(ValueError)
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    code = "import sys; from worldmodel.cli import main; sys.exit(main(['presets']))"
-    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", "import sys; from worldmodel.cli import main; sys.exit(main())", *words]
+
+
+PRINTING = [("presets",), ("--help",), ("inspect", "--help")]
+MODES = [{}, {"PYTHONUNBUFFERED": "1"}]  # a short output fails at the end, or at its first line
+
+
+def environment(mode: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("words", PRINTING)
+def test_a_closed_pipe_is_no_error(words: tuple[str, ...], mode: dict[str, str]) -> None:
+    run = subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(mode)
+    )
     assert run.stdout is not None
     run.stdout.close()
     _, said = run.communicate(timeout=120)
-    assert b"Traceback" not in said
+    assert (run.returncode, said) == (141, b"")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("words", PRINTING)
+def test_an_output_on_a_full_disk_is_said_in_one_line(words: tuple[str, ...], mode: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, env=environment(mode))
+    assert run.returncode == 1
+    assert run.stderr.count(b"\n") == 1
+    assert b"the disk is full" in run.stderr
+
+
+def test_without_an_output_a_command_still_runs() -> None:
+    line = shlex.join(command("presets"))
+    run = subprocess.run(["sh", "-c", f"{line} >&-"], stderr=subprocess.PIPE)
+    assert (run.returncode, run.stderr) == (0, b"")

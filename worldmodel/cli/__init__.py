@@ -184,11 +184,12 @@ COMMANDS = (
 )
 
 
+@one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script.
 
     Exit codes are those of `worldmodel/exits.py`: 0 done, 1 the machine failed, 2 wrong input (one line on
-    stderr), 130 interrupted, 143 stopped by a signal after saving.
+    stderr), 130 interrupted, 141 nobody reads the output, 143 stopped by a signal after saving.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
