@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from robotwin_adapters.lerobot.footer import unpacked_bytes
 from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
 from worldmodel.checked import (
     check_object,
@@ -31,6 +32,7 @@ EXTRA_KEY = "worldmodel"  # the same as an entry of info.json, in sets of older 
 # Default data and video paths, for info.json files that leave them out.
 V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+MAX_NAME, MAX_PATH = 255, 3000  # bytes that file systems take
 V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 MAX_LINES_BYTES = 256 << 20  # of a table of episodes in JSON lines
@@ -127,6 +129,11 @@ def _own_entry(root: Path, info: Mapping[str, Any]) -> Mapping[str, Any]:
     return entry
 
 
+def _template(root: Path, info: Mapping[str, Any], key: str, default: str) -> str:
+    value = info.get(key)
+    return default if value is None or value == "" else check_type(value, str, f"{root / INFO}: {key}")
+
+
 def fill_path(template: str, where: Path, **values: int | str) -> str:
     """A path template of info.json filled in; it cannot leave the dataset folder."""
 
@@ -138,8 +145,10 @@ def fill_path(template: str, where: Path, **values: int | str) -> str:
 
     filled = FIELD.sub(value, template)
     parts = PurePosixPath(filled).parts
-    if filled.startswith("/") or ".." in parts or not parts or re.search(r"[{}\\:\0]", filled):
-        raise ValueError(f"{where}: path template {template!r} gives {filled!r}, not a path in the dataset")
+    is_long = len(filled.encode()) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts)
+    if filled.startswith("/") or ".." in parts or not parts or is_long or re.search(r"[{}\\:\0]", filled):
+        given, got = shorten(template), shorten(filled)
+        raise ValueError(f"{where}: path template {given} gives {got}, not a path in the dataset")
     return filled
 
 
@@ -148,9 +157,11 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
     try:
         texts = _check_budget(path)
         # Repeated texts stay references to one: a long one could otherwise fill the memory.
-        return pq.read_table(
+        table = pq.read_table(
             path, columns=columns, filters=filters, page_checksum_verification=True, read_dictionary=texts
         )
+        table.validate(full=True)  # texts that are no UTF-8 would end in an error that names no file
+        return table
     except (OSError, pa.ArrowException, UnicodeError, OverflowError, KeyError) as error:
         reason = lfs_hint(path) or f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})"
         raise ValueError(reason) from error
@@ -158,14 +169,9 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
 
 def _check_budget(path: Path) -> list[str]:
     """Refuse a table that unpacks to far more than it holds; gives the names of its columns of text."""
-    size, metadata = check_regular(path).stat().st_size, pq.read_metadata(path)
-    columns = [
-        metadata.row_group(group).column(number)
-        for group in range(metadata.num_row_groups)
-        for number in range(metadata.num_columns)
-    ]
-    unpacked = sum(max(8 * column.num_values, column.total_uncompressed_size) for column in columns)
-    check_expansion(f"{path}: the table", size, unpacked, free=TABLE_FREE_BYTES)
+    status = check_regular(path).stat()
+    unpacked = unpacked_bytes(str(path), (status.st_size, status.st_mtime_ns))
+    check_expansion(f"{path}: the table", status.st_size, unpacked, free=TABLE_FREE_BYTES)
     return [field.name for field in pq.read_schema(path) if pa.types.is_string(field.type)]
 
 
@@ -240,17 +246,15 @@ def _tasks_v2(root: Path) -> dict[int, str]:
 def _episodes_v2(root: Path, info: Mapping[str, Any], video_keys: list[str]) -> list[EpisodeRow]:
     path = root / "meta/episodes.jsonl"
     chunk_size = _count(root / INFO, info, "chunks_size", 1) if "chunks_size" in info else 1000
-    data, video = info.get("data_path") or V2_DATA, info.get("video_path") or V2_VIDEO
+    data, video = _template(root, info, "data_path", V2_DATA), _template(root, info, "video_path", V2_VIDEO)
     rows = []
     for entry in sorted(_json_lines(path), key=lambda entry: _count(path, entry, "episode_index")):
         index, length = _count(path, entry, "episode_index"), _count(path, entry, "length", 1)
         chunk = index // chunk_size
         # Some writers of v2.1 took over the field names of v3.0.
         place = {"episode_chunk": chunk, "chunk_index": chunk, "episode_index": index, "file_index": index}
-        videos = {
-            key: (fill_path(str(video), root / INFO, video_key=key, **place), 0.0) for key in video_keys
-        }
-        data_file = fill_path(str(data), root / INFO, **place)
+        videos = {key: (fill_path(video, root / INFO, video_key=key, **place), 0.0) for key in video_keys}
+        data_file = fill_path(data, root / INFO, **place)
         rows.append(EpisodeRow(index, length, _texts(path, entry.get("tasks")), data_file, None, videos))
     return rows
 
@@ -287,7 +291,7 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], video_keys: list[str]) -> 
 def _row_v3(
     root: Path, path: Path, info: Mapping[str, Any], video_keys: list[str], entry: Mapping[str, Any]
 ) -> EpisodeRow:
-    data, video = str(info.get("data_path") or V3_DATA), str(info.get("video_path") or V3_VIDEO)
+    data, video = _template(root, info, "data_path", V3_DATA), _template(root, info, "video_path", V3_VIDEO)
     length = _count(path, entry, "length", 1)
     first, last = _count(path, entry, "dataset_from_index"), _count(path, entry, "dataset_to_index")
     if last - first != length:

@@ -282,6 +282,10 @@ BAD_V21: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda p: edit_json(p / "meta/info.json", lambda i: i.update(data_path="../{episode_index}.parquet")),
         r"gives '\.\./0\.parquet', not a path in the dataset",
     ),
+    "a list for a path": (
+        lambda p: edit_json(p / "meta/info.json", lambda i: i.update(data_path=[0] * 1000)),
+        r"info\.json: data_path is \[0, 0, .*, expected a text",
+    ),
     "episode listed twice": (
         lambda p: (p / "meta/episodes.jsonl").write_text(
             '{"episode_index": 0, "tasks": [], "length": 8}\n' * 2
@@ -331,11 +335,18 @@ def test_bad_v30_tables_are_refused(v30: Path) -> None:
         LerobotDataset(v30)
 
 
+def test_texts_that_are_no_utf8_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.parquet"
+    pq.write_table(pa.table({"task": pa.array([b"left", b"\xff\xfe"]).view(pa.string())}), path)
+    with pytest.raises(ValueError, match=r"tasks\.parquet: cannot be read as parquet \(.*Invalid UTF8"):
+        read_table(path)
+
+
 @pytest.mark.parametrize(
     "template",
     [
         *("/etc/passwd", "../{episode_index}", "a/../../b", "", "{episode_index.__class__}", "a\\..\\b"),
-        *("{unknown}", "{episode_index:999999d}", "C:/x", "a\0b"),
+        *("{unknown}", "{episode_index:999999d}", "C:/x", "a\0b", "x" * 256, "x/" * 1501),
     ],
 )
 def test_path_templates_stay_inside(template: str) -> None:
