@@ -17,7 +17,7 @@ from diffusers.models.autoencoders.vq_model import VQModel
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from worldmodel.checked import check_type, read_json, shorten
+from worldmodel.checked import check_range, check_type, read_json, shorten
 from worldmodel.config import load_config, save_config
 from worldmodel.diffusion.ddim import build_scheduler, ddim_sample
 from worldmodel.files import read_into, replaced_folder, write_tensors
@@ -32,6 +32,7 @@ from worldmodel.models.world_model.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.tensors import check_headers, skeleton
 
 FORMAT = {"format": 1, "model": "MDDiff"}
+SCALES = 1e-12, 1e12  # of latents, far beyond what is sensible
 CHUNK = 256  # pictures or codes that are processed at once
 
 
@@ -185,6 +186,7 @@ class MDDiff(nn.Module):
         if {key: values.get(key) for key in FORMAT} != FORMAT:
             raise ValueError(f"{path}: expected {FORMAT}, got {shorten(values)}")
         scale = check_type(values.get("latent_scale"), float, f"{path}: latent_scale")
+        check_range(scale, *SCALES, f"{path}: latent_scale")
         config = load_config(MDDiffConfig, str(folder / CONFIG_FILE))
         vq = load_part(VQModel, folder / "vq")
         planned = skeleton(lambda: cls(config, VQModel.from_config(vq.config)), str(folder))

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def test_wrong_folders_pictures_and_shapes_are_named(tmp_path: Path) -> None:
         replace(TINY, image_size=20)
     with pytest.raises(AssertionError, match="eval"):
         tiny_mddiff().encode(some_images())
+
+
+@pytest.mark.parametrize("scale", [1e300, 0, -1.0])
+def test_a_scale_that_no_latents_have_is_refused(scale: float, tmp_path: Path) -> None:
+    tiny_mddiff().save_pretrained(tmp_path / "model")
+    contract = tmp_path / "model/contract.json"
+    contract.write_text(json.dumps({**json.loads(contract.read_text()), "latent_scale": scale}))
+    with pytest.raises(ValueError, match=r"contract\.json: latent_scale must lie in"):
+        MDDiff.from_pretrained(tmp_path / "model")
 
 
 def test_the_paper_model_has_the_shapes_of_the_paper() -> None:
