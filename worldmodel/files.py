@@ -129,10 +129,19 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     try:
         building.mkdir()
         yield building
-        os.replace(building, path)
+        _rename_to_new(building, path)
         sync_folder(path.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _rename_to_new(building: Path, path: Path) -> None:
+    try:
+        os.replace(building, path)
+    except OSError as error:
+        if not os.path.lexists(path):
+            raise
+        raise ValueError(f"{path}: another process wrote it meanwhile; name a new folder") from error
 
 
 @contextmanager
@@ -144,7 +153,8 @@ def replaced_folder(folder: Path, marker: str) -> Iterator[Path]:
     if folder.exists() and any(folder.iterdir()) and not (folder / marker).is_file():
         raise ValueError(f"{folder} holds something else (no {marker}); it is not overwritten")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new, old = (folder.with_name(f".{folder.name}.{state}") for state in ("writing", "replaced"))
+    remove_leftovers(folder.parent)
+    new, old = _hidden(folder), folder.with_name(f".{folder.name}.replaced")
     _put_back(old, folder)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()

@@ -1,7 +1,9 @@
 """Conversion between formats, and the commands `inspect` and `convert` as a person runs them."""
 
 import json
+import multiprocessing
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,3 +187,44 @@ def test_names_of_cameras_do_not_lead_out_of_a_new_set(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"evil.*not a path in the dataset"):
         convert_dataset(Episodes((evil,)), tmp_path / "a/b/out", "lerobot")
     assert not list(tmp_path.rglob("*evil*"))
+
+
+def at_once(commands: list[list[str]]) -> list[int]:
+    """Exit codes of commands that start together, each in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(len(commands))
+
+    def run(command: list[str]) -> None:
+        start.wait()
+        sys.exit(main(command))
+
+    processes = [context.Process(target=run, args=(command,)) for command in commands]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return sorted(process.exitcode or 0 for process in processes)
+
+
+@pytest.mark.parametrize("to", ["lerobot", "robotwin"])
+def test_of_two_converts_into_one_folder_at_most_one_is_refused(to: str, tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "a", count=2)
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "alone"), "--to", to]) == 0
+    codes = at_once([["convert", str(tmp_path / "a"), str(tmp_path / "out"), "--to", to]] * 2)
+    assert codes == [0, 2]
+    alone, both = (open_dataset(tmp_path / name) for name in ("alone", "out"))
+    assert len(both) == len(alone) == 2
+    for index in range(2):
+        assert np.array_equal(both[index].robot_actions, alone[index].robot_actions)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "alone", "out"]
+
+
+def test_two_inspections_into_one_folder_write_whole_pictures(tmp_path: Path) -> None:
+    write_robotwin(tmp_path / "a", count=2)
+    inspect = ["inspect", str(tmp_path / "a"), "--out"]
+    assert main([*inspect, str(tmp_path / "alone")]) == 0
+    assert at_once([[*inspect, str(tmp_path / "out")]] * 2) == [0, 0]
+    alone, both = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("alone", "out")
+    )
+    assert both == alone

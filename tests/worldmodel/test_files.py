@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -58,6 +59,49 @@ def test_a_replacement_that_was_cut_off_is_undone(tmp_path: Path) -> None:
     (folder / "mark").rename(folder / "thesis.txt")
     with pytest.raises(ValueError, match="no mark"), files.replaced_folder(folder, "mark"):
         pass
+
+
+def test_of_two_writers_of_a_new_folder_one_is_refused(tmp_path: Path) -> None:
+    def write() -> None:
+        with files.new_folder(tmp_path / "out") as building:
+            (building / "ours").touch()
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out/theirs").touch()
+
+    with pytest.raises(ValueError, match=r"out: another process wrote it meanwhile; name a new folder"):
+        write()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]
+
+
+def test_two_writers_of_a_replaced_folder_do_not_mix(tmp_path: Path) -> None:
+    """The other one is a process of its own that begins and ends while we write."""
+    folder = tmp_path / "model"
+
+    def write_theirs() -> None:
+        with files.replaced_folder(folder, "mark") as new:
+            (new / "mark").write_text("theirs")
+            (new / "other").touch()
+
+    with files.replaced_folder(folder, "mark") as new:
+        (new / "mark").write_text("ours")
+        other = multiprocessing.get_context("fork").Process(target=write_theirs)
+        other.start()
+        other.join()
+        assert (folder / "mark").read_text() == "theirs"
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "mark"]
+    assert (folder / "mark").read_text() == "ours"
+
+
+def test_weights_that_may_not_be_read_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights.safetensors"
+    files.write_tensors(path, {"w": torch.ones(2)})
+    path.chmod(0)
+    if os.access(path, os.R_OK):  # as root, who may read everything
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ValueError, match=r"weights\.safetensors: no right to read it"):
+        files.read_into(torch.nn.Linear(1, 1), path)
 
 
 def test_a_full_disk_is_an_os_error_and_damage_a_value_error(tmp_path: Path) -> None:
