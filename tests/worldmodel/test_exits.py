@@ -65,31 +65,29 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-c", "import sys; from worldmodel.cli import main; sys.exit(main())", *words]
 
 
-PRINTING = [("presets",), ("--help",), ("inspect", "--help")]
-MODES = [{}, {"PYTHONUNBUFFERED": "1"}]  # a short output fails at the end, or at its first line
+BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+PRINTING = [  # a short output fails at the end, or at its first line
+    (("presets",), BUFFERED),
+    (("--help",), BUFFERED | {"PYTHONUNBUFFERED": "1"}),
+    (("inspect", "--help"), BUFFERED),
+]
 
 
-def environment(mode: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | mode
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("words", PRINTING)
-def test_a_closed_pipe_is_no_error(words: tuple[str, ...], mode: dict[str, str]) -> None:
-    run = subprocess.Popen(
-        command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(mode)
-    )
+@pytest.mark.parametrize(("words", "environment"), PRINTING)
+def test_a_closed_pipe_is_no_error(words: tuple[str, ...], environment: dict[str, str]) -> None:
+    run = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert run.stdout is not None
     run.stdout.close()
     _, said = run.communicate(timeout=120)
     assert (run.returncode, said) == (141, b"")
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("words", PRINTING)
-def test_an_output_on_a_full_disk_is_said_in_one_line(words: tuple[str, ...], mode: dict[str, str]) -> None:
+@pytest.mark.parametrize(("words", "environment"), PRINTING)
+def test_an_output_on_a_full_disk_is_said_in_one_line(
+    words: tuple[str, ...], environment: dict[str, str]
+) -> None:
     with open("/dev/full", "w") as full:
-        run = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, env=environment(mode))
+        run = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, env=environment)
     assert run.returncode == 1
     assert run.stderr.count(b"\n") == 1
     assert b"the disk is full" in run.stderr

@@ -6,7 +6,7 @@ time of a step   FLOPs of the traced step, over all micro-batches / (GPUs * peak
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal
 
 import torch
@@ -105,8 +105,8 @@ def parse_gpus(text: str) -> tuple[int, Device]:
     return int(count), DEVICES[name]
 
 
-def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
-    """All figures of one run."""
+def estimate(run: RunShape, num_gpus: int, device: Device, *, with_other: bool = True) -> Estimate:
+    """All figures of one run; `with_other` also the activations with and without checkpointing."""
     run = replace(run, model=with_known_shapes(run.model))
     num_slots = run.global_batch // run.micro_batch
     if num_slots % num_gpus or (run.parallel == "single" and num_gpus > 1):
@@ -120,7 +120,8 @@ def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
     freed = 0 if is_accumulating else counts.gradient_bytes
 
     def trace(run: RunShape) -> tuple[int, StepTrace]:
-        traced = _trace(run, is_accumulating)
+        # What a trace does not depend on is left out: trainings of one model share theirs.
+        traced = _kept_trace(replace(run, steps=0, global_batch=0, has_ema=False), is_accumulating)
         return max(traced.peak_bytes - freed, 0), traced
 
     activation_bytes, step = trace(run)
@@ -129,7 +130,7 @@ def estimate(run: RunShape, num_gpus: int, device: Device) -> Estimate:
     )
     other = replace(run, gradient_checkpointing=not run.gradient_checkpointing)
     activations = {_label(run): activation_bytes}
-    if run.gradient_checkpointing or _can_checkpoint(run.model):
+    if with_other and (run.gradient_checkpointing or _can_checkpoint(run.model)):
         activations[_label(other)] = trace(other)[0]
     seconds = [step.flops * num_slots / (num_gpus * device.peak_flops * share) for share in UTILIZATION]
     return Estimate(
@@ -268,6 +269,11 @@ def _empty_vae(source: str) -> VideoAutoencoder:
         if config is not None and config["_class_name"] == CausalAutoencoder.__name__:
             return CausalAutoencoder.from_config(config)
         return AutoencoderKLWan.from_config(config or known_vae(source))
+
+
+@lru_cache(maxsize=32)
+def _kept_trace(run: RunShape, is_accumulating: bool) -> StepTrace:
+    return _trace(run, is_accumulating)
 
 
 def _trace(run: RunShape, is_accumulating: bool) -> StepTrace:

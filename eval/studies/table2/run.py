@@ -115,7 +115,7 @@ def check_memory_of(
             continue
         # Fine-tuning costs what training the same model anew costs.
         shape = run_shape(replace(config, start_from=""), num_gpus, device, ACTION_DIM)
-        found = estimate(shape, num_gpus, device)
+        found = estimate(shape, num_gpus, device, with_other=False)
         try:
             check_memory(found, device)
         except ValueError as error:
