@@ -1,5 +1,6 @@
 """Every command and code block of README and docs runs, and the prose keeps its bounds."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,19 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def go_through(page: Path, folder: Path, *, with_slow: bool) -> None:
-    """All blocks of a page in order, in one folder and one namespace, as a reader would."""
+def go_through(page: Path, folder: Path, *, with_slow: bool) -> int:
+    """All blocks of a page in order, in one folder and one namespace, as a reader would: their number."""
     names: dict[str, object] = {"__name__": "__main__"}
+    blocks = list(code_blocks(page))
     with doc_commands.scratch(folder):
-        for block in code_blocks(page):
+        for block in blocks:
             # Pages of results tell of days of work: their commands are only parsed.
             is_run = "results" not in page.parts and block.mode in ("run", "slow" if with_slow else "run")
             try:
                 follow(block, names, is_run)
             except Exception as error:
                 raise AssertionError(f"{block.place} does not work: {error}") from error
+    return len(blocks)
 
 
 def follow(block: Block, names: dict[str, object], is_run: bool) -> None:
@@ -51,7 +54,7 @@ def follow(block: Block, names: dict[str, object], is_run: bool) -> None:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    go_through(page, tmp_path, with_slow=False)
+    assert go_through(page, tmp_path, with_slow=False) > 0
 
 
 SLOW = [page for page in WITH_CODE if any(block.mode == "slow" for block in code_blocks(page))]
@@ -61,7 +64,7 @@ SLOW = [page for page in WITH_CODE if any(block.mode == "slow" for block in code
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", SLOW, ids=name_of)
 def test_the_slow_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    go_through(page, tmp_path, with_slow=True)
+    assert go_through(page, tmp_path, with_slow=True) > 0
 
 
 def test_what_is_never_run_has_a_reason() -> None:
@@ -72,6 +75,27 @@ def test_what_is_never_run_has_a_reason() -> None:
         if block.mode == "skip" and not block.reason
     ]
     assert not silent, silent
+
+
+def test_tests_that_the_pages_name_exist() -> None:
+    known = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)\(", path.read_text())
+    }
+    named = {
+        name for page in PAGES for name in re.findall(r"`(test_[a-z0-9]+_[a-z0-9]+_\w+)`", page.read_text())
+    }
+    assert named
+    assert named <= known, named - known
+
+
+def test_every_fault_of_the_first_attack_has_its_test() -> None:
+    page = (ROOT / "docs/results/faults.md").read_text()
+    rows = re.findall(r"^\| (F\d+) \| (.*)$", page, re.MULTILINE)
+    assert {name for name, _ in rows} == {f"F{number}" for number in range(1, 18)}
+    without = [row for row in rows if not re.search(r"`test_\w+`", row[1])]
+    assert not without, without
 
 
 def test_the_prose_is_plain() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from robotwin_adapters.video_folder import VideoFolderDataset
 from tests.robotwin_adapters.test_video_folder import write_ctrl_world
-from tests.support.mutations import Outcome, mutate_tree, run_apart, same_episode
+from tests.support.mutations import Outcome, faults_in, mutate_tree, run_apart, same_episode, texts_of
 
 
 def read_mutant(root: str, seed: int) -> tuple[Outcome, str]:
@@ -27,23 +27,21 @@ def read_mutant(root: str, seed: int) -> tuple[Outcome, str]:
         return ("refused" if str(copy) in str(error) else "unnamed"), f"{what}: {error}"
 
 
-def check(root: Path, first_seed: int, count: int) -> None:
+AMOUNTS = [
+    pytest.param(range(40), id="a_few"),
+    pytest.param(range(1000, 1500), id="500", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("seeds", AMOUNTS)
+def test_mutants_are_refused_by_name_or_read(seeds: range, tmp_path: Path) -> None:
     for name in ("1", "2"):
-        write_ctrl_world(root, name)
-    outcomes = run_apart(read_mutant, str(root), range(first_seed, first_seed + count))
-    wrong = [text for outcome, text in outcomes if outcome in ("unnamed", "crashed")]
-    assert not wrong, "\n".join(wrong)
-    changed = [text for outcome, text in outcomes if outcome == "changed"]
+        write_ctrl_world(tmp_path / "set", name)
+    outcomes = run_apart(read_mutant, str(tmp_path / "set"), seeds)
+    assert len(outcomes) == len(seeds)
+    assert faults_in(outcomes) == []
+    assert len(texts_of("refused", outcomes)) >= 0.3 * len(seeds)
     # A flipped digit of a JSON number is another good number: nothing in such a file could tell.
-    assert all(".json" in text for text in changed), "\n".join(changed)
-    assert len(changed) <= 0.02 * count, "\n".join(changed)
-    assert sum(outcome == "refused" for outcome, _ in outcomes) >= 0.3 * count
-
-
-def test_a_few_mutations(tmp_path: Path) -> None:
-    check(tmp_path / "set", first_seed=0, count=40)
-
-
-@pytest.mark.slow
-def test_500_mutations(tmp_path: Path) -> None:
-    check(tmp_path / "set", first_seed=1000, count=500)
+    changed = texts_of("changed", outcomes)
+    assert all(".json" in text for text in changed), changed
+    assert len(changed) <= 0.02 * len(seeds), changed

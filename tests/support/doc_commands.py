@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -73,6 +74,8 @@ def _program(words: Sequence[str]) -> tuple[Callable[[list[str]], Any], list[str
         if tuple(words[: len(launcher)]) == launcher:
             words = _without_launcher(list(words[len(launcher) :]))
     assert words[0] == "python", f"unknown program {words[0]!r}"
+    if words[1] == "-m":
+        return partial(_run_module, words[2]), list(words[3:])
     script = ROOT / words[1]
     assert script.is_file(), f"no script {words[1]}"
 
@@ -82,6 +85,12 @@ def _program(words: Sequence[str]) -> tuple[Callable[[list[str]], Any], list[str
         return 0
 
     return call, list(words[2:])
+
+
+def _run_module(name: str, arguments: list[str]) -> int:
+    with mock.patch.object(sys, "argv", [name, *arguments]):
+        runpy.run_module(name, run_name="__main__")
+    return 0
 
 
 def _existing(word: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -119,9 +118,11 @@ def _truth(root: str) -> dict[str, Episode]:
     return {episode.uid: episode for episode, _ in read_all(Path(root))}
 
 
-def count_outcomes(root: Path, seeds: Iterable[int]) -> Counter[str]:
-    """How many mutants were read as before, refused by name, or read with other numbers; all else fails."""
-    outcomes = run_apart(read_mutant, str(root), seeds)
-    wrong = [text for outcome, text in outcomes if outcome in ("unnamed", "crashed")]
-    assert not wrong, "\n".join(wrong)
-    return Counter(outcome for outcome, _ in outcomes)
+def faults_in(outcomes: list[tuple[Outcome, str]]) -> list[str]:
+    """What was neither read nor refused by the name of its file."""
+    return [text for outcome, text in outcomes if outcome in ("unnamed", "crashed")]
+
+
+def texts_of(wanted: Outcome, outcomes: list[tuple[Outcome, str]]) -> list[str]:
+    """What was done to the inputs of one outcome."""
+    return [text for outcome, text in outcomes if outcome == wanted]

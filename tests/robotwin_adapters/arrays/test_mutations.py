@@ -24,7 +24,7 @@ from tests.support.array_sets import (
     write_zarr,
     write_zarr_v3,
 )
-from tests.support.mutations import count_outcomes
+from tests.support.mutations import faults_in, read_mutant, run_apart, texts_of
 
 # Raw numbers in HDF5 have no checksum: a flipped bit there is another good number. At most this share.
 WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
@@ -48,21 +48,21 @@ WRITERS: dict[str, tuple[Callable[[Path], object], float]] = {
 }
 
 
-def check(kind: str, folder: Path, first_seed: int, count: int) -> None:
+AMOUNTS = [
+    pytest.param(range(20), id="a_few"),
+    pytest.param(range(1000, 1500), id="500", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("seeds", AMOUNTS)
+@pytest.mark.parametrize("kind", WRITERS)
+def test_mutants_are_refused_by_name_or_read(kind: str, seeds: range, tmp_path: Path) -> None:
     write, most_changed = WRITERS[kind]
-    write(folder / kind)
-    outcomes = count_outcomes(folder / kind, range(first_seed, first_seed + count))
-    print(kind, dict(outcomes))
-    assert outcomes["refused"] >= 0.2 * count, outcomes
-    assert outcomes["changed"] <= most_changed * count, outcomes
-
-
-@pytest.mark.parametrize("kind", WRITERS)
-def test_a_few_mutations(tmp_path: Path, kind: str) -> None:
-    check(kind, tmp_path, first_seed=0, count=20)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", WRITERS)
-def test_500_mutations(tmp_path: Path, kind: str) -> None:
-    check(kind, tmp_path, first_seed=1000, count=500)
+    write(tmp_path / kind)
+    outcomes = run_apart(read_mutant, str(tmp_path / kind), seeds)
+    refused, changed = texts_of("refused", outcomes), texts_of("changed", outcomes)
+    print(f"{kind}: {len(outcomes)} inputs, {len(refused)} refused, {len(changed)} changed")
+    assert len(outcomes) == len(seeds)
+    assert faults_in(outcomes) == []
+    assert len(refused) >= 0.2 * len(seeds)
+    assert len(changed) <= most_changed * len(seeds), changed
