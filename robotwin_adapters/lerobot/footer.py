@@ -77,7 +77,8 @@ class Compact:
 
     def struct(self, wanted: Mapping[int, tuple[int, Reader]], depth: int = 0) -> dict[int, Any]:
         """The wanted fields of a struct; those of another kind are skipped, as readers of Thrift do."""
-        found, number = {}, 0
+        found: dict[int, Any] = {}
+        number = 0
         while True:
             head = self.data[self.at]
             self.at += 1
@@ -137,11 +138,10 @@ class Compact:
 
 def _file(footer: Compact) -> int:
     """Bytes of all columns of all groups of rows."""
-    element = partial(
-        footer.struct, {1: (SHORT, footer.number), 3: (SHORT, footer.number), 5: (SHORT, footer.number)}
-    )
-    sizes = {1: (NUMBER, footer.number), 2: (LIST, footer.counted), 3: (LIST, footer.counted)}
-    column = dict.fromkeys((5, 6), (NUMBER, footer.number))
+    number: Reader = footer.number
+    element = partial(footer.struct, {1: (SHORT, number), 3: (SHORT, number), 5: (SHORT, number)})
+    sizes = {1: (NUMBER, number), 2: (LIST, footer.counted), 3: (LIST, footer.counted)}
+    column: dict[int, tuple[int, Reader]] = {5: (NUMBER, number), 6: (NUMBER, number)}
     column |= {16: (STRUCT, partial(footer.struct, sizes))}
     chunk = {3: (STRUCT, partial(footer.struct, column)), 8: (STRUCT, partial(footer.struct, {}))}
     group = partial(footer.struct, {1: (LIST, partial(footer.structs, partial(footer.struct, chunk)))})

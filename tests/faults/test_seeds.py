@@ -11,6 +11,7 @@ FOUND = {
         *(40_007_604, 40_009_453),  # names of files that no file system takes
         40_009_523,  # ended the process inside pyarrow
     ),
+    "world_model": (40_009_919,),  # a folder that was not named
     "mddiff": (40_002_496, 40_004_834),  # a scale that no float32 holds
 }
 

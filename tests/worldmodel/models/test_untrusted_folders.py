@@ -58,6 +58,12 @@ def set_json(path: Path, place: tuple[Any, ...], value: Any) -> None:
 EMBODIMENT = ("actions", "embodiments", 0)
 
 
+def test_a_backbone_that_does_not_fit_is_refused_by_name(folder: Path) -> None:
+    set_json(folder / "contract.json", ("frames", "latent_channels"), 1)
+    with pytest.raises(ValueError, match=f"{folder}: expected a backbone of 1 latent channels, got 16"):
+        WorldModel.from_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

@@ -12,7 +12,8 @@ action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... w
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,9 +154,19 @@ def check_external(folder: Path, config: WorldModelConfig, given: Mapping[str, s
         )
 
 
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """A refusal inside names the folder."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from error
+
+
 def check_parts(folder: Path, backbone: WanTransformer3DModel, known: Description) -> None:
     """Compare the files beside the backbone with what the description asks for, before any of it is built."""
-    check_fit(known.contract, backbone, None)
+    with naming(folder):
+        check_fit(known.contract, backbone, None)
     # An image encoder from elsewhere has its own sizes, and only its place is known here.
     has_encoder = not known.config.idm.pretrained or is_regular(folder / IMAGE_ENCODER_FILE)
     idm = known.config.idm if has_encoder else IdmConfig()

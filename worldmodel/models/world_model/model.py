@@ -33,6 +33,7 @@ from worldmodel.models.world_model.folder import (
     image_encoder,
     locate,
     named_prompt,
+    naming,
     read_backbone,
     read_description,
     write_backbone,
@@ -187,15 +188,11 @@ class WorldModel(nn.Module):
         prompt = folder / PROMPT_FILE
         text = read_prompt(prompt, backbone.config["text_dim"]) if prompt.exists() else None
         check_parts(folder, backbone, dataclasses.replace(known, config=config))
-        model = cls(
-            config,
-            known.contract,
-            known.normalizer,
-            backbone,
-            load_vae(autoencoder) if autoencoder else None,
-            text,
-            image_encoder(folder),
-        )
+        loaded = load_vae(autoencoder) if autoencoder else None
+        with naming(folder):
+            model = cls(
+                config, known.contract, known.normalizer, backbone, loaded, text, image_encoder(folder)
+            )
         model.trained_on = known.trained_on
         for name, module in model.parts().items():
             read_into(module, folder / f"{name}.safetensors")
