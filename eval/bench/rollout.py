@@ -205,7 +205,8 @@ def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
         for number in range(len(clips)):
             clip = clips[number]
             start = time.process_time()
-            video = predictor(clip.frames[None, :given], clip.actions[None], len(clip.frames), number)[0]
+            commands = predictor.commands(clip)[None]
+            video = predictor(clip.frames[None, :given], commands, len(clip.frames), number, clip)[0]
             seconds += time.process_time() - start
             scores = score_video(video[given:], clip.frames[given:], clip.frames[given - 1])
             records.append({"uid": clip.uid, "rows": {TRUE: scores}})

@@ -16,6 +16,7 @@ from bench.rollout import (
     show,
 )
 
+from worldmodel.cli import main as worldmodel
 from worldmodel.config import load_config
 from worldmodel.evaluation.held_out import HeldOutConfig
 from worldmodel.evaluation.predictors import ModelPredictor
@@ -89,3 +90,14 @@ def test_quality_against_steps(model_folder, source, monkeypatch):
     assert all(row["clip_psnr"]["mean"] < row["psnr"]["mean"] for row in quality)
     text = show({"compare": [], "lengths": [], "quality": quality})
     assert f"{quality[1]['moving_psnr']['mean']:.2f} [" in text
+
+
+def test_quality_of_a_model_that_draws_poses(tmp_path):
+    words = ["collect", "--task", "place_a2b_left", "--embodiment", "heron", "--episodes", "1"]
+    assert worldmodel([*words, "--size", "64", "64", "--out", str(tmp_path / "data")]) == 0
+    held_out = HeldOutConfig(split="all", episodes=1)
+    config = BenchConfig(
+        checkpoint="desk", data=str(tmp_path / "data"), held_out=held_out, quality_steps=(1,)
+    )
+    (row,) = measure_quality(config)
+    assert row["clip_psnr"]["mean"] > 25  # it knows this robot and sees its commands
