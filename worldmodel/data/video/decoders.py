@@ -13,6 +13,7 @@ from jaxtyping import Int64, UInt8
 from worldmodel.data.video.container import VideoTable, naming_the_file, open_stream, probe_video, stamp_of
 
 MAX_DECODERS = 16  # in each thread; one of 640x480 holds a few megabytes
+MAX_OPEN_PIXELS = 1 << 23  # of one file's decoders together: each holds several frames
 FAR = 32  # frames behind a key frame: seeking it again costs more than another open decoder
 
 
@@ -119,13 +120,18 @@ class Decoders:
         ahead = [(passes, one) for one in ours if (passes := one.passes_to(table, first)) is not None]
         if ahead:
             chosen = min(ahead, key=lambda pair: pair[0])[1]
-        elif ours and (len(self.in_use) >= MAX_DECODERS or first - _key_before(table, first) < FAR):
+        elif ours and (self._is_full(ours, table) or first - _key_before(table, first) < FAR):
             chosen = ours[0]
         else:
             chosen = self._open(path)
         self.in_use.remove(chosen)
         self.in_use.append(chosen)
         return chosen
+
+    def _is_full(self, ours: list[Decoder], table: VideoTable) -> bool:
+        """Whether a file must do with the decoders that it has."""
+        pixels = (len(ours) + 1) * table.size[0] * table.size[1]
+        return len(self.in_use) >= MAX_DECODERS or pixels > MAX_OPEN_PIXELS
 
     def _open(self, path: str) -> Decoder:
         while len(self.in_use) >= MAX_DECODERS:

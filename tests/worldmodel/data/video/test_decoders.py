@@ -79,6 +79,16 @@ def test_reading_goes_on_from_where_a_decoder_stands(tmp_path: Path, codec: str,
     assert 2 <= len(fresh.in_use) <= decoders.MAX_DECODERS, keys
 
 
+def test_large_pictures_have_fewer_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.mp4"
+    encode(path, moving_frames(120), "libx264", "yuv420p", g="120", sc_threshold="0")
+    monkeypatch.setattr(decoders, "MAX_OPEN_PIXELS", 3 * 48 * 64 + 1)
+    fresh, truth = decoders.Decoders(), decoded_in_order(path)
+    for index in (115, 100, 80, 60, 40, 119):
+        assert np.array_equal(fresh.read(str(path), np.array([index])), truth[[index]])
+    assert len(fresh.in_use) == 3
+
+
 def test_a_clip_ahead_costs_only_the_frames_in_between(tmp_path: Path) -> None:
     encode(tmp_path / "a.mp4", moving_frames(120), "libx264", "yuv420p", bf="0", g="100", sc_threshold="0")
     decoder, decoded = counting_decoder(tmp_path / "a.mp4")
