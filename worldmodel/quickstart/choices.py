@@ -21,6 +21,11 @@ from worldmodel.data.first_settings import (
 from worldmodel.data.splits import SplitConfig
 from worldmodel.types import EpisodeSource
 
+SHAPED = {
+    "stretch": "to fit in both directions, which changes their shape. To cut instead: data.clip.aspect=crop",
+    "crop": "to fit, and cut at the sides",
+}
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -120,6 +125,19 @@ def _held_out(facts: Sequence[EpisodeFacts], splits: SplitConfig) -> Choice:
     reason = "held-out episodes are named in the settings, and the model remembers what it was trained on"
     reason += f"; {twice} are stored twice and stay together" if twice else ""
     return Choice("episodes", text, reason)
+
+
+def size_choice(recorded: tuple[int, int], clip: ClipConfig) -> Choice:
+    """What becomes of pictures of (height, width); the training config decides it."""
+    height, width = recorded
+    reason = f"as the model takes them; pictures of {width}x{height} are made "
+    if recorded == (clip.height, clip.width):
+        reason = "as recorded"
+    elif height * clip.width == width * clip.height:
+        reason += "smaller" if height > clip.height else "larger"
+    else:
+        reason += SHAPED[clip.aspect]
+    return Choice("size", f"{clip.width}x{clip.height} pixels", reason)
 
 
 def _batch(batch: int, count: int) -> Choice:

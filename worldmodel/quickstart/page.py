@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldmodel.evaluation.rollouts.page import quality_table
+from worldmodel.evaluation.record_lines import read_records
+from worldmodel.evaluation.rollouts.page import clip_caption, quality_table
 from worldmodel.quickstart.choices import Plan
+from worldmodel.report.intervals import estimate_of
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
 
 READ_SO = (
@@ -17,6 +19,14 @@ READ_SO = (
 )
 WHERE = {"clip_psnr": "on whole pictures", "moving_clip_psnr": "on moving pixels"}
 VIDEOS_SHOW = "From the left: the recording, the model given the actions, and their difference."
+NEEDED = "True actions must give the nearer video in nearly all episodes, whatever they are compared with."
+NONE = "none differs enough to count"
+WRONG = {
+    "null": "no actions",
+    "hold": "the first action, held",
+    "other_episode": "actions of another episode",
+    "static frame": "static frame",
+}
 LEAST_EPISODES = 4  # that must all be won before an interval lies above one half
 LITTLE_ROOM = 2.0  # dB from the static frame to the ceiling
 FEW_STEPS = 200  # below, a model has hardly begun
@@ -46,7 +56,6 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
         f"{_counted(rows['episodes'], 'held-out episode')}. {rows.get('trained_on') or ''}"
     )
     chosen = Table(("setting", "chosen", "why"), tuple((c.setting, c.value, c.reason) for c in plan.choices))
-    videos = tuple((path, path.stem) for path in sorted((out / "rollouts" / "videos").glob("*.mp4")))
     words = in_short(rows["rows"], rows["episodes"], spent.steps, is_followed=verdict["is_followed"])
     sections = (
         Section("In short", (Text(words),)),
@@ -54,9 +63,9 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
         Section(
             "Your data", (Figures(((out / "contact_sheet.png", "evenly chosen episodes"),), is_wide=True),)
         ),
-        Section("Videos", (Figures(videos), Text(VIDEOS_SHOW))),
+        Section("Videos", (Text(VIDEOS_SHOW), Figures(_videos(out / "rollouts")))),
         Section("Quality", (quality_table(rows["rows"]), Text(READ_SO))),
-        Section("Are the actions followed?", (_verdict(verdict),)),
+        Section("Are the actions followed?", judgment(verdict)),
         Section("Next", (Text(NEXT),)),
     )
     return write_pages(Page(f"First model of {name}", lead, sections), out)
@@ -95,6 +104,15 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
     return " ".join(found)
 
 
+def _videos(folder: Path) -> tuple[tuple[Path, str], ...]:
+    """Each video with what it shows; clips are numbered in the order of their records."""
+    records = tuple(read_records(folder / "clips.jsonl").values())
+    return tuple(
+        (path, clip_caption(records[int(path.stem.removeprefix("clip"))]))
+        for path in sorted((folder / "videos").glob("clip*.mp4"))
+    )
+
+
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
@@ -107,5 +125,20 @@ def _side(decibels: float) -> str:
     return f"{abs(decibels):.1f} dB {'above' if decibels >= 0 else 'below'}"
 
 
-def _verdict(results: dict) -> Verdict:
-    return Verdict(results["verdict"], tuple(results["reasons"]), results["is_followed"])
+def judgment(results: Mapping[str, Any]) -> tuple[Verdict, Table]:
+    """The verdict of `worldmodel sensitivity`, its comparisons in a table; other reasons stay sentences."""
+    checks = results["checks"]
+    others = [reason for reason in results["reasons"] if reason.split(":")[0] not in checks]
+    rows = tuple(
+        (
+            WRONG.get(name, f"{name} actions"),
+            f"{estimate_of(check['wins']).percent()} of {count}"
+            if (count := check["wins"]["count"])
+            else NONE,
+            "yes" if check["is_passed"] else "no",
+        )
+        for name, check in checks.items()
+    )
+    header = ("compared with", "episodes in which true actions are nearer", "passed")
+    verdict = Verdict(results["verdict"], (NEEDED, *others), results["is_followed"])
+    return verdict, Table(header, rows, note=results["rule"])

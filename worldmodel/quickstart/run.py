@@ -10,7 +10,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robotwin_adapters.inspect_dataset import format_summary, summarize, write_pictures
@@ -19,9 +19,10 @@ from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
 from worldmodel.exits import CommandError
 from worldmodel.files import check_apart
-from worldmodel.quickstart.choices import Plan, look_at, make_plan
+from worldmodel.quickstart.choices import Plan, look_at, make_plan, size_choice
 from worldmodel.quickstart.page import Spent, write_quickstart_page
 from worldmodel.training import world_model as training
+from worldmodel.training.runs.world_model import load_train_config
 
 TRIAL_STEPS = 4  # of which the first is not counted: it loads and warms up
 LEAST_STEPS, MOST_STEPS = 20, 5000
@@ -66,7 +67,10 @@ def _inspect(asked: Quickstart, say: Callable[[str], None]) -> Plan:
     source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping)
     summary = summarize(source, range(len(source)))
     say(format_summary(summary))
-    plan = make_plan(look_at(source, asked.camera))
+    facts = look_at(source, asked.camera)
+    plan = make_plan(facts)
+    clip = load_train_config(asked.preset, _training_settings(asked, plan)).data.clip
+    plan = replace(plan, choices=(*plan.choices, size_choice(facts[0].size, clip)))
     write_pictures(source, summary, asked.out)
     for choice in plan.choices:
         say(f"{choice.setting:<9} {choice.value}: {choice.reason}")

@@ -33,7 +33,8 @@ from worldmodel.report.page_style import STYLE
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif", ".mp4": "video/mp4"}
 POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
 LONGEST_NUMBER = 40  # characters of a cell in a column of numbers, interval included
-NUMBER = re.compile(r"[-+]?(\.?\d|inf|nan)")  # how a cell with a number begins
+# How a cell with a number begins; "17 frames" and "0, 1" are words.
+NUMBER = re.compile(r"[-+]?(\.?\d(?![\d.,]* [a-z]{3,})|inf|nan)")
 INTERVAL = re.compile(r"(.*\d(?: %)?) (\[[-+.\d][^\[\]]*\].*)")  # "25.4 [24.9, 25.9]", "48 % [40, 56] of 16"
 
 

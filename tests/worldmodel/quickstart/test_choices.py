@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from worldmodel.config import load_config
+from worldmodel.data.clips import ClipConfig
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.quickstart.choices import EpisodeFacts, Plan, look_at, make_plan
+from worldmodel.quickstart.choices import EpisodeFacts, Plan, look_at, make_plan, size_choice
 from worldmodel.training.runs.world_model import TrainConfig
 
 OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
@@ -76,3 +77,19 @@ def test_every_episode_is_looked_at() -> None:
     facts = look_at(synthetic_source(num_episodes=3, num_frames=17, size=(32, 32)))
     assert [one.num_frames for one in facts] == [17, 17, 17]
     assert facts[0].size == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "aspect", "words"),
+    [
+        ((64, 64), "stretch", "as recorded"),
+        ((256, 256), "stretch", "pictures of 256x256 are made smaller"),
+        ((32, 32), "crop", "pictures of 32x32 are made larger"),
+        ((192, 320), "stretch", "320x192 are made to fit in both directions, which changes their shape"),
+        ((192, 320), "crop", "320x192 are made to fit, and cut at the sides"),
+    ],
+)
+def test_what_becomes_of_pictures_is_said(recorded: tuple[int, int], aspect: str, words: str) -> None:
+    choice = size_choice(recorded, ClipConfig(aspect=aspect))
+    assert choice.value == "64x64 pixels"
+    assert words in choice.reason

@@ -1,6 +1,6 @@
 """The plain words of the quickstart report follow from its figures."""
 
-from worldmodel.quickstart.page import in_short
+from worldmodel.quickstart.page import in_short, judgment
 
 
 def rows(true: float, static: float, ceiling: float, moving: float = 14.0) -> dict:
@@ -35,3 +35,29 @@ def test_a_run_that_has_hardly_begun_says_so() -> None:
     assert "22 steps are very few" in words
     assert "does not follow the actions yet" in words
     assert "keep still" not in words  # more steps are the answer to everything
+
+
+def test_comparisons_stand_in_a_table_and_other_reasons_stay() -> None:
+    wins = {"mean": 0.5, "low": 0.2, "high": 0.8, "count": 8}
+    reasons = ["static frame: true actions are better in 50% of 8 episodes", "No visible response to x."]
+    checks = {
+        name: {"is_passed": name == "null", "wins": wins} for name in ("null", "shuffled", "static frame")
+    }
+    results = {
+        "verdict": "Not followed.",
+        "is_followed": False,
+        "reasons": reasons,
+        "checks": checks,
+        "rule": "R",
+    }
+    verdict, table = judgment(results)
+    assert verdict.reasons[1:] == ("No visible response to x.",)
+    assert [row[0] for row in table.rows] == [
+        "no actions",
+        "shuffled actions",
+        "static frame",
+        "shifted actions",
+    ]
+    assert table.rows[3][1] == "none differs enough to count"
+    assert table.rows[1][1:] == ("50 % [20, 80] of 8", "no")
+    assert (table.rows[0][2], table.note) == ("yes", "R")

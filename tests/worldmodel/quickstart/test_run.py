@@ -50,6 +50,8 @@ def test_from_files_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for words in (
         "First model of boxes",
         "the only camera",
+        "64x64 pixels | as recorded",
+        ", from frame ",  # of a clip
         "static frame (floor)",
         "Are the actions followed?",
     ):

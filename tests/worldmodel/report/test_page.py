@@ -146,6 +146,8 @@ def test_numbers_stand_right_and_words_left() -> None:
     table = Table(("n", "share", "none", "mixed", "empty", "long"), (*rows, ("3", "5", "-", "b", "", "8")))
     assert table.is_number == (False, True, False, False, False, False)
     assert markdown_table(table).splitlines()[1] == "| --- | ---: | --- | --- | --- | --- |"
+    chosen = (("camera", "0"), ("clip", "17 frames"), ("episodes", "train 6, test 3"), ("batch", "16 clips"))
+    assert Table(("setting", "chosen"), chosen).is_number == (False, False)  # words, which may wrap
 
 
 def test_both_files_are_written_and_nothing_else(page: Page, tmp_path: Path) -> None:

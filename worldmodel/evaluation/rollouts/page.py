@@ -236,12 +236,16 @@ def _following_blocks(results: Mapping[str, Any]) -> list[Table | Text]:
     return [*blocks, Table(("video of", *present.values()), rows, note=note, strong=(ROW_TITLES[TRUE],))]
 
 
+def clip_caption(record: Record) -> str:
+    """What a clip shows, and where it begins."""
+    task = record["task"] or "task unnamed"
+    return f"{task}, {record['embodiment']}: {record['uid']}, from frame {record['start']}"
+
+
 def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path) -> list[Text | Figures]:
     items: list[tuple[Path, str]] = []
     for number in shown:
-        record = records[number]
-        task = record["task"] or "task unnamed"
-        caption = f"{task}, {record['embodiment']}: {record['uid']}, from frame {record['start']}"
+        caption = clip_caption(records[number])
         for suffix in (".mp4", ".png"):
             path = output / "videos" / f"clip{number:03d}{suffix}"
             if path.exists():
