@@ -43,6 +43,7 @@ def test_comparisons_stand_in_a_table_and_other_reasons_stay() -> None:
     checks = {
         name: {"is_passed": name == "null", "wins": wins} for name in ("null", "shuffled", "static frame")
     }
+    checks["shifted"] = {"is_passed": False, "wins": {**wins, "count": 0}}
     results = {
         "verdict": "Not followed.",
         "is_followed": False,
