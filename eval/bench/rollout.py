@@ -31,7 +31,7 @@ from torch import Tensor
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.evaluation.command_line import open_for_model
-from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
@@ -69,6 +69,8 @@ class BenchConfig:
     data: str = ""  # held-out dataset for the quality curve
     held_out: HeldOutConfig = field(default_factory=lambda: HeldOutConfig(split="all", episodes=16))
     quality_steps: tuple[int, ...] = (1, 2, 4, 8, 20)  # numbers of steps of the quality curve
+    teacher: str = ""  # world model folder: how far the videos are from those that this one makes
+    teacher_steps: int = 8  # in so many steps
     out: str = ""  # JSON file for the figures; empty: printed only
 
 
@@ -198,23 +200,35 @@ def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
     clips = held_out_clips(
         open_for_model(config.checkpoint, config.data), model.contract, model.normalizer, config.held_out
     )
+    wanted: list[Float[Tensor, "t 3 H W"]] = []
+    if config.teacher:
+        teacher = ModelPredictor(WorldModel.from_pretrained(config.teacher), config.teacher_steps)
+        wanted = [_video(teacher, clips[number], number) for number in range(len(clips))]
     answers = []
     for steps in config.quality_steps:
         predictor = ModelPredictor(model, steps)
-        given, records, seconds = predictor.num_given, [], 0.0
+        given, records, seconds, distances = predictor.num_given, [], 0.0, []
         for number in range(len(clips)):
             clip = clips[number]
             start = time.process_time()
-            commands = predictor.commands(clip)[None]
-            video = predictor(clip.frames[None, :given], commands, len(clip.frames), number, clip)[0]
+            video = _video(predictor, clip, number)
             seconds += time.process_time() - start
-            scores = score_video(video[given:], clip.frames[given:], clip.frames[given - 1])
+            scores = score_video(video, clip.frames[given:], clip.frames[given - 1])
             records.append({"uid": clip.uid, "rows": {TRUE: scores}})
+            distances += [(video - one).square().mean().item() for one in wanted[number : number + 1]]
         quality = {
             metric: mean_estimate(episode_scores(records, TRUE, metric)).to_dict() for metric in QUALITY
         }
         answers.append({"steps": steps, "seconds": seconds / len(clips), **quality})
+        if distances:
+            answers[-1]["to_teacher"] = mean_estimate(distances).to_dict()
     return answers
+
+
+def _video(predictor: ModelPredictor, clip: HeldOutClip, seed: int) -> Float[Tensor, "t 3 H W"]:
+    """The frames behind the given ones, under true actions."""
+    given, commands = predictor.num_given, predictor.commands(clip)[None]
+    return predictor(clip.frames[None, :given], commands, len(clip.frames), seed, clip)[0, given:]
 
 
 def show(result: dict) -> str:
@@ -239,6 +253,7 @@ def show(result: dict) -> str:
         lines += [
             f"{row['steps']:>5}{row['seconds']:>14.2f}  "
             + ", ".join(estimate_of(row[metric]).text(2) for metric in QUALITY)
+            + (f", to the teacher's {estimate_of(row['to_teacher']).text(6)}" if "to_teacher" in row else "")
             for row in result["quality"]
         ]
     return "\n".join(lines)

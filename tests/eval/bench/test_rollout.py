@@ -90,6 +90,8 @@ def test_quality_against_steps(model_folder, source, monkeypatch):
     assert all(row["clip_psnr"]["mean"] < row["psnr"]["mean"] for row in quality)
     text = show({"compare": [], "lengths": [], "quality": quality})
     assert f"{quality[1]['moving_psnr']['mean']:.2f} [" in text
+    near = measure_quality(dataclasses.replace(config, teacher=str(model_folder), teacher_steps=3))
+    assert near[0]["to_teacher"]["mean"] > near[1]["to_teacher"]["mean"] == 0  # itself, in as many steps
 
 
 def test_quality_of_a_model_that_draws_poses(tmp_path):
