@@ -49,7 +49,12 @@ LOOKED_FOR = """\
   lists: *.jsonl, a line per episode with its video, or a line per frame with its picture"""
 NAME_ARRAYS = "an episode a file, name its arrays in a mapping (camera_keys, action_keys)"
 BAGS = "bags of ROS are not read: convert them to LeRobot or MP4 with CSV first"
+UNPACK = "archives of files are not read: unpack them first"
 HINTS = {
+    ".tar": UNPACK,
+    ".gz": UNPACK,
+    ".tgz": UNPACK,
+    ".arrow": "tables of the datasets library are not read: save pictures and actions as LeRobot or NPZ",
     ".mcap": BAGS,
     ".bag": BAGS,
     ".db3": BAGS,

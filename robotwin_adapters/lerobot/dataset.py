@@ -29,6 +29,7 @@ from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode, FrameReader
 
 LED_BY_ROW = "row i leads from frame i to frame i + 1"  # what our own writer promises in info.json
+RATE_TOLERANCE = 0.01  # of a rate in a video and in info.json
 
 
 def is_lerobot(path: str | Path) -> bool:
@@ -104,8 +105,12 @@ class LerobotDataset:
         for name, reader in frames.items():
             if self.meta.version == "v3.0" or not isinstance(reader, VideoFrames):
                 continue
-            if extra := len(probe_video(reader.path).pts) - row.length:
+            video = probe_video(reader.path)
+            if extra := len(video.pts) - row.length:
                 notes.append(f"camera {name}: {extra} frame(s) more than rows, cut from the end")
+            if abs(video.fps / self.meta.fps - 1) > RATE_TOLERANCE:
+                rates = f"{video.fps:.4g} frames per second, info.json says {self.meta.fps:.4g}"
+                notes.append(f"camera {name}: the video has {rates}; frames are taken by their number")
         return frames, tuple(notes)
 
     def _frames(self, key: str, row: EpisodeRow) -> FrameReader:
@@ -128,7 +133,7 @@ class LerobotDataset:
         name, start = row.videos[key]
         path = root / name
         if self.meta.version == "v3.0":
-            if abs(probe_video(path).fps / self.meta.fps - 1) > 0.01:
+            if abs(probe_video(path).fps / self.meta.fps - 1) > RATE_TOLERANCE:
                 raise ValueError(
                     f"{path}: {probe_video(path).fps:.4g} fps, info.json says {self.meta.fps:.4g}"
                 )

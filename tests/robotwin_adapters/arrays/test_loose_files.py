@@ -189,6 +189,7 @@ def test_videos_beside_a_replay_buffer(tmp_path: Path, rate: int) -> None:
 
 def test_what_is_there_is_named_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "run.mcap").write_bytes(b"\x89MCAP0\r\n")
+    (tmp_path / "shard-000.tar").write_bytes(bytes(1024))
     np.save(tmp_path / "episode_0.npy", np.array([{"action": 1}], dtype=object), allow_pickle=True)
     with h5py.File(tmp_path / "log.h5", "w") as file:
         file["sensors/eye"] = pictures(3)
@@ -197,5 +198,6 @@ def test_what_is_there_is_named_with_a_way_out(tmp_path: Path) -> None:
     message = str(refused.value)
     assert "1 .mcap" in message
     assert "bags of ROS are not read" in message
+    assert "archives of files are not read: unpack them first" in message
     assert "pickles, which we do not open" in message
     assert "log.h5 holds sensors: an episode a file, name its arrays in a mapping" in message

@@ -14,7 +14,7 @@ from PIL import Image
 from robotwin_adapters.lerobot.dataset import LerobotDataset
 from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.cli import main
-from worldmodel.data.video import write_video
+from worldmodel.data.video import open_video, write_video
 
 DATA = Path(__file__).parents[1] / "data"
 CONFIGS = Path(__file__).parents[3] / "configs/data"
@@ -134,6 +134,21 @@ def test_timestamps_that_begin_late_are_said(v21: Path) -> None:
         later = pa.array(np.array(table["timestamp"].to_pylist(), np.float32) + 0.5)
         pq.write_table(table.set_column(table.column_names.index("timestamp"), "timestamp", later), path)
     assert any("timestamps begin at 0.5 s" in note for note in LerobotDataset(v21)[0].notes)
+
+
+def test_a_video_of_another_rate_is_said(v21: Path) -> None:
+    """By time, as LeRobot would look them up, these frames would be others."""
+    path = sorted(v21.rglob("*.mp4"))[0]
+    frames = open_video(path).read(range(len(open_video(path))))
+    rate = json.loads((v21 / "meta/info.json").read_text())["fps"]
+    write_video(path, iter(frames), 3 * rate)
+    episode = open_dataset(v21)[0]
+    assert any(
+        f"the video has {3 * rate:.4g} frames per second, info.json says {rate:.4g}" in n
+        for n in episode.notes
+    )
+    assert not any("info.json says" in note for note in open_dataset(v21)[1].notes)
+    assert episode.fps == rate
 
 
 def test_one_more_frame_than_rows_is_cut_and_said(v21: Path) -> None:
