@@ -121,10 +121,11 @@ def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) 
     pace += ", step: 1" if clip.step == 1 else ""
     parts = [f"paths: [{_quoted(path)}]"]
     parts += [f"mapping: {_quoted(mapping)}"] if mapping else []
+    parts += ["on_bad: skip"] if summary.skipped else []
     parts.append(f"clip: {{camera: {_quoted(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
     # The hash that divides episodes may leave nothing of a few to validate on, and parts copies.
     is_few = summary.num_listed <= FEW_EPISODES or num_different(facts) < len(facts)
-    if len(facts) == summary.num_listed and is_few:
+    if len(facts) + len(summary.skipped) >= summary.num_listed and is_few:
         splits = hold_out(long_enough(facts, clip))
         listed = {"val_uids": list(splits.val_uids), "test_uids": list(splits.test_uids)}
         named = "".join(f", {name}: {_quoted(uids)}" for name, uids in listed.items() if uids)
@@ -201,8 +202,13 @@ def parse_positions(text: str, count: int) -> list[int]:
     return positions
 
 
-def summarize(source: EpisodeSource, positions: Iterable[int], on_bad: str = "stop") -> DatasetSummary:
-    """Open these episodes and count; with on_bad="skip" those that cannot be read are listed instead."""
+def summarize(
+    source: EpisodeSource, positions: Iterable[int], on_bad: str = "stop", way_out: str = ""
+) -> DatasetSummary:
+    """Open these episodes and count; with on_bad="skip" those that cannot be read are listed instead.
+
+    `way_out` is said of an episode that cannot be read where others can.
+    """
     summary = DatasetSummary(source.name, describe_format(source), len(source))
     for position in positions:
         try:
@@ -210,7 +216,7 @@ def summarize(source: EpisodeSource, positions: Iterable[int], on_bad: str = "st
             summary.good.append(position)
         except (ValueError, OSError) as error:
             if on_bad != "skip":
-                raise
+                raise ValueError(f"{error}{way_out if summary.good else ''}") from error
             summary.skipped.append(str(error))
     if not summary.good:
         raise ValueError(

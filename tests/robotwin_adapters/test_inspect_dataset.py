@@ -21,8 +21,11 @@ from robotwin_adapters.inspect_dataset import (
 )
 from robotwin_adapters.open_dataset import open_dataset
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
+from tests.support.array_sets import write_npz
 from worldmodel.cli import main
 from worldmodel.config import load_config
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.index import index_episodes
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import open_video
 from worldmodel.training.runs.world_model import TrainConfig
@@ -216,3 +219,24 @@ def test_joints_that_follow_their_commands_have_a_lag_too(tmp_path: Path) -> Non
     (line,) = lag_lines(summarize(made, range(1)), made, one_space)
     assert "model: {command_lag: 0.25}" in line
     assert lag_lines(summarize(source, range(2)), source, one_space) == []
+
+
+def test_half_a_download_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The suggested line leaves out what is missing, and divides what is there."""
+    write_npz(tmp_path / "set", 5)
+    (tmp_path / "set/2.npz").write_bytes(b"PK")
+    arguments = ["inspect", str(tmp_path / "set"), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    assert "2.npz: " in (said := capsys.readouterr().err)
+    assert said.rstrip().endswith("To leave such episodes out: --on-bad skip")
+    assert main([*arguments, "--on-bad", "skip"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("to train"))
+    assert "on_bad: skip" in line
+    assert "val_uids" in line
+    source = open_dataset(tmp_path / "set")
+    with pytest.raises(ValueError, match=r"2\.npz: .*To leave such episodes out: on_bad=skip"):
+        index_episodes([source], ClipConfig(num_frames=9, height=16, width=16))
+    (tmp_path / "set/0.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"0\.npz: ") as refused:  # as far as one knows, all are broken
+        index_episodes([source], ClipConfig(num_frames=9, height=16, width=16))
+    assert "leave such" not in str(refused.value)

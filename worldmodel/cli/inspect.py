@@ -8,6 +8,8 @@ from pathlib import Path
 
 from worldmodel.exits import one_way_out
 
+WAY_OUT = ". To leave such episodes out: --on-bad skip"
+
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     count = len(source)
     positions = parse_positions(arguments.episodes, count) if arguments.episodes else list(range(count))
     progress = tqdm(positions, desc="reading", unit="episode", disable=None, leave=False)
-    summary = summarize(source, progress, arguments.on_bad)
+    summary = summarize(source, progress, arguments.on_bad, WAY_OUT)
     written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     lags = lag_lines(summary, source, lambda space: opened(action_space=space))

@@ -18,6 +18,8 @@ from worldmodel.data.trained_on import actions_hash
 from worldmodel.data.verified import Verify, check_frames
 from worldmodel.types import Episode, EpisodeSource, FrameReader
 
+WAY_OUT = ". To leave such episodes out: on_bad=skip"  # said where others can be read
+
 __all__ = ["BadEpisode", "EpisodeIndex", "EpisodeRecord", "OnBad", "check_episode", "index_episodes"]
 
 
@@ -91,7 +93,7 @@ class _Found:
                     self._add(source[number], source_number, number)
                 except (ValueError, OSError) as error:
                     if self.on_bad == "stop":
-                        raise ValueError(str(error)) from error
+                        raise ValueError(f"{error}{WAY_OUT if self.records else ''}") from error
                     self.skipped.append(BadEpisode(f"{source.name}[{number}]", str(error)))
 
     def _add(self, episode: Episode, source: int, number: int) -> None:
