@@ -1,7 +1,7 @@
 """Fuzzing that is guided by coverage, for readers written in Python: inputs that reach new lines are kept.
 
 pip install atheris
-python -m tests.faults.guided NAME --runs 20000 --corpus FOLDER
+python -m tests.faults.guided NAME --runs 20000 --seconds 120 --corpus FOLDER
 
 A reader may refuse its input with a ValueError. Anything else, more than 10 s or more than 2 GB ends the run
 with an error; libFuzzer then names the file that holds the input.
@@ -92,6 +92,7 @@ def main() -> None:
     )
     parser.add_argument("name", choices=SEEDS)
     parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--seconds", type=int, default=0, help="stop after this long; 0: go on")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of inputs that reach new lines")
     arguments = parser.parse_args()
     import atheris  # not a requirement of the project
@@ -107,6 +108,7 @@ def main() -> None:
             read(data)
 
     limits = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", "-seed=1", f"-runs={arguments.runs}"]
+    limits += [f"-max_total_time={arguments.seconds}"]
     faults = f"-artifact_prefix={corpus}_"
     atheris.Setup([sys.argv[0], *limits, faults, str(corpus)], once)
     atheris.Fuzz()

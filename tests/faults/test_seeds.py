@@ -12,6 +12,7 @@ FOUND = {
         40_009_523,  # ended the process inside pyarrow
     ),
     "world_model": (40_009_919,),  # a folder that was not named
+    "world_model_lora": (40_001_667, 40_003_138),  # a file that was not named
     "mddiff": (40_002_496, 40_004_834),  # a scale that no float32 holds
 }
 

@@ -218,6 +218,12 @@ def has_backbone(folder: Path) -> bool:
     return (folder / "transformer").is_dir()
 
 
+def read_adapters(folder: Path, backbone: WanTransformer3DModel) -> None:
+    """Put the saved adapters of a folder on a backbone that has adapters."""
+    with naming(folder / LORA_FILE):
+        load_lora_state(backbone, read_tensors(folder / LORA_FILE))
+
+
 def read_backbone(
     folder: Path, config: WorldModelConfig, dtype: torch.dtype, lora: LoraConfig
 ) -> WanTransformer3DModel:
@@ -232,7 +238,7 @@ def read_backbone(
     backbone = load_wan(str(folder / "transformer") if has_backbone(folder) else config.pretrained, dtype)
     if config.lora.rank and not lora.continues(config.lora):
         add_lora(backbone, config.lora)
-        load_lora_state(backbone, read_tensors(folder / LORA_FILE))
+        read_adapters(folder, backbone)
         merge_lora(backbone)
     return backbone
 

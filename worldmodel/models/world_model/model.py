@@ -14,7 +14,7 @@ from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.trained_on import TrainedOn
-from worldmodel.files import read_into, read_tensors, replaced_folder, write_tensors
+from worldmodel.files import read_into, replaced_folder, write_tensors
 from worldmodel.models.world_model.action_interface import TextContext
 from worldmodel.models.world_model.autoencoder import CausalAutoencoder
 from worldmodel.models.world_model.config import Dtype, FrameContract, WorldModelConfig
@@ -34,6 +34,7 @@ from worldmodel.models.world_model.folder import (
     locate,
     named_prompt,
     naming,
+    read_adapters,
     read_backbone,
     read_description,
     write_backbone,
@@ -44,7 +45,6 @@ from worldmodel.models.world_model.idm import InverseDynamicsModel
 from worldmodel.models.world_model.lora import (
     LoraConfig,
     add_lora,
-    load_lora_state,
     lora_state,
     merge_lora,
 )
@@ -197,7 +197,7 @@ class WorldModel(nn.Module):
         for name, module in model.parts().items():
             read_into(module, folder / f"{name}.safetensors")
         if config.lora.continues(saved.lora):
-            load_lora_state(backbone, read_tensors(folder / LORA_FILE))
+            read_adapters(folder, backbone)
             model.has_published_base = not has_backbone(folder)
         return model.eval()
 
