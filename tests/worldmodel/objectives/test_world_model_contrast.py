@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor, nn
+from bench.mcl_gradients import gradients
 
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
@@ -13,34 +13,9 @@ from worldmodel.models.world_model.lora import LoraConfig
 from worldmodel.models.world_model.model import WorldModel
 from worldmodel.objectives.world_model import mcl_term, world_model_step
 from worldmodel.objectives.world_model_contrast import task_vector
-from worldmodel.types import ClipBatch
 
 LATENTS = ("noisy", "history", "latent_action")
 OBJECTIVE = ObjectiveConfig(idm_weight=0.0, action_dropout=0.0)
-
-
-def parts(model: WorldModel) -> dict[str, list[nn.Parameter]]:
-    assert model.mcl is not None
-    heads = [*model.mcl.gradient_head.parameters(), *model.mcl.condition_head.parameters()]
-    return {
-        "backbone": list(model.fdm.parameters()),
-        "interface": list(model.interface.parameters()),
-        "idm": [] if model.idm is None else list(model.idm.parameters()),
-        "critic": list(model.mcl.critic.parameters()),
-        "heads": heads,
-    }
-
-
-def gradients(model: WorldModel, batch: ClipBatch) -> dict[str, Tensor]:
-    """The gradient of the MCL term alone, part by part; parts without any are left out."""
-    model.zero_grad()
-    mcl_term(model, batch, torch.Generator().manual_seed(1)).backward()
-    found = {
-        name: [p.grad.flatten() for p in members if p.grad is not None]
-        for name, members in parts(model).items()
-    }
-    joined = {name: torch.cat(values) for name, values in found.items() if values}
-    return {name: value for name, value in joined.items() if value.abs().max() > 0}
 
 
 @pytest.fixture
@@ -86,7 +61,7 @@ def test_each_reading_sends_its_gradients_where_it_says(make_contrasted, batch, 
 
 @pytest.mark.parametrize("latent", LATENTS)
 def test_latent_actions_are_trained_through_whatever_the_latent_is(make_contrasted, batch, latent):
-    assert "idm" in gradients(make_contrasted("lacg", latent=latent), batch)
+    assert "IDM" in gradients(make_contrasted("lacg", latent=latent), batch)
 
 
 def test_a_share_of_the_clips_is_contrasted_and_all_are_reconstructed(make_contrasted, batch):
