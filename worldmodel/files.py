@@ -32,7 +32,7 @@ M = TypeVar("M", bound=nn.Module)
 log = logging.getLogger(__name__)
 LOCK_WAIT_S = 20.0  # loaders of a killed run end a few seconds after it
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # folders may be shared by several
-_LEFTOVER = re.compile(r"\..*\.([0-9a-f]{8})\.(\d{1,9})\.writing")
+_LEFTOVER = re.compile(r"\..*\.([0-9a-f]{8})\.(\d{1,9})(?:-(\d+))?\.writing")
 _CLEANED: set[tuple[int, Path]] = set()
 
 
@@ -62,8 +62,9 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 
 def _hidden(path: Path) -> Path:
-    """The name under which something is written: it tells the machine and the process."""
-    return path.with_name(f".{path.name}.{_MACHINE}.{os.getpid()}.writing")
+    """The name under which something is written: it tells the machine, the process and when that began."""
+    process = os.getpid()
+    return path.with_name(f".{path.name}.{_MACHINE}.{process}-{_begun(process)}.writing")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -74,20 +75,30 @@ def remove_leftovers(folder: Path) -> None:
     with os.scandir(folder) as entries:
         found = [(entry.name, _LEFTOVER.fullmatch(entry.name)) for entry in entries]
     for name, match in found:
-        if match and match[1] == _MACHINE and not _is_alive(int(match[2])):
+        if match and match[1] == _MACHINE and not _is_alive(int(match[2]), match[3]):
             path = folder / name
             with suppress(OSError):  # another process may have removed it, or it is not ours
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def _is_alive(process: int) -> bool:
+def _is_alive(process: int, begun: str | None) -> bool:
+    """Whether it still runs; numbers are used again, so another one may bear its number by now."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True
-    return True
+        pass
+    return begun is None or begun == _begun(process)
+
+
+def _begun(process: int) -> str:
+    """Clock ticks from the start of the system to that of a process; 0 if it has ended, or nobody tells."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "0"
+    return "0" if fields[0] in "ZX" else fields[19]
 
 
 def check_apart(output: str | Path, *inputs: str | Path) -> None:

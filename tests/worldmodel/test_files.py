@@ -143,6 +143,24 @@ def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {foreign.name, alive.name, mine.name, "new.json"}
 
 
+def test_a_number_that_another_process_bears_by_now_keeps_no_leftover(tmp_path: Path) -> None:
+    ended = os.fork()
+    if not ended:
+        os._exit(0)
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)  # it is over, and its number still taken
+    begun = Path(f"/proc/{ended}/stat").read_text().rpartition(")")[2].split()[19]
+    living = os.getppid()
+    numbers = {"reused": f"{living}-7", "ended": f"{ended}-{begun}"}
+    numbers["alive"] = f"{living}-{files._begun(living)}"
+    for name, number in numbers.items():
+        (tmp_path / f".{name}.{files._MACHINE}.{number}.writing").touch()
+    files.write_json(tmp_path / "new.json", {})
+    os.waitpid(ended, 0)
+    assert {path.name.split(".")[1] for path in tmp_path.iterdir() if "writing" in path.name} == {"alive"}
+    with files.atomic_file(tmp_path / "other.json") as temporary:
+        assert temporary.name.endswith(f".{os.getpid()}-{files._begun(os.getpid())}.writing")
+
+
 def exit_code_of(action: Callable[[], object]) -> int:
     """Of a forked process: 0 done, 3 refused with a ValueError."""
     process = os.fork()
