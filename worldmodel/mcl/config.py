@@ -105,7 +105,7 @@ class ActionMclConfig(MclConfig):
         Auxiliary, ...
     ] = ()  # what is contrasted beside the action, each with heads of its own
     terms: Literal["own", "joint"] = "own"  # with auxiliaries: one loss each, or one softmax over all
-    pairing: Literal["true", "other"] = "true"  # other: rows get the keys of other clips, as a control
+    pairing: Literal["own", "other"] = "own"  # other: rows get the keys of other clips, as a control
 
     def __post_init__(self) -> None:
         super().__post_init__()

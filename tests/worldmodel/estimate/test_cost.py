@@ -161,9 +161,7 @@ def test_estimates_of_the_large_configs_take_seconds(name: str, capsys: pytest.C
     started = time.process_time()
     assert main(["estimate", str(ROOT / f"configs/wan/{name}.yaml"), "--gpus", "4xH100"]) == 0
     seconds = time.process_time() - started
-    printed = capsys.readouterr()
-    assert "of 80" in printed.out
-    assert "nowhere/vae is not there yet: the estimate takes 8 x 8 pixels for a latent" in printed.err
+    assert "of 80" in capsys.readouterr().out
     assert seconds < 10, seconds  # 3 to 4 without the imports, which are there already
 
 

@@ -400,5 +400,5 @@ def test_rows_paired_with_others_have_the_contrast_of_keys_moved_by_half_the_row
 
     moved, both = keys[[4, 5, 6, 7, 0, 1, 2, 3]], valid & valid[[4, 5, 6, 7, 0, 1, 2, 3]]
     assert both.sum() == 6  # the row whose key would be one that takes no part is left out too
-    assert torch.equal(contrast("other", keys, valid), contrast("true", moved, both))
-    assert not torch.equal(contrast("other", keys, valid), contrast("true", keys, valid))
+    assert torch.equal(contrast("other", keys, valid), contrast("own", moved, both))
+    assert not torch.equal(contrast("other", keys, valid), contrast("own", keys, valid))
