@@ -11,12 +11,12 @@ from studies.near_identifiability.report import write_report as near_identifiabi
 
 RESULTS = Path(__file__).parents[3] / "docs/results"
 COUNTS = {
-    "ablation": 7,
+    "ablation": 19,
     "arms": 16,
     "context": 82,
     "disentanglement": 192,
     "identifiability": 98,
-    "mcl": 63,
+    "mcl": 93,
     "mechanistic_independence": 75,
     "near_identifiability": 8,
     "second_desk_model": 25,
