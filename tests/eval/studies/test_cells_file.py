@@ -11,7 +11,7 @@ from studies.near_identifiability.report import write_report as near_identifiabi
 
 RESULTS = Path(__file__).parents[3] / "docs/results"
 COUNTS = {
-    "ablation": 19,
+    "ablation": 20,
     "arms": 16,
     "context": 82,
     "disentanglement": 192,
