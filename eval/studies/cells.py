@@ -100,14 +100,16 @@ def work_through(cells: Sequence[Cell], logs: Path, after_report: Callable[[], o
     Args:
         cells: what is to be done.
         logs: folder of what the cells print.
-        after_report: called whenever an evaluation is there.
+        after_report: called whenever there is another evaluation, and once for those of earlier runs.
     """
-    failed = 0
+    failed, before = 0, {cell.name for cell in cells if cell.is_done}
+    if any(cell.script == ROLL_OUT for cell in cells if cell.name in before):
+        after_report()
     for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
         log = f": see {log_file(logs, cell)}" if state == "failed" else ""
         print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
         failed += state != "done"
-        if state == "done" and cell.script == ROLL_OUT:
+        if state == "done" and cell.script == ROLL_OUT and cell.name not in before:
             after_report()
     return 1 if failed else 0
 

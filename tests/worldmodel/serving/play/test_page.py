@@ -91,6 +91,7 @@ def test_a_tap_between_two_blocks_is_not_lost(browser: Any) -> None:
         document.body.dispatchEvent(new KeyboardEvent(kind, {code: "KeyS", bubbles: true}));"""
     )
     wait(lambda: browser.execute_script("return play.command") != before)
+    assert browser.execute_script("return play.command") != before
 
 
 def test_keys_move_the_hands_the_right_way(browser: Any) -> None:
