@@ -55,7 +55,7 @@ demo: install demo-forget
 	@echo "2/4 fine-tune the shipped model with MCL (progress with time left below)"
 	OMP_NUM_THREADS=2 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no --cpu training/train_world_model.py configs/desk/demo.yaml --resume
 	@echo "3/4 roll out under true and wrong actions"
-	$(BIN)/python eval/rollouts.py $(DEMO)/run/model $(DEMO)/held_out output=$(DEMO) held_out.split=all num_inference_steps=1 locator=worldmodel/weights/locator
+	$(BIN)/python eval/rollout.py $(DEMO)/run/model $(DEMO)/held_out output=$(DEMO) held_out.split=all num_inference_steps=1 locator=worldmodel/weights/locator
 	@echo "4/4 done: open $(DEMO)/report.html in a browser"
 
 # A demo that was cut off goes on; one of other weights or settings starts again, on the same episodes.

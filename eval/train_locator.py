@@ -2,7 +2,7 @@
 
 import sys
 
-from worldmodel.evaluation.locator.train import main
+from worldmodel.locator.train import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from worldmodel.data.verified import Checkable
+from worldmodel.data.decode_cache import Checkable
 from worldmodel.types import Episode, FrameReader
 
 MAX_GROWTH = 10  # frames of the even recording for each recorded one; more is a broken clock

@@ -30,10 +30,10 @@ from worldmodel import RolloutPipeline, WorldModel  # noqa: E402
 from worldmodel.data.clips import ClipConfig  # noqa: E402
 from worldmodel.data.dataset import build_clip_dataset  # noqa: E402
 from worldmodel.data.synthetic import synthetic_source  # noqa: E402
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder  # noqa: E402
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig  # noqa: E402
-from worldmodel.models.world_model.idm import IdmConfig  # noqa: E402
-from worldmodel.models.world_model.wan import tiny_wan  # noqa: E402
+from worldmodel.desk.autoencoder import CausalAutoencoder  # noqa: E402
+from worldmodel.models.backbone import tiny_wan  # noqa: E402
+from worldmodel.models.config import FrameContract, WorldModelConfig  # noqa: E402
+from worldmodel.models.idm import IdmConfig  # noqa: E402
 
 SIZE, NUM_FRAMES, FPS = 32, 13, 50 / 3
 MCL = ["model.mcl.mode=first_order", "model.mcl.critic=trained", "model.mcl.latent=noisy"]

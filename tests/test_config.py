@@ -193,7 +193,7 @@ def test_presets_load(path: Path) -> None:
     from studies.table2.cells import Table2Config
 
     from worldmodel.training.autoencoder import AutoencoderConfig
-    from worldmodel.training.runs.world_model import TrainConfig
+    from worldmodel.training.world_model import TrainConfig
 
     schemas = {"autoencoder": AutoencoderConfig, "table2": Table2Config, "ablation": AblationConfig}
     config = load_config(schemas.get(path.stem.removeprefix("streaming_"), TrainConfig), str(path))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from worldmodel.config import load_config
-from worldmodel.evaluation.locator.train import LocatorRunConfig
+from worldmodel.locator.train import LocatorRunConfig
 from worldmodel.training.autoencoder import AutoencoderConfig
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.training.world_model import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 DATA = {"target/episode0.hdf5", "latents/episode0.safetensors"}

@@ -59,7 +59,7 @@ step_compositor() {
 }
 
 step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
-    call "$BIN/python" training/ship_model.py $DESK/compositor $DESK/shipped
+    call "$BIN/python" training/export.py $DESK/compositor $DESK/shipped
 }
 
 # --- bases of Table 2 and of the ablation: as `streaming`, but driven through AdaLN alone

@@ -2,7 +2,7 @@
 
 import sys
 
-from worldmodel.training.concepts import main
+from worldmodel.mddiff.training.concepts import main
 
 if __name__ == "__main__":
     sys.exit(main())

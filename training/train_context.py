@@ -2,7 +2,7 @@
 
 import sys
 
-from worldmodel.training.context import main
+from worldmodel.context_module.training.train import main
 
 if __name__ == "__main__":
     sys.exit(main())

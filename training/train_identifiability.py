@@ -2,7 +2,7 @@
 
 import sys
 
-from worldmodel.training.identifiability import main
+from worldmodel.md_vae.train import main
 
 if __name__ == "__main__":
     sys.exit(main())

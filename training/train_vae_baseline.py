@@ -2,7 +2,7 @@
 
 import sys
 
-from worldmodel.training.vae_baseline import main
+from worldmodel.mddiff.training.vae_baseline import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from robotwin_adapters.open_dataset import open_dataset as open_dataset
     from worldmodel.config import load_config as load_config
+    from worldmodel.context_module.models.context_module import ContextModule as ContextModule
     from worldmodel.data.clips import ClipConfig as ClipConfig
     from worldmodel.data.dataset import build_clip_dataset as build_clip_dataset
-    from worldmodel.evaluation.locator.model import Locator as Locator
     from worldmodel.evaluation.metrics.video import psnr as psnr
     from worldmodel.evaluation.metrics.video import ssim as ssim
+    from worldmodel.locator.model import Locator as Locator
     from worldmodel.mcl.config import MclConfig as MclConfig
     from worldmodel.mcl.contrast import MechanisticContrast as MechanisticContrast
-    from worldmodel.models.concepts.image_vae import ImageVae as ImageVae
-    from worldmodel.models.concepts.mddiff import MDDiff as MDDiff
-    from worldmodel.models.contexts.context_module import ContextModule as ContextModule
-    from worldmodel.models.world_model.config import FrameContract as FrameContract
-    from worldmodel.models.world_model.config import WorldModelConfig as WorldModelConfig
-    from worldmodel.models.world_model.model import WorldModel as WorldModel
+    from worldmodel.mddiff.models.image_vae import ImageVae as ImageVae
+    from worldmodel.mddiff.models.mddiff import MDDiff as MDDiff
+    from worldmodel.models.config import FrameContract as FrameContract
+    from worldmodel.models.config import WorldModelConfig as WorldModelConfig
+    from worldmodel.models.model import WorldModel as WorldModel
     from worldmodel.pipelines.rollout import RolloutPipeline as RolloutPipeline
     from worldmodel.pipelines.session import Session as Session
     from worldmodel.types import Clip as Clip
@@ -40,17 +40,17 @@ _HOME = {
     "load_config": "worldmodel.config",
     "ClipConfig": "worldmodel.data.clips",
     "build_clip_dataset": "worldmodel.data.dataset",
-    "Locator": "worldmodel.evaluation.locator.model",
+    "Locator": "worldmodel.locator.model",
     "psnr": "worldmodel.evaluation.metrics.video",
     "ssim": "worldmodel.evaluation.metrics.video",
     "MclConfig": "worldmodel.mcl.config",
     "MechanisticContrast": "worldmodel.mcl.contrast",
-    "ImageVae": "worldmodel.models.concepts.image_vae",
-    "MDDiff": "worldmodel.models.concepts.mddiff",
-    "ContextModule": "worldmodel.models.contexts.context_module",
-    "FrameContract": "worldmodel.models.world_model.config",
-    "WorldModelConfig": "worldmodel.models.world_model.config",
-    "WorldModel": "worldmodel.models.world_model.model",
+    "ImageVae": "worldmodel.mddiff.models.image_vae",
+    "MDDiff": "worldmodel.mddiff.models.mddiff",
+    "ContextModule": "worldmodel.context_module.models.context_module",
+    "FrameContract": "worldmodel.models.config",
+    "WorldModelConfig": "worldmodel.models.config",
+    "WorldModel": "worldmodel.models.model",
     "RolloutPipeline": "worldmodel.pipelines.rollout",
     "Session": "worldmodel.pipelines.session",
     "Clip": "worldmodel.types",

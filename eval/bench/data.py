@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.robotwin.write import CameraRecord, RobotwinEpisode, write_robotwin_episode
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.batches import BatchSampler, load_batches
 from worldmodel.data.clips import ClipConfig
@@ -39,7 +40,6 @@ from worldmodel.data.latents import LatentCache
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import write_video
-from worldmodel.exits import one_way_out
 from worldmodel.types import Episode
 
 PLAIN, HDF5, MP4, LATENTS = "plain h5py + OpenCV", "HDF5 + JPEG", "mp4 by PyAV", "cached latents"

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import GradientBoostingClassifier
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
 from worldmodel.diagnostics import dci, factor_vae_score
 from worldmodel.diagnostics.scores.dci import completeness, disentanglement
-from worldmodel.exits import one_way_out
 
 SAME_DCI = 0.005  # cuts of equal gain are chosen by lot, on both sides
 SIZES = (3, 6, 10, 16, 16)  # the factor grid behind the codes

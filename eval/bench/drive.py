@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from worldmodel.evaluation.locator.model import Locator
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 from worldmodel.files import write_json
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator
+from worldmodel.models.model import WorldModel
 from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.teleop import Inputs
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from robotwin_adapters.tabletop.drive import expert_commands
+from worldmodel.cli_errors import one_way_out
 from worldmodel.environments.dream import WorldModelVectorEnv
-from worldmodel.environments.judge import PlacementJudge, judge_error
+from worldmodel.environments.success_detector import PlacementJudge, judge_error
 from worldmodel.environments.tabletop import TabletopVectorEnv
 from worldmodel.environments.vector import WorldVectorEnv
-from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 
 ROUNDS = 3
 SHIFTS = (0.0, 0.0, 0.02, 0.04, 0.06, 0.10)  # m along x, of hands and so of where the object is put

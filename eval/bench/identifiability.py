@@ -19,15 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-from worldmodel.data.identifiability import (
+from worldmodel.cli_errors import one_way_out
+from worldmodel.mcl.config import MclConfig
+from worldmodel.md_vae.model import VaeConfig
+from worldmodel.md_vae.simulation import (
     IdentifiabilityDataConfig,
     draw_identifiability_data,
 )
-from worldmodel.exits import one_way_out
-from worldmodel.mcl.config import MclConfig
-from worldmodel.models.identifiability.md_vae import VaeConfig
-from worldmodel.training.loop.stack import train_stack
-from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack, split_seeds
+from worldmodel.md_vae.stack import train_stack
+from worldmodel.md_vae.stacked import OptimizationConfig, SeedStack, split_seeds
 
 NUM_SEEDS, NUM_THREADS, BATCH = 30, 2, 256
 BASE_STEPS, STACK_STEPS = 120, 20  # steps of a round: some 300 ms for either side

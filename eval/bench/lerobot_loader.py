@@ -25,13 +25,13 @@ from torch import Tensor
 
 from robotwin_adapters.lerobot.write import write_lerobot
 from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import index_episodes
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.exits import one_way_out
 
 ALL_TRAIN = SplitConfig(val=0.0, test=0.0)
 AS_LEROBOT = {"crf": "30", "g": "2", "preset": "12"}  # AV1 with a key frame every other frame

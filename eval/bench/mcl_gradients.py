@@ -17,15 +17,15 @@ import torch
 from bench.world_model import WIDE, make_batch, normalizer
 from torch import Tensor, nn
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.data.dataset import collate_clips
-from worldmodel.exits import one_way_out
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
-from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.objectives.world_model import mcl_term
+from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.idm import IdmConfig
+from worldmodel.models.model import WorldModel
+from worldmodel.objectives.training_step import mcl_term
 from worldmodel.report.page import Table, markdown_table
-from worldmodel.training.runs.world_model import build_run, load_train_config
+from worldmodel.training.world_model import build_run, load_train_config
 from worldmodel.types import ClipBatch, evenly_spread
 
 NUM_CLIPS = 4

@@ -28,19 +28,19 @@ from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchE
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
-from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import WanConfig, build_wan
+from worldmodel.models.backbone import WanConfig, build_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.report.intervals import estimate_of, mean_estimate

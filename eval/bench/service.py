@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 from worldmodel.files import write_json
 from worldmodel.serving.client import WorldModelClient
 

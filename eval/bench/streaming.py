@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 import torch
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
-from worldmodel.exits import one_way_out
 from worldmodel.files import write_json
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.parts import build_refiner
+from worldmodel.models.model import WorldModel
+from worldmodel.models.parts import build_refiner
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.pipelines.step_actions import StepActions

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.diffusion.flow import (
     TIMESTEPS,
@@ -27,14 +28,13 @@ from worldmodel.diffusion.flow import (
     sigma_per_frame,
     velocity_loss,
 )
-from worldmodel.exits import one_way_out
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.mcl.features import math_attention
-from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
-from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import WanConfig, build_wan
-from worldmodel.objectives.world_model import world_model_step
+from worldmodel.models.backbone import WanConfig, build_wan
+from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.idm import IdmConfig
+from worldmodel.models.model import WorldModel
+from worldmodel.objectives.training_step import world_model_step
 from worldmodel.report.page import Table, markdown_table
 from worldmodel.types import ClipBatch
 

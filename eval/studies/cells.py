@@ -8,7 +8,7 @@ from typing import Literal
 from studies.child_process import is_same_command, record_command, run_forked, run_logged
 from worldmodel.config import load_config
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.training.world_model import TrainConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
 TRAIN, ROLL_OUT = PROJECT / "training" / "train_world_model.py", PROJECT / "eval" / "rollouts.py"

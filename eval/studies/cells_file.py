@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from worldmodel.evaluation.record_lines import RecordLines, read_records
+from worldmodel.evaluation.jsonl_store import RecordLines, read_records
 
 CELLS_FILE = "cells.jsonl"
 

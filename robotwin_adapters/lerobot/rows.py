@@ -16,7 +16,7 @@ from PIL import Image
 from robotwin_adapters.arrays.pictures import as_rgb
 from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
 from worldmodel.checked import check_regular, is_regular, lfs_hint
-from worldmodel.data.verified import ensure_sound
+from worldmodel.data.decode_cache import ensure_sound
 
 ACTION, STATE = "action", "observation.state"
 MAX_KEPT_BYTES = 16 << 20  # of a packed table whose rows are kept for the next episode

@@ -54,8 +54,8 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], Any]]:
     from robotwin_adapters.storage import errors_name
     from worldmodel.checked import build, parse_json
     from worldmodel.config import load_config
-    from worldmodel.evaluation.record_lines import read_records
-    from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
+    from worldmodel.evaluation.jsonl_store import read_records
+    from worldmodel.models.config import FrameContract, WorldModelConfig
     from worldmodel.tensors import read_headers
 
     def written(data: bytes, suffix: str) -> Path:

@@ -29,16 +29,16 @@ from robotwin_adapters.tabletop.record import RecordingConfig
 from tests.faults import studies
 from tests.support.robotwin_sets import write_robotwin_set
 from worldmodel.cli.convert import main as convert
+from worldmodel.cli_errors import INTERRUPTED, STOPPED, exit_code
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.evaluation.rollouts.run import run as roll_out
-from worldmodel.exits import INTERRUPTED, STOPPED, exit_code
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import tiny_wan
+from worldmodel.models.backbone import tiny_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.shipped import PRESETS
 from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.world_model import main as train

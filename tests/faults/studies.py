@@ -29,20 +29,19 @@ from studies.table2.run import main as table2
 
 from robotwin_adapters.tabletop import render_rooms as rendered
 from tests.support.robotwin_sets import write_robotwin_set
-from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.evaluation.command_line import run_on_data
-from worldmodel.evaluation.concepts import scores as evaluation
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.evaluation.rollouts.run import run as roll_out
-from worldmodel.models.identifiability.md_vae import VaeConfig
+from worldmodel.md_vae.model import VaeConfig
+from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
+from worldmodel.md_vae.stacked import OptimizationConfig
+from worldmodel.md_vae.train import CellConfig, train_cell
+from worldmodel.mddiff.evaluation import scores as evaluation
+from worldmodel.mddiff.training.vae_baseline import VaeBaselineConfig
+from worldmodel.mddiff.training.vae_baseline import train as train_baseline
 from worldmodel.training.command_line import run_script
-from worldmodel.training.data import open_index
-from worldmodel.training.identifiability import CellConfig, train_cell
-from worldmodel.training.runs.seed_stack import OptimizationConfig
-from worldmodel.training.runs.world_model import TrainConfig, build_model, load_train_config
-from worldmodel.training.vae_baseline import VaeBaselineConfig
-from worldmodel.training.vae_baseline import train as train_baseline
-from worldmodel.training.world_model import train
+from worldmodel.training.datasets import open_index
+from worldmodel.training.world_model import TrainConfig, build_model, load_train_config, train
 
 PROJECT = Path(__file__).parents[2]
 TRAINING = str(PROJECT / "configs/debug/world_model.yaml")

@@ -25,22 +25,22 @@ from tests.support import array_sets
 from tests.support.tiny_contexts import tiny_context_model
 from tests.support.tiny_mddiff import tiny_mddiff
 from tests.support.video_sets import write_video_set
+from worldmodel.checkpoint.folder import read_description
 from worldmodel.config import load_config
+from worldmodel.context_module.models.context_model import ContextModel
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.evaluation.locator.model import Locator, LocatorConfig
-from worldmodel.evaluation.record_lines import RecordLines, read_records
-from worldmodel.models.concepts.image_vae import ImageVae, ImageVaeConfig
-from worldmodel.models.concepts.mddiff import MDDiff
-from worldmodel.models.contexts.context_model import ContextModel
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.folder import read_description
-from worldmodel.models.world_model.idm import read_encoder_config
-from worldmodel.models.world_model.lora import LoraConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import build_wan, load_vae, load_wan, read_prompt, tiny_wan
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.evaluation.jsonl_store import RecordLines, read_records
+from worldmodel.locator.model import Locator, LocatorConfig
+from worldmodel.mddiff.models.image_vae import ImageVae, ImageVaeConfig
+from worldmodel.mddiff.models.mddiff import MDDiff
+from worldmodel.models.backbone import LoraConfig, build_wan, load_wan, read_prompt, tiny_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.idm import read_encoder_config
+from worldmodel.models.model import WorldModel
+from worldmodel.models.vae import load_vae
 from worldmodel.shipped import WEIGHTS
 from worldmodel.training.loop.checkpoints import CheckpointStore
 

@@ -11,10 +11,10 @@ import torch
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import tiny_wan
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.models.backbone import tiny_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
 

@@ -22,23 +22,23 @@ import numpy as np
 import pytest
 import torch
 
-from robotwin_adapters.convert import convert_dataset
 from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.tools.convert import convert_dataset
 from tests.support.robotwin_sets import write_robotwin_set
 from tests.support.tiny_mddiff import tiny_mddiff
+from worldmodel.cli_errors import exit_code
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.latents import LatentCache
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import write_video
-from worldmodel.evaluation.locator.model import Locator, LocatorConfig
-from worldmodel.evaluation.record_lines import RecordLines
-from worldmodel.exits import exit_code
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.files import atomic_file, write_json, write_tensors
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import build_wan, tiny_wan
+from worldmodel.locator.model import Locator, LocatorConfig
+from worldmodel.models.backbone import build_wan, tiny_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.report.page import Page, Section, Text, write_pages
 from worldmodel.training.loop.checkpoints import CheckpointStore
 

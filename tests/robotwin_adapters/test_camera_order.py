@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from robotwin_adapters.camera_order import overview_first
-from robotwin_adapters.inspect_dataset import format_summary, summarize
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.robotwin.write import CameraRecord, RobotwinEpisode, write_robotwin_episode
+from robotwin_adapters.tools.inspect_dataset import format_summary, summarize
 from tests.support.video_sets import write_video_set
 from worldmodel.cli import main
 from worldmodel.data.clips import ClipConfig, cut_clip

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from robotwin_adapters.contact_sheet import contact_sheet, write_action_video
-from robotwin_adapters.inspect_dataset import format_summary, summarize
 from robotwin_adapters.mapping import DataMapping
 from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.tools.contact_sheet import contact_sheet, write_action_video
+from robotwin_adapters.tools.inspect_dataset import format_summary, summarize
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from worldmodel.config import load_config
 from worldmodel.data.video import open_video

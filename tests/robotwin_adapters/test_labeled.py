@@ -18,7 +18,7 @@ from worldmodel.cli import main
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.training.data import DataConfig, open_index
+from worldmodel.training.datasets import DataConfig, open_index
 from worldmodel.types import Episode
 
 DATA = Path(__file__).parent / "data"

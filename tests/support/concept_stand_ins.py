@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodel.data.factors.array_factors import ArrayFactors
+from worldmodel.mddiff.data.array_factors import ArrayFactors
 
 STEP = 20  # gray levels between neighboring values
 SIZE = 18

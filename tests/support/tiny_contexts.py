@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from worldmodel.models.contexts.context_model import ContextModel, ContextModelConfig
-from worldmodel.models.contexts.context_module import ContextModuleConfig
-from worldmodel.models.contexts.hosts import HostConfig
-from worldmodel.models.contexts.light_vae import LightVaeConfig
+from worldmodel.context_module.models.context_model import ContextModel, ContextModelConfig
+from worldmodel.context_module.models.context_module import ContextModuleConfig
+from worldmodel.context_module.models.hosts import HostConfig
+from worldmodel.context_module.models.light_vae import LightVaeConfig
 
 LIGHT = LightVaeConfig(image_size=16, channels=(8, 8), hidden=16, latent_dim=12, norm="batch")
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from worldmodel.models.concepts.config import ContrastConfig, MDDiffConfig
-from worldmodel.models.concepts.first_stage import DecoderConditionConfig, VqConfig
-from worldmodel.models.concepts.mddiff import MDDiff
-from worldmodel.models.concepts.unet import UNetConfig
+from worldmodel.mddiff.models.config import ContrastConfig, MDDiffConfig
+from worldmodel.mddiff.models.first_stage import DecoderConditionConfig, VqConfig
+from worldmodel.mddiff.models.mddiff import MDDiff
+from worldmodel.mddiff.models.unet import UNetConfig
 
 TINY = MDDiffConfig(
     image_size=16,

@@ -9,11 +9,11 @@ import torch
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import tiny_wan
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.models.backbone import tiny_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.idm import IdmConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.types import ClipBatch
 
 SIZE, NUM_FRAMES, FPS = 32, 13, 50 / 3

@@ -15,17 +15,17 @@ from worldmodel.checked import (
     shorten,
 )
 from worldmodel.config import load_config
-from worldmodel.evaluation.concepts.scores import EvaluationConfig
-from worldmodel.evaluation.locator.train import LocatorRunConfig
+from worldmodel.context_module.data.open_contexts import ContextDataConfig
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.evaluation.sensitivity.run import SensitivityConfig
 from worldmodel.evaluation.submit import SubmitConfig
-from worldmodel.models.world_model.wan import WanConfig
-from worldmodel.training.context_data import ContextDataConfig
-from worldmodel.training.factors import FactorDataConfig
+from worldmodel.locator.train import LocatorRunConfig
+from worldmodel.mddiff.data.factors import FactorDataConfig
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig
+from worldmodel.mddiff.training.concept_run import ConceptTrainConfig
+from worldmodel.models.backbone import WanConfig
 from worldmodel.training.loop.fit import FitConfig
-from worldmodel.training.runs.concepts import ConceptTrainConfig
-from worldmodel.training.runs.validation import ValidationConfig
+from worldmodel.training.validation import ValidationConfig
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from worldmodel.models.hub_parts import find_part
-from worldmodel.models.world_model.folder import locate
+from worldmodel.checkpoint.folder import locate
+from worldmodel.hub import find_part
 from worldmodel.shipped import PRESETS, WEIGHTS, find_config, find_weights, preset_names
 
 

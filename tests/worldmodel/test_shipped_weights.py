@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from worldmodel.checkpoint.model_card import model_card
 from worldmodel.cli import main
 from worldmodel.config import load_config
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
-from worldmodel.evaluation.locator.model import Locator
-from worldmodel.evaluation.locator.truth import label_episode
 from worldmodel.evaluation.metrics.video import mse
 from worldmodel.evaluation.predictors import ModelPredictor
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.model_card import model_card
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.locator.model import Locator
+from worldmodel.locator.truth import label_episode
+from worldmodel.models.model import WorldModel
+from worldmodel.training.world_model import TrainConfig
 
 PROJECT = Path(__file__).parents[2]
 WEIGHTS = PROJECT / "worldmodel/weights"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 
 @dataclass(frozen=True)
@@ -99,35 +99,35 @@ COMMANDS = (
     ),
     Command(
         "train-concepts",
-        "worldmodel.training.concepts",
+        "worldmodel.mddiff.training.concepts",
         "Training",
         "train EncDiff or MDDiff, one stage at a time",
         "disentanglement/debug/vqvae",
     ),
     Command(
         "train-vae",
-        "worldmodel.training.vae_baseline",
+        "worldmodel.mddiff.training.vae_baseline",
         "Training",
         "train an image VAE: beta-VAE, FactorVAE, beta-TCVAE",
         "disentanglement/debug/beta_vae",
     ),
     Command(
         "train-context",
-        "worldmodel.training.context",
+        "worldmodel.context_module.training.train",
         "Training",
         "train an autoencoder whose concepts can be intervened on",
         "context/debug",
     ),
     Command(
         "train-locator",
-        "worldmodel.evaluation.locator.train",
+        "worldmodel.locator.train",
         "Training",
         "train the network that finds grippers and objects in frames",
         "data/finch output=outputs/locator fit.steps=500",
     ),
     Command(
         "export",
-        "worldmodel.training.ship_model",
+        "worldmodel.training.export",
         "Training",
         "make a small folder to publish out of a finished run",
         "outputs/first exports/first",
@@ -155,7 +155,7 @@ COMMANDS = (
     ),
     Command(
         "score-concepts",
-        "worldmodel.evaluation.concepts.scores",
+        "worldmodel.mddiff.evaluation.scores",
         "Evaluation",
         "disentanglement scores of a concept model",
         "outputs/mddiff/model data.path=rooms out=scores.json",
@@ -188,8 +188,8 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script.
 
-    Exit codes are those of `worldmodel/exits.py`: 0 done, 1 the machine failed, 2 wrong input (one line on
-    stderr), 130 interrupted, 141 nobody reads the output, 143 stopped by a signal after saving.
+    Exit codes are those of `worldmodel/cli_errors.py`: 0 done, 1 the machine failed, 2 wrong input (one line
+    on stderr), 130 interrupted, 141 nobody reads the output, 143 stopped by a signal after saving.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):

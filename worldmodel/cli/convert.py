@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 
 @one_way_out
@@ -25,9 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write any dataset as LeRobot v3.0 or RoboTwin 2.0 HDF5."""
-    from robotwin_adapters.convert import ChosenEpisodes, convert_dataset, readable_episodes
-    from robotwin_adapters.inspect_dataset import parse_positions
     from robotwin_adapters.open_dataset import open_dataset
+    from robotwin_adapters.tools.convert import ChosenEpisodes, convert_dataset, readable_episodes
+    from robotwin_adapters.tools.inspect_dataset import parse_positions
     from worldmodel.files import check_apart
 
     check_apart(arguments.out, arguments.dataset)

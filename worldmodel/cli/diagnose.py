@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 
 @one_way_out
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     else:
         from robotwin_adapters.open_dataset import action_space_for, open_dataset
-        from worldmodel.models.world_model.model import WorldModel
+        from worldmodel.models.model import WorldModel
 
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")

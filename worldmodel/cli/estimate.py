@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 
 @one_way_out
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         from worldmodel.config import load_config
         from worldmodel.estimate.cost import check_memory, describe, estimate, parse_gpus
         from worldmodel.estimate.run_shape import assumption, run_shape
-        from worldmodel.training.runs.world_model import TrainConfig
+        from worldmodel.training.world_model import TrainConfig
 
     num_gpus, device = parse_gpus(arguments.gpus)
     config = load_config(TrainConfig, arguments.config, arguments.overrides)

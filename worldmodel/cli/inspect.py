@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 WAY_OUT = ". To leave such episodes out: --on-bad skip"
 
@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Print what is in a dataset; write a contact sheet and a video with the actions."""
     from tqdm import tqdm
 
-    from robotwin_adapters.inspect_dataset import (
+    from robotwin_adapters.open_dataset import open_dataset
+    from robotwin_adapters.tools.inspect_dataset import (
         config_line,
         format_summary,
         lag_lines,
@@ -40,7 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
         summarize,
         write_pictures,
     )
-    from robotwin_adapters.open_dataset import open_dataset
     from worldmodel.files import check_apart
 
     opened = partial(open_dataset, arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)

@@ -191,8 +191,8 @@ def available_memory() -> float | None:
 
 def check_weights() -> Iterator[Finding]:
     """The shipped models are whole: their files hold what their descriptions say."""
-    from worldmodel.models.hub_parts import weight_files
-    from worldmodel.models.world_model.folder import read_description
+    from worldmodel.checkpoint.folder import read_description
+    from worldmodel.hub import weight_files
     from worldmodel.tensors import read_headers
 
     for name in ("desk", "locator"):
@@ -247,7 +247,7 @@ def _lock(path: Path) -> None:
 
 def check_model(source: str) -> Iterator[Finding]:
     """What loading a model folder would read."""
-    from worldmodel.models.world_model.folder import (
+    from worldmodel.checkpoint.folder import (
         describe_sources,
         external_sources,
         locate,

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 from worldmodel.shipped import find_config, preset_names
 
 

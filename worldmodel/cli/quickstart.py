@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 
 @one_way_out

@@ -10,12 +10,12 @@ from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import CameraChoice, choose_camera, find_views
 from worldmodel.data.clips import ClipConfig, clip_starts, episode_actions
+from worldmodel.data.decode_cache import Verify, check_frames
 from worldmodel.data.index_cache import index_key, keep_index, kept_index
 from worldmodel.data.index_types import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.data.normalize import ActionStatsBuilder
+from worldmodel.data.provenance import actions_hash
 from worldmodel.data.splits import SplitConfig, check_listed, split_of
-from worldmodel.data.trained_on import actions_hash
-from worldmodel.data.verified import Verify, check_frames
 from worldmodel.types import Episode, EpisodeSource, FrameReader
 
 WAY_OUT = ". To leave such episodes out: on_bad=skip"  # said where others can be read

@@ -13,10 +13,10 @@ from typing import Any
 
 from worldmodel.data.cameras import CameraChoice
 from worldmodel.data.clips import ClipConfig
+from worldmodel.data.decode_cache import Verify, cache_folder
 from worldmodel.data.index_types import EpisodeIndex, EpisodeRecord
 from worldmodel.data.normalize import ActionStats
 from worldmodel.data.splits import SplitConfig
-from worldmodel.data.verified import Verify, cache_folder
 from worldmodel.files import write_text
 from worldmodel.types import EpisodeSource
 

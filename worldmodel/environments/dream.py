@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.environments.distrust import DistrustMeter
-from worldmodel.environments.judge import PlacementJudge
+from worldmodel.environments.initial_states import DatasetStarts, Start, StartSource, open_session
 from worldmodel.environments.single import WorldEnv
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import DatasetStarts, Start, StartSource, open_session
+from worldmodel.environments.success_detector import PlacementJudge
 from worldmodel.environments.tabletop import TASK, TabletopScenes
+from worldmodel.environments.uncertainty import DistrustMeter
 from worldmodel.environments.vector import WorldVectorEnv
 from worldmodel.environments.world import Block, Judge
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.types import FRAMES_PER_LATENT, EpisodeSource, num_video_frames, to_uint8

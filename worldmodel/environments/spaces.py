@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxtyping import Float, UInt8
 
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.config import FrameContract
 from worldmodel.types import FRAMES_PER_LATENT
 
 STATE = "state"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from worldmodel.checkpoint.folder import locate, read_description
+from worldmodel.environments.initial_states import Start
 from worldmodel.environments.single import WorldEnv
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import Start
 from worldmodel.environments.vector import WorldVectorEnv
 from worldmodel.environments.world import Block, Judge, Verdict
-from worldmodel.models.world_model.folder import locate, read_description
 from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices, num_video_frames
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float
 
-from worldmodel.environments.starts import Start, given_starts, seeds_of
+from worldmodel.environments.initial_states import Start, given_starts, seeds_of
 from worldmodel.environments.world import Block, Judge, World, no_judge
-from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.config import FrameContract
 from worldmodel.types import FRAMES_PER_LATENT
 
 NEXT_SEED = 1_000_003  # from the seed of an episode to that of the next one in its row

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from worldmodel.environments.initial_states import Start
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import Start
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,16 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from torch import Tensor, nn
 
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.estimate.known_shapes import known_vae, local_config, num_text_tokens, with_known_shapes
 from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trace_step
 from worldmodel.estimate.streaming import StreamCost, stream_cost
+from worldmodel.models.backbone import load_wan
+from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, WorldModelConfig
-from worldmodel.models.world_model.model import DTYPES, WorldModel
-from worldmodel.models.world_model.wan import VideoAutoencoder, load_wan
-from worldmodel.objectives.world_model import world_model_step
+from worldmodel.models.model import DTYPES, WorldModel
+from worldmodel.models.vae import VideoAutoencoder
+from worldmodel.objectives.training_step import world_model_step
 from worldmodel.types import ClipBatch, PoseTrack
 
 GIB = 2**30

@@ -8,9 +8,9 @@ from typing import Any
 from safetensors import safe_open
 
 from worldmodel.checked import read_json
-from worldmodel.models.world_model.config import WorldModelConfig
-from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.wan import PROMPT_KEY, TEXT_TOKENS, WAN_1_3B, WAN_5B, WanConfig
+from worldmodel.models.backbone import PROMPT_KEY, TEXT_TOKENS, WAN_1_3B, WAN_5B, WanConfig
+from worldmodel.models.config import WorldModelConfig
+from worldmodel.models.idm import IdmConfig
 
 WAN_VAE_LAYOUT = (16, 8)  # latent channels, pixels per latent and side
 # Backbones by hub id, and the autoencoder of the second generation.

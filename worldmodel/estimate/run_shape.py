@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from worldmodel.estimate.cost import Device, RunShape
 from worldmodel.estimate.known_shapes import latent_layout, local_config
-from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.config import FrameContract
 from worldmodel.training.loop.distributed import resolve_parallel
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.training.world_model import TrainConfig
 
 
 def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: int) -> RunShape:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from worldmodel.models.world_model.frame_memory import FrameMemory, MemoryCall
-from worldmodel.models.world_model.frame_view import stream_view
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.stream_decoder import open_decoder
-from worldmodel.models.world_model.wan import VideoAutoencoder
+from worldmodel.models.attention_mask import stream_view
+from worldmodel.models.kv_cache import FrameMemory, MemoryCall
+from worldmodel.models.model import WorldModel
+from worldmodel.models.vae import VideoAutoencoder, open_decoder
 from worldmodel.types import FRAMES_PER_LATENT
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from worldmodel.checkpoint.folder import describe_sources, locate, read_description
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
-from worldmodel.exits import one_way_out
 from worldmodel.files import check_apart
-from worldmodel.models.world_model.folder import describe_sources, locate, read_description
 from worldmodel.types import EpisodeSource
 
 C = TypeVar("C")

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from worldmodel.cli_errors import one_way_out
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
-from worldmodel.evaluation.locator.model import Locator
 from worldmodel.evaluation.predictors import ModelPredictor, predict_each
 from worldmodel.evaluation.rollouts.results import TRUE
-from worldmodel.exits import one_way_out
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator
+from worldmodel.models.model import WorldModel
 from worldmodel.report.figures import save_figure, styled
 from worldmodel.types import evenly_spread
 

@@ -15,9 +15,9 @@ from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.pose_tracks import clip_projections, has_poses, start_track
+from worldmodel.data.provenance import TrainedOn, describe_overlap
 from worldmodel.data.splits import SplitConfig
-from worldmodel.data.trained_on import TrainedOn, describe_overlap
-from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.config import FrameContract
 from worldmodel.types import Episode, EpisodeSource, PoseTrack, evenly_spread, to_unit_range
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.evaluation.held_out import HeldOutClip
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import PoseTrack, num_video_frames
 

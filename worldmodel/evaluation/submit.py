@@ -24,16 +24,16 @@ from PIL import Image
 from torch import Tensor
 
 from worldmodel.checked import check_ranges
+from worldmodel.cli_errors import one_way_out
 from worldmodel.data.video import write_video
 from worldmodel.evaluation.command_line import run_on_data
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
-from worldmodel.evaluation.locator.model import Locator
 from worldmodel.evaluation.metrics.trajectories import MISSING, trajectory_accuracy
 from worldmodel.evaluation.metrics.video import plain_ssim, psnr
 from worldmodel.evaluation.predictors import ModelPredictor
-from worldmodel.exits import one_way_out
 from worldmodel.files import new_folder, write_json, write_text
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator
+from worldmodel.models.model import WorldModel
 from worldmodel.types import EpisodeSource, to_uint8
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.diffusion.flow import sample_sigma, sigma_per_frame
-from worldmodel.models.world_model.config import WorldModelConfig
-from worldmodel.models.world_model.frame_view import FrameView, jump_view
+from worldmodel.models.attention_mask import FrameView, jump_view
+from worldmodel.models.config import WorldModelConfig
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import ARMS
-from worldmodel.models.world_model.hands.compositor import KnownFrame
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import decode_video
+from worldmodel.models.compositor import KnownFrame
+from worldmodel.models.model import WorldModel
+from worldmodel.models.vae import decode_video
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, PoseTrack
 

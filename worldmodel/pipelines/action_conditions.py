@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import clip_projections, pose_columns, settled_track
-from worldmodel.models.world_model.action_interface import ActionEmbedding
-from worldmodel.models.world_model.hands.compositor import Composed, KnownFrame
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.actions.interface import ActionEmbedding
+from worldmodel.models.compositor import Composed, KnownFrame
+from worldmodel.models.model import WorldModel
 from worldmodel.types import CameraMatrices, PoseTrack
 
 

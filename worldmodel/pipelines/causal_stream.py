@@ -13,11 +13,11 @@ from torch import Tensor
 
 from worldmodel.data.pose_tracks import settled_track
 from worldmodel.diffusion.euler import euler_sample, sigma_schedule
-from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext, join_embeddings
-from worldmodel.models.world_model.frame_memory import FrameMemory, MemoryCall
-from worldmodel.models.world_model.frame_view import stream_view
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.stream_decoder import open_decoder
+from worldmodel.models.actions.interface import ActionEmbedding, TextContext, join_embeddings
+from worldmodel.models.attention_mask import stream_view
+from worldmodel.models.kv_cache import FrameMemory, MemoryCall
+from worldmodel.models.model import WorldModel
+from worldmodel.models.vae import open_decoder
 from worldmodel.pipelines.action_conditions import check_actions
 from worldmodel.pipelines.hand_follower import HandFollower
 from worldmodel.pipelines.sampling import Generators, draw_noise

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diffusion.euler import sigma_schedule
-from worldmodel.models.world_model.action_interface import TextContext
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.actions.interface import TextContext
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.hand_follower import HandFollower
 from worldmodel.pipelines.sampling import Generators, continue_clip

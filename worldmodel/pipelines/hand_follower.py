@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import settled_track
-from worldmodel.models.world_model.hands.compositor import Composed, KnownFrame, openings, places
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.compositor import Composed, KnownFrame, openings, places
+from worldmodel.models.model import WorldModel
 from worldmodel.types import PoseTrack
 
 CHANGE, REST = 0.25, 0.02  # of the opening: a hand has taken or left something; it does not move

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from worldmodel.diffusion.euler import euler_sample, schedule_per_frame
 from worldmodel.diffusion.flow import add_noise
-from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.actions.interface import ActionEmbedding, TextContext
+from worldmodel.models.model import WorldModel
 
 Generators = torch.Generator | Sequence[torch.Generator]
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.sampling import Generators, evaluation_mode
 from worldmodel.pipelines.step_actions import Cameras, RawActions, StepActions, read_actions
 from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import normalize_actions, pose_track_for
 from worldmodel.types import CameraMatrices, PoseTrack
 

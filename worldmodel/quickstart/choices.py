@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worldmodel.data.clips import ClipConfig
-from worldmodel.data.first_settings import (
+from worldmodel.data.splits import SplitConfig
+from worldmodel.data.suggested_config import (
     LEAST_EPISODES,
     PACE,
     EpisodeFacts,
@@ -18,7 +19,6 @@ from worldmodel.data.first_settings import (
     num_clips,
     num_different,
 )
-from worldmodel.data.splits import SplitConfig
 from worldmodel.types import EpisodeSource
 
 SHAPED = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldmodel.evaluation.record_lines import read_records
+from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.page import clip_caption, quality_table
 from worldmodel.quickstart.choices import Plan
 from worldmodel.report.intervals import estimate_of

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from robotwin_adapters.inspect_dataset import format_summary, summarize, write_pictures
 from robotwin_adapters.open_dataset import open_dataset
+from robotwin_adapters.tools.inspect_dataset import format_summary, summarize, write_pictures
+from worldmodel.cli_errors import CommandError
 from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
-from worldmodel.exits import CommandError
 from worldmodel.files import check_apart
 from worldmodel.quickstart.choices import Plan, look_at, make_plan, size_choice
 from worldmodel.quickstart.page import Spent, write_quickstart_page
 from worldmodel.training import world_model as training
-from worldmodel.training.runs.world_model import load_train_config
+from worldmodel.training.world_model import load_train_config
 
 TRIAL_STEPS = 4  # of which the first is not counted: it loads and warms up
 LEAST_STEPS, MOST_STEPS = 20, 5000

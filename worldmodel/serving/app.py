@@ -13,9 +13,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from worldmodel.serving.answers import AnswerBook
 from worldmodel.serving.config import ServeConfig, is_loopback
 from worldmodel.serving.errors import ServiceError, first_fault, invalid
+from worldmodel.serving.idempotency import AnswerBook
 from worldmodel.serving.messages import API_VERSION, Identified, Prediction, PredictRequest, PredictResponse
 from worldmodel.serving.predictor import Predictor, ServedModel
 from worldmodel.serving.sessions import SessionDesk

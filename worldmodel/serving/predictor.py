@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import camera_argument
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.serving.config import ServeConfig

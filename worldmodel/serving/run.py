@@ -5,11 +5,11 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from worldmodel.checkpoint.folder import locate
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
 from worldmodel.files import fingerprint
-from worldmodel.models.world_model.folder import locate
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.serving.app import create_app
 from worldmodel.serving.config import ServeConfig
 from worldmodel.serving.predictor import ServedModel

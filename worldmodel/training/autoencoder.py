@@ -13,16 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
-from worldmodel.exits import one_way_out
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.files import check_apart
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.wan import load_vae
+from worldmodel.models.vae import load_vae
 from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.training.command_line import run_script
-from worldmodel.training.data import DataConfig, open_clips, open_index
+from worldmodel.training.datasets import DataConfig, open_clips, open_index
 from worldmodel.training.loop.checkpoints import open_store
 from worldmodel.training.loop.distributed import start_accelerator
 from worldmodel.training.loop.fit import FitConfig, fit

@@ -1,6 +1,6 @@
 """What all training scripts share: CONFIG.yaml key=value ... --show --help --resume, log lines, exit codes.
 
-Exit codes: 0 finished; 143 saved and stopped by a signal; others as in `worldmodel/exits.py`.
+Exit codes: 0 finished; 143 saved and stopped by a signal; others as in `worldmodel/cli_errors.py`.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, config_to_yaml, load_config
-from worldmodel.exits import one_way_out
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
 C = TypeVar("C")

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from tqdm import tqdm
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
 from worldmodel.data.index import EpisodeIndex
-from worldmodel.exits import one_way_out
-from worldmodel.models.world_model.wan import VideoAutoencoder, load_vae
-from worldmodel.training.data import open_index
+from worldmodel.models.vae import VideoAutoencoder, load_vae
+from worldmodel.training.datasets import open_index
 from worldmodel.training.model_data import cache_latents, on_device
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.training.world_model import TrainConfig
 
 
 @one_way_out

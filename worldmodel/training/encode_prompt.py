@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 from worldmodel.files import write_tensors
-from worldmodel.models.world_model.wan import PROMPT_KEY, load_empty_prompt_embedding
+from worldmodel.models.backbone import PROMPT_KEY, load_empty_prompt_embedding
 
 
 @one_way_out

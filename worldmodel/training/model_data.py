@@ -10,9 +10,9 @@ from worldmodel.data.clips import FPS_TOLERANCE, Merge, frames_per_step, merge_r
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
-from worldmodel.models.world_model.config import FrameContract
-from worldmodel.models.world_model.wan import VideoAutoencoder, encode_video
-from worldmodel.training.data import DataConfig
+from worldmodel.models.config import FrameContract
+from worldmodel.models.vae import VideoAutoencoder, encode_video
+from worldmodel.training.datasets import DataConfig
 from worldmodel.types import evenly_spread
 
 RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change

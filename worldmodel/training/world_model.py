@@ -7,30 +7,235 @@ and, when finished, metrics.json and the world model folders OUTPUT/model (last 
 validation number), which `WorldModel.from_pretrained` loads.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from worldmodel.config import save_config
-from worldmodel.exits import one_way_out
-from worldmodel.files import check_apart
+import torch
+from accelerate import Accelerator, PartialState
+from torch.distributed.tensor import DTensor
+
+from worldmodel.checkpoint.folder import locate
+from worldmodel.cli_errors import one_way_out
+from worldmodel.config import load_config, save_config
+from worldmodel.data.dataset import ClipDataset, check_pose_tracks, collate_clips
+from worldmodel.data.index import EpisodeIndex
+from worldmodel.data.normalize import ActionStats
+from worldmodel.files import check_apart, fingerprint
+from worldmodel.models.config import WorldModelConfig
+from worldmodel.models.model import WorldModel
+from worldmodel.models.vae import load_vae
+from worldmodel.objectives.distillation import student_step
+from worldmodel.objectives.training_step import mcl_reach, world_model_step
 from worldmodel.shipped import find_weights
 from worldmodel.training.command_line import run_script
-from worldmodel.training.loop.checkpoints import export_finished, open_store
+from worldmodel.training.datasets import DataConfig, open_clips, open_index, trained_on
+from worldmodel.training.first_batch import write_first_batch
+from worldmodel.training.loop.checkpoints import Checkpoint, export_finished, open_store
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
-from worldmodel.training.loop.fit import fit
-from worldmodel.training.runs.first_batch import write_first_batch
-from worldmodel.training.runs.world_model import (
-    TrainConfig,
-    build_run,
-    data_identity,
-    export_model,
-    load_train_config,
-    log_mcl_reach,
-    step_of,
-    whole_model,
-)
+from worldmodel.training.loop.fit import FitConfig, fit
+from worldmodel.training.loop.step import StepFn
+from worldmodel.training.model_data import cache_latents, frame_contract, on_device, still_projection
+from worldmodel.training.robot_pictures import fill_references
+from worldmodel.training.start_from import continued_model, settings_beneath
+from worldmodel.training.validation import Validation, ValidationConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run of a world model."""
+
+    output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
+    # start_from continues a whole world model: what `model` leaves out is as there, and what cannot change is
+    # refused. For a new model on its backbone alone, name it in model.pretrained instead.
+    start_from: str = ""  # world model folder or hub id to fine-tune; empty: a new model
+    allow_external: bool = False  # also load from other places that the model of start_from names
+    model: WorldModelConfig = field(default_factory=WorldModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    first_batch: int = 4  # clips of the first batch shown in OUTPUT/first_batch.mp4 before step 0; 0 = none
+
+    def __post_init__(self) -> None:
+        self.data.check_given()
+        if not self.start_from and not self.model.vae:
+            raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
+        if self.model.objective.student_steps and not self.start_from:
+            raise ValueError("model.objective.student_steps distills a trained model: name it in start_from")
+        mode = None if self.model.mcl is None else self.model.mcl.mode
+        if self.fit.compile and mode in ("exact", "hessian_diag"):
+            raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
+        self.check_sharding(self.fit.machine.parallel)
+        if self.fit.gradient_checkpointing and mode == "jvp":
+            raise ValueError(
+                "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
+            )
+        given = [pattern for pattern in self.fit.optim.lr_multipliers if pattern.startswith("mcl")]
+        if given and self.model.mcl is not None and self.model.mcl.head_lr:
+            raise ValueError(
+                f"the learning rate of critic and heads is given twice: model.mcl.head_lr="
+                f"{self.model.mcl.head_lr:g} and fit.optim.lr_multipliers {given[0]!r}"
+            )
+
+    def check_sharding(self, parallel: str) -> None:
+        """Refuse a contrast that cannot be trained in shards, which the launch may ask for too."""
+        mode = None if self.model.mcl is None else self.model.mcl.mode
+        if parallel == "fsdp2" and mode in ("exact", "hessian_diag", "jvp"):
+            raise ValueError(
+                f"mcl.mode={mode} differentiates twice, which sharded weights do not allow: set "
+                "mcl.mode=first_order, or launch with a ddp file (machine.parallel=ddp)"
+            )
+
+    @property
+    def fit_with_heads(self) -> FitConfig:
+        """`fit` with a learning rate of their own for critic and heads, where model.mcl.head_lr gives one."""
+        optim, mcl = self.fit.optim, self.model.mcl
+        if mcl is None or not mcl.head_lr:
+            return self.fit
+        multipliers = {"mcl.*": mcl.head_lr / optim.lr, **optim.lr_multipliers}
+        return replace(self.fit, optim=replace(optim, lr_multipliers=multipliers))
+
+
+def load_train_config(path: str | None, overrides: Sequence[str] = ()) -> TrainConfig:
+    """As `load_config`; with start_from, what `model` leaves out is as in the model it starts from."""
+    return load_config(TrainConfig, path, overrides, settings_beneath)
+
+
+@dataclass(frozen=True)
+class WorldModelRun:
+    """A model with its data, ready for `fit`."""
+
+    config: TrainConfig
+    index: EpisodeIndex
+    model: WorldModel
+    train_clips: ClipDataset
+    validation: Validation | None
+
+
+def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
+    """Open the data, build or load the model, encode what the latent cache lacks."""
+    index = open_index(config.data)
+    log.info("%s", index.summary())
+    log.info("%s", index.camera_summary())
+    model = build_model(config, index)
+    assert model.vae is not None, "a world model in training has an autoencoder"
+    latents, with_poses = None, model.config.draws_poses
+    if with_poses:
+        check_pose_tracks(index, index.records)
+    if config.data.latents:
+        is_first = PartialState().is_local_main_process
+        latents = cache_latents(
+            config.data, index, on_device(model.vae, device), with_poses=with_poses, with_progress=is_first
+        )
+    needs_frames = model.idm is not None or model.compositor is not None
+    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, with_poses)
+    if with_poses:
+        model.contract = replace(model.contract, projection=still_projection(clips))
+    if model.hand_references is not None:
+        fill_references(model, model.hand_references, clips)
+    return WorldModelRun(config, index, model, clips, _validation(config, index, model))
+
+
+def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
+    """The same weights for the same config: random parts are drawn from the seed."""
+    torch.manual_seed(config.fit.seed)
+    if config.start_from:
+        model = continued_model(
+            config.start_from, config.model, config.data, index, allow_external=config.allow_external
+        )
+    else:
+        vae = load_vae(config.model.vae)
+        model = WorldModel.build(
+            config.model,
+            frame_contract(index, vae),
+            index.normalizer(),
+            vae=vae,
+            allow_external=config.allow_external,
+        )
+    model.trained_on = trained_on(config.data, index).after(model.trained_on)
+    model.freeze_untrained()
+    if model.mcl is not None and model.mcl.config.needs_math_attention:
+        # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
+        model.fdm.backbone.set_attention_backend("_native_math")
+    return model
+
+
+def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
+    """What a training step does: the model's own objective, or that of a student of it as it is now."""
+    if not run.model.config.objective.student_steps:
+        return world_model_step
+    teacher = deepcopy(run.model).requires_grad_(False).eval().to(device)
+    return partial(student_step, teacher)
+
+
+def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
+    """What the contrast will train, read off the gradients of two clips; nothing without one."""
+    if run.model.mcl is None or not accelerator.is_main_process:
+        return
+    clips = [run.train_clips[number] for number in range(min(2, len(run.train_clips)))]
+    batch = collate_clips(clips).to(accelerator.device)
+    # In evaluation mode: no dropout draws from the global generator, so losses do not depend on the look.
+    model = run.model.to(accelerator.device).eval()
+    with accelerator.autocast():
+        log.info("%s", mcl_reach(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
+
+
+def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
+    """What a resumed run must find unchanged: start, clips, frame contract, each embodiment's actions."""
+    return {
+        "start_from": _weights_of(config.start_from) if config.start_from else "",
+        "clip": {**asdict(config.data.clip), "merge": model.contract.merge},
+        # Aspect and merge are settings of the clip; checkpoints of older versions have them only there.
+        "frames": {k: v for k, v in asdict(model.contract).items() if k not in ("aspect", "merge")},
+        "action_width": model.normalizer.width,
+        "embodiments": list(model.normalizer.embodiments),
+        "actions": {name: _scale(entry) for name, entry in model.normalizer.stats.items()},
+        "action_spaces": {name: entry.action_space for name, entry in model.normalizer.stats.items()},
+    }
+
+
+def _scale(entry: ActionStats) -> dict[str, Any]:
+    """Without what runs of older versions did not note: they are still resumed."""
+    return {key: value for key, value in asdict(entry).items() if key not in ("action_space", "deltas")}
+
+
+def _weights_of(source: str) -> str:
+    return fingerprint(locate(source), (".safetensors",))
+
+
+def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:
+    splits = config.data.splits
+    if not config.validation.num_clips:
+        return None
+    if not splits.val and not splits.val_uids:
+        log.info("no validation: data.splits.val is 0 and data.splits.val_uids names no episode")
+        return None
+    with_poses = model.config.draws_poses
+    clips = open_clips(config.data, index, "val", model.normalizer, None, True, with_poses)
+    folder = Path(config.output) / "rollouts"
+    return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
+
+
+def whole_model(run: WorldModelRun) -> WorldModel:
+    """The model on this process alone: the trained one, or one built again when that is in shards."""
+    if any(isinstance(parameter, DTensor) for parameter in run.model.parameters()):
+        return build_model(run.config, run.index)
+    return run.model
+
+
+def export_model(model: WorldModel, trained: Checkpoint, folder: Path) -> None:
+    """Write a checkpoint as a world model folder, averaged weights where there are any, through `model`."""
+    tensors = {**trained.tensors("weights"), **trained.tensors("ema")}
+    unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
+    assert not unexpected, unexpected
+    model.eval().save_pretrained(folder)
 
 
 def train(config: TrainConfig, resume: bool) -> bool:

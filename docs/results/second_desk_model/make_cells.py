@@ -1,4 +1,4 @@
-"""The page's numbers from reports of eval/rollouts.py: python make_cells.py --row NAME FOLDER ... --row ...
+"""The page's numbers from reports of eval/rollout.py: python make_cells.py --row NAME FOLDER ... --row ...
 
 Several folders of a name are seeds. An episode counts with its mean over them. Intervals are over episodes.
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from worldmodel.evaluation.record_lines import read_records
+
 from worldmodel.evaluation.rollouts.results import TRUE, Record, episode_means, episode_scores, row_names
 from worldmodel.files import write_text
 from worldmodel.report.intervals import mean_estimate

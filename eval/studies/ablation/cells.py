@@ -2,7 +2,7 @@
 
 OUTPUT/ROW/seed0/trained        trained from scratch, unless the row names a model
 OUTPUT/ROW/seed0/changed        the named model, told other actions, where the row asks for it
-OUTPUT/ROW/seed0/report         report of eval/rollouts.py on held-out episodes
+OUTPUT/ROW/seed0/report         report of eval/rollout.py on held-out episodes
 """
 
 import sys

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from studies.cells_file import CELLS_FILE, finite
 from studies.child_process import interrupt_on_signals
 from studies.command_line import study_parser
 from studies.table2.results import Evaluated
+from worldmodel.cli_errors import STOPPED, one_way_out
 from worldmodel.config import load_config
-from worldmodel.evaluation.record_lines import read_records
+from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE
-from worldmodel.exits import STOPPED, one_way_out
 from worldmodel.files import write_text
 from worldmodel.report.intervals import Estimate, mean_estimate
 

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from studies.arms.scores import EDITS, TestClips, arm_pixels, mean_decibels, mean_error, predict
+from worldmodel.context_module.models.action_concepts import ActionConcepts
 from worldmodel.evaluation.held_out import HeldOutClip
-from worldmodel.models.contexts.action_concepts import ActionConcepts
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 
 PARTS = ("frames", "maps")  # of an embedding: modulation of all places, and what is added to each place
 BOTH, LEFT, RIGHT, NONE = (list(EDITS).index(name) for name in ("both", "left", "right", "none"))

@@ -9,9 +9,8 @@ from studies.arms.causes import score_causes
 from studies.arms.scores import TestClips, score_model
 from studies.context.cells import RowConfig, StoppedError
 from worldmodel.checked import read_json
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.training.runs.world_model import TrainConfig, load_train_config
-from worldmodel.training.world_model import train
+from worldmodel.models.model import WorldModel
+from worldmodel.training.world_model import TrainConfig, load_train_config, train
 
 
 @dataclass(frozen=True)

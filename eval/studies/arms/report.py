@@ -16,7 +16,7 @@ from studies.cells_file import read_cells
 from studies.context.cells import RowConfig
 from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.files import write_text
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.report.intervals import gap_closed, mean_estimate
 from worldmodel.types import to_uint8
 

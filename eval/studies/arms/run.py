@@ -16,7 +16,7 @@ from studies.arms.report import write_report
 from studies.arms.scores import TestClips
 from studies.cells_file import finite, open_cells
 from studies.command_line import run_and_report
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 STUDY = "arms"
 

@@ -20,11 +20,11 @@ from worldmodel.data.pose_tracks import stack_tracks
 from worldmodel.diagnostics.actions.action_channel import action_channel
 from worldmodel.diagnostics.actions.action_groups import group_actions
 from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
+from worldmodel.evaluation.action_edits import HOLD, edit_actions
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import decibels, masked_mse, moving_pixels
 from worldmodel.evaluation.predictors import ModelPredictor
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_edits import HOLD, edit_actions
+from worldmodel.models.model import WorldModel
 
 SAMPLING_STEPS = 1
 EDITS: dict[str, dict[str, str | float]] = {  # which arms move -> what is done to the others

@@ -7,15 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from worldmodel.cli_errors import STOPPED, CommandError
 from worldmodel.config import load_config
-from worldmodel.data.contexts.types import ContextDataset
-from worldmodel.evaluation.contexts import ContextScoreConfig, reference_distances, score_contexts
-from worldmodel.exits import STOPPED, CommandError
-from worldmodel.models.contexts.context_model import ContextModel
-from worldmodel.training.context import train
-from worldmodel.training.context_data import ContextDataConfig, open_contexts
-from worldmodel.training.runs.concept_cost import read_cost
-from worldmodel.training.runs.context import ContextTrainConfig
+from worldmodel.context_module.data.open_contexts import ContextDataConfig, open_contexts
+from worldmodel.context_module.data.types import ContextDataset
+from worldmodel.context_module.evaluation import ContextScoreConfig, reference_distances, score_contexts
+from worldmodel.context_module.models.context_model import ContextModel
+from worldmodel.context_module.training.context_run import ContextTrainConfig
+from worldmodel.context_module.training.train import train
+from worldmodel.mddiff.training.cost import read_cost
 
 
 class StoppedError(CommandError):

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from studies.cells_file import read_cells
 from studies.context.cells import Cell, ContextStudyConfig, folder, plan, test_pictures, training_config
-from worldmodel.data.contexts.types import Do, context_name, training_contexts
-from worldmodel.evaluation.concepts.pictures import draw_rows
+from worldmodel.context_module.data.types import Do, context_name, training_contexts
+from worldmodel.context_module.models.context_model import ContextModel
 from worldmodel.files import write_text
-from worldmodel.models.contexts.context_model import ContextModel
+from worldmodel.mddiff.evaluation.pictures import draw_rows
 from worldmodel.report.intervals import NOTHING, mean_estimate, ratio_estimate
 from worldmodel.types import to_unit_range
 

@@ -21,7 +21,7 @@ from studies.context.cells import (
     training_config,
 )
 from studies.context.report import write_report
-from worldmodel.exits import one_way_out
+from worldmodel.cli_errors import one_way_out
 
 STUDY = "context"
 

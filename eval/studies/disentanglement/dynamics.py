@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from studies.disentanglement.rows import Study
+from worldmodel.mddiff.training.cost import read_cost
 from worldmodel.report.figures import save_figure, styled
-from worldmodel.training.runs.concept_cost import read_cost
 
 STYLES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (8, 3)))
 

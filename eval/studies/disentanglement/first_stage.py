@@ -10,15 +10,15 @@ import torch
 from diffusers.models.autoencoders.vq_model import VQModel
 
 from studies.disentanglement.tables import ScoredModel
-from worldmodel.evaluation.concepts.scores import EvaluationConfig, picture_indices
+from worldmodel.checkpoint.folder import CONTRACT_FILE
 from worldmodel.evaluation.metrics.video import psnr
 from worldmodel.files import write_text
-from worldmodel.models.concepts.first_stage import DecoderConditionConfig, FirstStage
-from worldmodel.models.hub_parts import load_part
-from worldmodel.models.world_model.folder import CONTRACT_FILE
+from worldmodel.hub import load_part
+from worldmodel.mddiff.data.factors import open_factor_data
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig, picture_indices
+from worldmodel.mddiff.models.first_stage import DecoderConditionConfig, FirstStage
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Section, Table
-from worldmodel.training.factors import open_factor_data
 from worldmodel.types import to_unit_range
 
 SCORES_FILE = "scores_first_stage.json"

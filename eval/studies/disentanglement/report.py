@@ -13,9 +13,9 @@ from studies.disentanglement.first_stage import ceiling_section
 from studies.disentanglement.rows import POINTS, Study
 from studies.disentanglement.tables import ScoredModel, comparison_table, paper_table, seed_scores
 from studies.disentanglement.work import COMMIT_FILE, Failure
-from worldmodel.data.factors.types import FactorDataset
-from worldmodel.evaluation.concepts.models import SampledPictures, open_concept_model, with_independent_codes
-from worldmodel.evaluation.concepts.pictures import (
+from worldmodel.mddiff.data.types import FactorDataset
+from worldmodel.mddiff.evaluation.models import SampledPictures, open_concept_model, with_independent_codes
+from worldmodel.mddiff.evaluation.pictures import (
     code_meanings,
     draw_attention,
     factor_swaps,

@@ -22,11 +22,11 @@ from studies.disentanglement.report import Origin, write_report
 from studies.disentanglement.rows import Study, read_study
 from studies.disentanglement.tables import read_models
 from studies.disentanglement.work import Failure, check_unchanged, read_failures, run_rows
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
-from worldmodel.evaluation.concepts.scores import EvaluationConfig
-from worldmodel.exits import one_way_out
 from worldmodel.files import write_text
-from worldmodel.training.factors import open_factor_data
+from worldmodel.mddiff.data.factors import open_factor_data
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 

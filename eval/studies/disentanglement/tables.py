@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from studies.disentanglement.rows import POINTS, Study
-from worldmodel.evaluation.concepts.scores import NOT_COMPUTED
+from worldmodel.mddiff.evaluation.scores import NOT_COMPUTED
+from worldmodel.mddiff.training.cost import Cost, read_cost
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Table
-from worldmodel.training.runs.concept_cost import Cost, read_cost
 
 COLUMNS = {  # title -> section of the result, name, digits
     "FactorVAE": ("scores", "factor_vae", 3),

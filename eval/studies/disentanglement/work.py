@@ -13,10 +13,10 @@ from typing import Any, Literal
 from studies.child_process import is_same_command, record_command, run_logged
 from studies.disentanglement.first_stage import SCORES_FILE, is_first_stage, score_first_stage
 from studies.disentanglement.rows import POINTS, Row, Study
+from worldmodel.cli_errors import STOPPED, CommandError
 from worldmodel.config import load_config
-from worldmodel.evaluation.concepts.scores import EvaluationConfig, score_folder
-from worldmodel.exits import STOPPED, CommandError
 from worldmodel.files import fingerprint, write_text
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig, score_folder
 from worldmodel.training.loop.signals import EXIT_STOPPED
 
 SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
-from worldmodel.data.identifiability import (
+from worldmodel.diagnostics.identifiability.correlation import matched_correlation
+from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity, mechanism_diversity
+from worldmodel.md_vae.gaussian import Gaussian, gaussian_nll, standard_kl
+from worldmodel.md_vae.simulation import (
     IdentifiabilityData,
     IdentifiabilityDataConfig,
     draw_identifiability_data,
     random_stream,
 )
-from worldmodel.diagnostics.identifiability.correlation import matched_correlation
-from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity, mechanism_diversity
-from worldmodel.models.gaussian import Gaussian, gaussian_nll, standard_kl
-from worldmodel.training.runs.seed_stack import SeedStack
+from worldmodel.md_vae.stacked import SeedStack
 
 ROTATION = 200  # random stream of the rotations, beside those of data and training
 

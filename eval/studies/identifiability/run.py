@@ -16,12 +16,12 @@ from typing import Any
 from studies.cells_file import finite, open_cells, read_cells
 from studies.identifiability.controls import learned_diversity, oracles, rotation_control, true_diversity
 from studies.identifiability.report import write_report
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
-from worldmodel.data.identifiability import IdentifiabilityDataConfig
-from worldmodel.exits import one_way_out
-from worldmodel.training.identifiability import CellConfig, restore_stacks, rounded
+from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
+from worldmodel.md_vae.stacked import SeedStack
+from worldmodel.md_vae.train import CellConfig, restore_stacks, rounded
 from worldmodel.training.loop.checkpoints import CheckpointStore
-from worldmodel.training.runs.seed_stack import SeedStack
 
 STUDY = "identifiability"
 RESULTS = Path("docs/results") / STUDY

@@ -1,7 +1,7 @@
 """The work of the MCL study as cells: trainings with and without MCL on few episodes, and their evaluations.
 
 OUTPUT/PHASE/REGIME_UPDATE_EPISODES/ARM/seed0/trained     fine-tuned; ARM is `without` or READING_WEIGHT
-OUTPUT/PHASE/.../seed0/target, .../transfer               reports of eval/rollouts.py
+OUTPUT/PHASE/.../seed0/target, .../transfer               reports of eval/rollout.py
 
 Phase `choose` tries every reading and weight on one robot. Phase `confirm` compares the one that was chosen
 with no MCL on another robot, with more seeds, over regimes, updates and amounts of data.

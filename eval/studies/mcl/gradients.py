@@ -9,10 +9,10 @@ from torch import Tensor
 from studies.mcl.cells import MclStudyConfig, arm_folder, arm_names, arms_of, comparisons
 from worldmodel.data.dataset import collate_clips
 from worldmodel.files import write_json
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.objectives.world_model import mcl_term, world_model_step
+from worldmodel.models.model import WorldModel
+from worldmodel.objectives.training_step import mcl_term, world_model_step
 from worldmodel.training.loop.checkpoints import CheckpointStore
-from worldmodel.training.runs.world_model import build_run, load_train_config
+from worldmodel.training.world_model import build_run, load_train_config
 from worldmodel.types import ClipBatch, evenly_spread
 
 FILE = "gradients.json"

@@ -19,8 +19,8 @@ from studies.command_line import study_parser
 from studies.mcl.cells import PHASES, MclStudyConfig, plan
 from studies.mcl.gradients import measure_gradients
 from studies.mcl.results import choose_arms, write_study
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
-from worldmodel.exits import one_way_out
 
 
 def run(config: MclStudyConfig, phase: str) -> int:

@@ -25,12 +25,12 @@ from studies.mechanistic_independence.training import (
     RingGenerator,
     train_cell,
 )
+from worldmodel.cli_errors import one_way_out
 from worldmodel.diagnostics import compositional_contrast, irreducible_components, support_graph, type_h
 from worldmodel.diagnostics.mechanisms.jacobians import jacobian_blocks
 from worldmodel.diagnostics.mechanisms.mechanistic import type_m
 from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
-from worldmodel.exits import one_way_out
-from worldmodel.training.identifiability import rounded
+from worldmodel.md_vae.train import rounded
 
 STUDY = "mechanistic_independence"
 RESULTS = Path("docs/results") / STUDY

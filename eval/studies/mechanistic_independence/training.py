@@ -23,7 +23,7 @@ from worldmodel.diagnostics.mechanisms.higher_order import second_derivative
 from worldmodel.diagnostics.mechanisms.jacobians import Blocks
 from worldmodel.diagnostics.mechanisms.mechanistic import compositional_contrast_loss
 from worldmodel.diagnostics.mechanisms.sparse_volume import sparse_volume_loss
-from worldmodel.training.loop.stack import StackLoss, train_stack
+from worldmodel.md_vae.stack import StackLoss, train_stack
 
 BLOCKS = ((0, 1), (2, 3), (4, 5))
 COORDINATES = tuple((i,) for i in range(6))

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from worldmodel.diagnostics import bi_lipschitz
-from worldmodel.models.stacked_linear import StackedLinear
-from worldmodel.training.loop.stack import StackLoss, train_stack
+from worldmodel.md_vae.stack import StackLoss, train_stack
+from worldmodel.md_vae.stacked_linear import StackedLinear
 
 DATA, MODEL, BATCHES = 0, 1, 2  # random streams of a seed
 

@@ -28,9 +28,9 @@ from studies.near_identifiability.cells import (
     train,
 )
 from studies.near_identifiability.report import write_report
+from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
 from worldmodel.diagnostics import IcaAligner, NearIdentifiability, bi_lipschitz
-from worldmodel.exits import one_way_out
 
 
 @one_way_out

@@ -2,7 +2,7 @@
 
 OUTPUT/pretrained/REGIME               one model per regime, on the source robots (unless one is given)
 OUTPUT/trained/MODEL/seed0             fine-tuned on the little data of the target robot
-OUTPUT/rollouts/ROW/seed0/target       report of eval/rollouts.py on held-out episodes; transfer likewise
+OUTPUT/rollouts/ROW/seed0/target       report of eval/rollout.py on held-out episodes; transfer likewise
 OUTPUT/logs/...                        what each of them printed
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from studies.cells import ROLL_OUT, TRAIN, Cell
 from worldmodel.evaluation.predictors import Drive
-from worldmodel.models.world_model.config import Regime
+from worldmodel.models.config import Regime
 
 TASKS = ("target", "transfer")
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from studies.table2.cells import ROWS, TASKS, Table2Config, rollout_folder
-from worldmodel.evaluation.record_lines import read_records
+from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.results import (
     CEILING,
     CLIP_PSNR,

@@ -21,15 +21,15 @@ from studies.command_line import study_parser
 from studies.table2.cells import Table2Config, plan
 from studies.table2.page import write_table
 from studies.table2.results import collect
+from worldmodel.cli_errors import STOPPED, one_way_out
 from worldmodel.config import load_config
 from worldmodel.data.index import check_episode
 from worldmodel.data.splits import SplitConfig
 from worldmodel.estimate.cost import GIB, check_memory, estimate, parse_gpus
 from worldmodel.estimate.run_shape import run_shape
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
-from worldmodel.exits import STOPPED, one_way_out
-from worldmodel.training.data import DataConfig
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.training.datasets import DataConfig
+from worldmodel.training.world_model import TrainConfig
 from worldmodel.types import Episode
 
 ACTION_DIM = 16  # of the estimates: two arms of seven joints and their grippers; it hardly matters

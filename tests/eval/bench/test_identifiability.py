@@ -6,11 +6,11 @@ import torch
 from bench.identifiability import BATCH, PlainVae, flops_per_seed_step
 from torch.utils.flop_counter import FlopCounterMode
 
-from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.mcl.config import MclConfig
-from worldmodel.models.identifiability.md_vae import VaeConfig
-from worldmodel.models.stacked_linear import StackedLinear
-from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack
+from worldmodel.md_vae.model import VaeConfig
+from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
+from worldmodel.md_vae.stacked import OptimizationConfig, SeedStack
+from worldmodel.md_vae.stacked_linear import StackedLinear
 
 DATA = IdentifiabilityDataConfig(latent_dim=20, num_samples=500)
 

@@ -1,6 +1,6 @@
 from bench.mcl_gradients import main
 
-from worldmodel.models.world_model.wan import WanConfig
+from worldmodel.models.backbone import WanConfig
 
 TINY = WanConfig(num_layers=1, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32)
 

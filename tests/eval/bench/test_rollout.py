@@ -20,8 +20,8 @@ from worldmodel.cli import main as worldmodel
 from worldmodel.config import load_config
 from worldmodel.evaluation.held_out import HeldOutConfig
 from worldmodel.evaluation.predictors import ModelPredictor
-from worldmodel.models.world_model.wan import WanConfig
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.models.backbone import WanConfig
+from worldmodel.training.world_model import TrainConfig
 
 PROJECT = Path(__file__).parents[3]
 TINY = WanConfig(num_layers=2, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32)

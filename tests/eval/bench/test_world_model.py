@@ -1,7 +1,7 @@
 from bench.world_model import LIMITS, cases, make_batch, measure, table
 
-from worldmodel.models.world_model.config import FrameContract
-from worldmodel.models.world_model.wan import tiny_wan
+from worldmodel.models.backbone import tiny_wan
+from worldmodel.models.config import FrameContract
 
 
 def test_every_limit_is_measured_against_the_bare_step_of_its_kernel():

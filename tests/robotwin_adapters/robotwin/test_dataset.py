@@ -12,7 +12,7 @@ import pytest
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import FolderFiles
 from worldmodel.data.clips import ClipConfig
-from worldmodel.training.data import DataConfig, open_index
+from worldmodel.training.datasets import DataConfig, open_index
 from worldmodel.types import Episode
 
 FPS = 250 / 15

@@ -14,7 +14,7 @@ from worldmodel.data.index import index_episodes
 from worldmodel.data.latents import content_hash
 from worldmodel.data.layouts import Box, compose, view_boxes
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.models.world_model.config import FrameContract
+from worldmodel.models.config import FrameContract
 from worldmodel.types import Episode
 
 DROID = Path(__file__).parents[3] / "../shared/data/robots/droid_franka_real/droid_subset"

@@ -11,10 +11,10 @@ from gymnasium.vector import VectorEnv
 from worldmodel.environments.adapters.envhub import make_env
 from worldmodel.environments.adapters.planning import PlanningModel
 from worldmodel.environments.adapters.sessions import SessionBackend
+from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import camera_argument
 from worldmodel.environments.tabletop import TabletopScenes
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 
 

@@ -20,8 +20,8 @@ from worldmodel.environments import (
     WorldModelVectorEnv,
     run_policy,
 )
-from worldmodel.environments.starts import camera_argument, episode_start, open_session
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.environments.initial_states import camera_argument, episode_start, open_session
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import to_uint8
 

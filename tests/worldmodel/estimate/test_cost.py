@@ -28,10 +28,9 @@ from worldmodel.estimate.cost import (
 from worldmodel.estimate.known_shapes import with_known_shapes
 from worldmodel.estimate.step_trace import StepTrace
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
-from worldmodel.models.world_model.idm import IdmConfig
-from worldmodel.models.world_model.lora import LoraConfig
-from worldmodel.models.world_model.wan import WAN_1_3B, WanConfig
+from worldmodel.models.backbone import WAN_1_3B, LoraConfig, WanConfig
+from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.idm import IdmConfig
 
 ROOT = Path(__file__).parents[3]
 SMALL = WanConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=128, text_dim=32, freq_dim=32)

@@ -6,8 +6,8 @@ import torch
 from worldmodel.estimate.cost import DEVICES, RunShape, describe, estimate
 from worldmodel.estimate.known_shapes import latent_layout, with_known_shapes
 from worldmodel.estimate.streaming import StreamCost
-from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
-from worldmodel.models.world_model.wan import WAN_5B, WanConfig, build_wan
+from worldmodel.models.backbone import WAN_5B, WanConfig, build_wan
+from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 
 SMALL = WanConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=128, text_dim=32, freq_dim=32)
 RUN = RunShape(

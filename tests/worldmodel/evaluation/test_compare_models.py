@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from worldmodel.evaluation.compare_models import draw_comparison, gripper_paths, main
-from worldmodel.evaluation.locator.model import Located
+from worldmodel.locator.model import Located
 
 
 class StandInLocator:

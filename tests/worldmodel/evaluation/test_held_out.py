@@ -7,8 +7,8 @@ import torch
 
 from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.provenance import TrainedEpisode, TrainedOn, actions_hash
 from worldmodel.data.splits import SplitConfig, split_of
-from worldmodel.data.trained_on import TrainedEpisode, TrainedOn, actions_hash
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 
 

@@ -9,6 +9,7 @@ from tests.support.pose_sets import HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.pose_tracks import pose_columns
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.diagnostics.actions.diagnose import first_clips
 from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
 from worldmodel.diagnostics.actions.world_model_diversity import latent_channel
@@ -16,10 +17,9 @@ from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig
 from worldmodel.evaluation.sensitivity.run import SensitivityConfig, probe_model
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.config import FrameContract, ObjectiveConfig, WorldModelConfig
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.models.world_model.wan import tiny_wan
+from worldmodel.models.backbone import tiny_wan
+from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.model import WorldModel
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
 OPTIONS = {"num_frames": 24, "size": (SIZE, SIZE), "fps": FPS, "embodiments": ("a",)}

@@ -13,7 +13,7 @@ from worldmodel.mcl.critics import ProjectionHead, VectorCritic
 from worldmodel.mcl.features import derivative_along
 from worldmodel.mcl.info_nce import near_conditions
 from worldmodel.mcl.reach import freeze_unreached
-from worldmodel.models.stacked_linear import StackedLinear
+from worldmodel.md_vae.stacked_linear import StackedLinear
 
 LATENT, OUTPUT, CONDITION, ROWS = 3, 5, 2, 16
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from worldmodel.files import read_tensors, write_tensors
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
-from worldmodel.models.world_model.config import ObjectiveConfig
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.objectives import world_model as objective
 from worldmodel.training.loop.distributed import MachineConfig, spread
 from worldmodel.training.loop.optim import full_tensor
@@ -77,7 +77,7 @@ def two_processes(model: WorldModel, batch: ClipBatch, parallel: str, file: Path
         port = listener.getsockname()[1]
     # Not forked from here: what has computed with several threads leaves locks behind, on which a copy waits.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["accelerate", "worldmodel.objectives.world_model"])
+    context.set_forkserver_preload(["accelerate", "worldmodel.objectives.training_step"])
     ranks = [
         context.Process(target=run_rank, args=(rank, port, model, batch, parallel, file)) for rank in range(2)
     ]

@@ -5,9 +5,9 @@ import torch
 
 from worldmodel.diffusion.flow import clean_loss, is_future, velocity_loss
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.world_model.config import ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import ObjectiveConfig, WorldModelConfig
 from worldmodel.objectives.forcing import draw_forcing
-from worldmodel.objectives.world_model import world_model_step
+from worldmodel.objectives.training_step import world_model_step
 
 COUNT, FRAMES = 4000, 5
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.compositor import KnownFrame
 from worldmodel.objectives.world_model_pictures import LATER_SHARE, _with_later
 from worldmodel.types import PoseTrack
 

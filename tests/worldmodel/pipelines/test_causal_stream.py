@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from worldmodel.diffusion.euler import sigma_schedule
-from worldmodel.models.world_model.config import ObjectiveConfig
-from worldmodel.models.world_model.frame_view import causal_view
+from worldmodel.models.attention_mask import causal_view
+from worldmodel.models.config import ObjectiveConfig
 from worldmodel.pipelines.causal_stream import CausalStream, default_window
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.step_actions import StepActions

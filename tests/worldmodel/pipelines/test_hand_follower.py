@@ -2,7 +2,7 @@
 
 import torch
 
-from worldmodel.models.world_model.hands.compositor import KnownFrame
+from worldmodel.models.compositor import KnownFrame
 from worldmodel.pipelines.hand_follower import GONE, renewed
 from worldmodel.types import PoseTrack
 

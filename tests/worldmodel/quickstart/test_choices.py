@@ -9,7 +9,7 @@ from worldmodel.config import load_config
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.quickstart.choices import EpisodeFacts, Plan, look_at, make_plan, size_choice
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.training.world_model import TrainConfig
 
 OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
 

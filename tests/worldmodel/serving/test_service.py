@@ -15,9 +15,9 @@ import torch
 
 from tests.support.malformed import malformed
 from tests.support.service import running
+from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import camera_argument
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.serving.app import create_app
 from worldmodel.serving.client import RefusedError, RemoteSession, WorldModelClient

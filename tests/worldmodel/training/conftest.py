@@ -9,8 +9,7 @@ from worldmodel.config import load_config
 from worldmodel.training.autoencoder import AutoencoderConfig
 from worldmodel.training.autoencoder import train as train_autoencoder
 from worldmodel.training.encode_latents import main as encode_latents
-from worldmodel.training.runs.world_model import TrainConfig
-from worldmodel.training.world_model import train
+from worldmodel.training.world_model import TrainConfig, train
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from worldmodel.config import load_config
-from worldmodel.models.world_model.wan import encode_video, load_vae
+from worldmodel.models.vae import encode_video, load_vae
 from worldmodel.training.autoencoder import AutoencoderConfig, initial_video, train
-from worldmodel.training.data import open_clips, open_index
+from worldmodel.training.datasets import open_clips, open_index
 from worldmodel.training.loop.checkpoints import CheckpointStore
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import UMT5Config, UMT5EncoderModel
 
-from worldmodel.models.world_model.wan import TEXT_TOKENS
+from worldmodel.models.backbone import TEXT_TOKENS
 from worldmodel.training.encode_prompt import main
 
 

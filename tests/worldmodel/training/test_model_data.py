@@ -11,8 +11,8 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.index import index_episodes
 from worldmodel.data.latents import encoder_identity
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.training.data import DataConfig
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.training.datasets import DataConfig
 from worldmodel.training.model_data import cache_latents
 
 DECODING = ("decoder.", "post_quant_conv.", "synthesis.")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.support.debug_run import CONFIG, MCL, ROOT, losses
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.encode_latents import parse_part
 

@@ -18,12 +18,11 @@ from safetensors.torch import load_file
 
 from tests.support.debug_run import CONFIG, MCL, ROOT, SHARED, losses
 from worldmodel.config import load_config
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.training.command_line import run_script
 from worldmodel.training.encode_latents import main as encode_latents
-from worldmodel.training.runs.world_model import TrainConfig
-from worldmodel.training.ship_model import ship
-from worldmodel.training.world_model import train
+from worldmodel.training.export import ship
+from worldmodel.training.world_model import TrainConfig, train
 
 # Over processes sums are taken in another order; in float32 that moves a loss in its last digits.
 TOLERANCE = 1e-5
@@ -132,7 +131,7 @@ def test_a_full_disk_in_validation_does_not_end_the_run(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("worldmodel.training.runs.validation.write_video", full)
+    monkeypatch.setattr("worldmodel.training.validation.write_video", full)
     config = load_config(TrainConfig, CONFIG, [*overrides, "fit.steps=1", f"output={tmp_path}"])
     assert train(config, False)
     assert "rollout step_00000001_clip0 was not written: [Errno 28]" in caplog.text

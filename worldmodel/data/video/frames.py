@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from worldmodel.data.verified import ensure_sound
+from worldmodel.data.decode_cache import ensure_sound
 from worldmodel.data.video.container import naming_the_file, probe_video, stamp_of
 from worldmodel.data.video.decoders import Decoder, open_decoders
 from worldmodel.data.video.write import is_sealed

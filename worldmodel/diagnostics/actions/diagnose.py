@@ -20,8 +20,8 @@ from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions,
 from worldmodel.diagnostics.mechanisms.contrast_premises import contrast_premises
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
 from worldmodel.diagnostics.mechanisms.report import mechanistic_report
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.objectives.world_model import world_model_step
+from worldmodel.models.model import WorldModel
+from worldmodel.objectives.training_step import world_model_step
 from worldmodel.report.page import Page, Section, Table, Text, write_page
 from worldmodel.types import ClipBatch, EpisodeSource, num_video_frames
 

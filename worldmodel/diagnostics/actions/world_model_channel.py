@@ -10,7 +10,7 @@ from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
 from worldmodel.diffusion.euler import euler_sample, sigma_schedule
 from worldmodel.diffusion.flow import add_noise
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import ClipBatch, PoseTrack, num_video_frames, to_unit_range
 

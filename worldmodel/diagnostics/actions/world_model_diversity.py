@@ -19,8 +19,8 @@ from worldmodel.diagnostics.actions.world_model_channel import PoseView, recent_
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
 from worldmodel.diffusion.flow import sigma_per_frame
 from worldmodel.mcl.features import math_attention
-from worldmodel.models.world_model.action_interface import ActionEmbedding, TextContext
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.actions.interface import ActionEmbedding, TextContext
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 
 MAX_PARAMETERS = 100_000_000  # of the backbone; third derivatives of a larger one take too long for a page

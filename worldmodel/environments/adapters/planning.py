@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.environments.starts import camera_argument
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.environments.initial_states import camera_argument
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices, to_unit_range
 

@@ -1,6 +1,6 @@
 """Roll a world model out on held-out episodes and say how good and how obedient it is:
 
-python eval/rollouts.py CHECKPOINT DATA [key=value ...]         --help lists the keys
+python eval/rollout.py CHECKPOINT DATA [key=value ...]         --help lists the keys
 
 CHECKPOINT is a world model folder or hub id, DATA a dataset of any supported format. Rows: the static frame,
 the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (videos
@@ -18,24 +18,24 @@ from torch import Tensor
 from tqdm import tqdm
 
 from worldmodel.checked import check_ranges
+from worldmodel.checkpoint.folder import locate
+from worldmodel.cli_errors import one_way_out
 from worldmodel.data.video import write_video
-from worldmodel.evaluation.action_judge import action_judge
 from worldmodel.evaluation.command_line import run_on_data, settings_of
 from worldmodel.evaluation.controls import CONTROLS, controlled_actions, static_video
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
-from worldmodel.evaluation.locator.model import Locator
-from worldmodel.evaluation.locator.truth import object_in_frames
+from worldmodel.evaluation.idm_evaluator import action_judge
+from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.evaluation.metrics.actions import Carried, action_error, carried_object, point_error
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
-from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.rollouts.contrast_curve import contrast_records
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
 from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarize
-from worldmodel.exits import one_way_out
 from worldmodel.files import fingerprint
-from worldmodel.models.world_model.folder import locate
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator
+from worldmodel.locator.truth import object_in_frames
+from worldmodel.models.model import WorldModel
 from worldmodel.report.figures import draw_trajectories
 from worldmodel.report.videos import side_by_side
 from worldmodel.types import EpisodeSource, evenly_spread

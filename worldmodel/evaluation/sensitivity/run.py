@@ -18,20 +18,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 from worldmodel.checked import check_ranges
-from worldmodel.evaluation.action_judge import Recover, action_judge
+from worldmodel.checkpoint.folder import locate
+from worldmodel.cli_errors import one_way_out
 from worldmodel.evaluation.command_line import run_on_data, settings_of
 from worldmodel.evaluation.controls import controlled_actions, static_video
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
+from worldmodel.evaluation.idm_evaluator import Recover, action_judge
+from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.evaluation.metrics.actions import action_error
 from worldmodel.evaluation.metrics.video import moving_pixels
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, Predict, predict_each
-from worldmodel.evaluation.record_lines import RecordLines
 from worldmodel.evaluation.sensitivity.page import write_sensitivity_page
 from worldmodel.evaluation.sensitivity.verdict import judge
-from worldmodel.exits import one_way_out
 from worldmodel.files import fingerprint
-from worldmodel.models.world_model.folder import locate
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.report.figures import draw_sheet
 from worldmodel.types import EpisodeSource, evenly_spread
 

@@ -22,7 +22,7 @@ import numpy as np
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from worldmodel.pipelines.action_edits import arm_concepts
+from worldmodel.evaluation.action_edits import arm_concepts
 from worldmodel.serving.config import is_loopback
 from worldmodel.serving.errors import ServiceError
 from worldmodel.serving.pictures import png_bytes

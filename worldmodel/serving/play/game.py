@@ -11,17 +11,17 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from worldmodel.data.clips import cut_clip
-from worldmodel.environments.distrust import DistrustMeter
+from worldmodel.environments.initial_states import Start, episode_start, open_session
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.environments.starts import Start, episode_start, open_session
 from worldmodel.environments.tabletop import TASK, TabletopScenes
-from worldmodel.evaluation.locator.model import Locator
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.pipelines.action_edits import HOLD, edit_actions
+from worldmodel.environments.uncertainty import DistrustMeter
+from worldmodel.evaluation.action_edits import HOLD, edit_actions
+from worldmodel.locator.model import Locator
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.serving.memory import return_free_memory
-from worldmodel.serving.play.tape import Moment, Tape
+from worldmodel.serving.play.ring_buffer import Moment, Tape
 from worldmodel.serving.play.teleop import Inputs, Teleop
 from worldmodel.types import (
     FRAMES_PER_LATENT,

@@ -6,8 +6,8 @@ from fastapi import FastAPI
 
 from robotwin_adapters.open_dataset import action_space_for, open_dataset
 from worldmodel.environments.tabletop import TASK
-from worldmodel.evaluation.locator.model import Locator
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator
+from worldmodel.models.model import WorldModel
 from worldmodel.serving.play.app import PlayServer, create_play_app
 from worldmodel.serving.play.game import Game
 

@@ -17,7 +17,7 @@ from robotwin_adapters.robotwin.write import (
 from worldmodel.data.video import write_video
 from worldmodel.files import new_folder
 from worldmodel.serving.play.game import Game
-from worldmodel.serving.play.tape import Moment
+from worldmodel.serving.play.ring_buffer import Moment
 from worldmodel.types import CameraMatrices, Episode
 
 FORMATS = ("mp4", "lerobot", "robotwin")

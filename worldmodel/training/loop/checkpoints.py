@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from worldmodel.checked import check_object, read_json
-from worldmodel.exits import CommandError
+from worldmodel.cli_errors import CommandError
 from worldmodel.files import FolderLock, lock_folder, sync_folder, write_json, write_tensors, write_text
 from worldmodel.tensors import check_finite
 from worldmodel.training.loop.distributed import agreed

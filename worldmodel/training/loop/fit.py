@@ -19,8 +19,8 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from worldmodel.cli_errors import CommandError
 from worldmodel.data.batches import load_batches
-from worldmodel.exits import CommandError
 from worldmodel.training.loop.checkpoints import CheckpointStore, open_store
 from worldmodel.training.loop.distributed import (
     MachineConfig,

@@ -10,8 +10,8 @@ from studies.cells import check_settings
 from studies.cells_file import read_cells
 
 from worldmodel.config import load_config
-from worldmodel.models.world_model.model import WorldModel
-from worldmodel.training.runs.world_model import TrainConfig
+from worldmodel.models.model import WorldModel
+from worldmodel.training.world_model import TrainConfig
 
 PROJECT = Path(__file__).parents[4]
 ROWS = [

@@ -2,7 +2,7 @@ import pytest
 import torch
 from studies.arms.causes import BOTH, LEFT, NONE, RIGHT, Anchored
 
-from worldmodel.models.contexts.action_concepts import ActionConcepts, ActionContextConfig
+from worldmodel.context_module.models.action_concepts import ActionConcepts, ActionContextConfig
 
 HOME = 0.3
 

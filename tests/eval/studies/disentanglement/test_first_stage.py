@@ -12,9 +12,9 @@ from studies.disentanglement.first_stage import (
     score_first_stage,
 )
 
-from worldmodel.data.factors.array_factors import ArrayFactors
-from worldmodel.evaluation.concepts.scores import EvaluationConfig
-from worldmodel.models.concepts.first_stage import VqConfig, build_vq
+from worldmodel.mddiff.data.array_factors import ArrayFactors
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig
+from worldmodel.mddiff.models.first_stage import VqConfig, build_vq
 
 TINY = VqConfig(
     channels=4, multipliers=(1, 1), num_res_blocks=1, num_codes=8, mid_attention=False, norm_groups=2

@@ -7,9 +7,9 @@ from studies.disentanglement.report import picture_section
 from studies.disentanglement.tables import ScoredModel
 
 from tests.support.tiny_mddiff import some_images, tiny_mddiff
-from worldmodel.data.factors.array_factors import ArrayFactors
-from worldmodel.evaluation.concepts.models import SampledPictures, open_concept_model
-from worldmodel.evaluation.concepts.scores import EvaluationConfig, picture_scores
+from worldmodel.mddiff.data.array_factors import ArrayFactors
+from worldmodel.mddiff.evaluation.models import SampledPictures, open_concept_model
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig, picture_scores
 
 
 @pytest.mark.filterwarnings("ignore:.*few")

@@ -18,12 +18,12 @@ from studies.disentanglement.work import read_failures
 
 from robotwin_adapters.tabletop import render_rooms as rendered
 from worldmodel.config import load_config
-from worldmodel.evaluation.concepts import scores as evaluation
+from worldmodel.mddiff.evaluation import scores as evaluation
+from worldmodel.mddiff.training.concept_run import ConceptTrainConfig
+from worldmodel.mddiff.training.cost import Cost
+from worldmodel.mddiff.training.vae_baseline import VaeBaselineConfig, train
 from worldmodel.training.command_line import run_script
 from worldmodel.training.loop.signals import EXIT_STOPPED
-from worldmodel.training.runs.concept_cost import Cost
-from worldmodel.training.runs.concepts import ConceptTrainConfig
-from worldmodel.training.vae_baseline import VaeBaselineConfig, train
 
 ROOT = Path(__file__).parents[4]
 FEW = ["num_votes=1000", "num_mig=500", "dci_train=0", "num_reconstructed=8"]

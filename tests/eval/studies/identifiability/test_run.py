@@ -18,12 +18,12 @@ from studies.identifiability.controls import (
 from studies.identifiability.report import ablation_table, write_report
 from studies.identifiability.run import collect, data_name, write_controls, write_oracles
 
-from worldmodel.data.identifiability import IdentifiabilityDataConfig
 from worldmodel.mcl.config import MclConfig
-from worldmodel.models.gaussian import Gaussian
-from worldmodel.models.identifiability.md_vae import VaeConfig
-from worldmodel.training.identifiability import CellConfig, study_cells, train_cell
-from worldmodel.training.runs.seed_stack import OptimizationConfig, SeedStack
+from worldmodel.md_vae.gaussian import Gaussian
+from worldmodel.md_vae.model import VaeConfig
+from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
+from worldmodel.md_vae.stacked import OptimizationConfig, SeedStack
+from worldmodel.md_vae.train import CellConfig, study_cells, train_cell
 
 
 def stack(num_epochs: int = 3, **model) -> SeedStack:

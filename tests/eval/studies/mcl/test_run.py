@@ -11,9 +11,8 @@ from studies.mcl.results import METRICS, choose_arms, holm, paired_gains, visibl
 from studies.mcl.run import main
 
 from worldmodel.config import load_config
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.training.runs.world_model import load_train_config
-from worldmodel.training.world_model import train
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.training.world_model import load_train_config, train
 
 ROOT = Path(__file__).parents[4]
 

@@ -12,17 +12,16 @@ from studies.table2.run import main
 
 from tests.support.robotwin_sets import write_robotwin_set
 from worldmodel.config import load_config
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.evaluation.command_line import run_on_data
-from worldmodel.evaluation.locator.model import Locator, LocatorConfig
 from worldmodel.evaluation.rollouts.run import RolloutsConfig, run
-from worldmodel.models.world_model.autoencoder import CausalAutoencoder
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator, LocatorConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.training.autoencoder import AutoencoderConfig
 from worldmodel.training.autoencoder import train as train_autoencoder
 from worldmodel.training.command_line import run_script
-from worldmodel.training.data import open_index
-from worldmodel.training.runs.world_model import TrainConfig, build_model
-from worldmodel.training.world_model import train
+from worldmodel.training.datasets import open_index
+from worldmodel.training.world_model import TrainConfig, build_model, train
 
 PROJECT = Path(__file__).parents[4]
 TRAINING = str(PROJECT / "configs/debug/world_model.yaml")

@@ -23,7 +23,7 @@ from worldmodel.diagnostics.actions.diagnose import (
 )
 from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.types import EpisodeSource
 
 ROBOTS = Path(__file__).parents[4] / "../shared/data/robots"

@@ -11,7 +11,7 @@ from worldmodel.diagnostics.actions.world_model_diversity import (
     world_model_diversity,
 )
 from worldmodel.mcl.features import math_attention
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import ClipBatch
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldmodel.data.identifiability import IdentifiabilityDataConfig, draw_identifiability_data
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import mechanism_diversity, mechanism_vectors
+from worldmodel.md_vae.simulation import IdentifiabilityDataConfig, draw_identifiability_data
 
 DIM = 3
 

@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.support.concept_stand_ins import StripeReader, striped
-from worldmodel.data.factors.array_factors import ArrayFactors
-from worldmodel.evaluation.concepts.scores import EvaluationConfig, picture_scores
 from worldmodel.evaluation.metrics.generation import AlexNetDistance, frechet_distance, inception_features
+from worldmodel.mddiff.data.array_factors import ArrayFactors
+from worldmodel.mddiff.evaluation.scores import EvaluationConfig, picture_scores
 
 
 def shown_larger() -> ArrayFactors:

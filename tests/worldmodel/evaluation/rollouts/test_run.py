@@ -12,7 +12,6 @@ from worldmodel.config import load_config
 from worldmodel.data.video import open_video
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
-from worldmodel.evaluation.locator.model import Located, Locator, LocatorConfig
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.rollouts.page import summary_text
 from worldmodel.evaluation.rollouts.results import (
@@ -25,6 +24,7 @@ from worldmodel.evaluation.rollouts.results import (
     wins,
 )
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig, run
+from worldmodel.locator.model import Located, Locator, LocatorConfig
 
 HELD_OUT = HeldOutConfig(split="all", episodes=3)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

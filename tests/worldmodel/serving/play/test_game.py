@@ -12,9 +12,9 @@ from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
-from worldmodel.evaluation.locator.model import Locator
-from worldmodel.evaluation.locator.truth import POINTS
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.locator.model import Locator
+from worldmodel.locator.truth import POINTS
+from worldmodel.models.model import WorldModel
 from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.save import game_episode, save_game
 from worldmodel.serving.play.teleop import Inputs, Teleop

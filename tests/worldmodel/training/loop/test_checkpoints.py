@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from worldmodel import files
-from worldmodel.exits import CommandError
+from worldmodel.cli_errors import CommandError
 from worldmodel.training.loop.checkpoints import CheckpointStore, export_finished, verify
 
 TENSORS = {

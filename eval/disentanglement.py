@@ -1,8 +1,0 @@
-"""Score a concept model on a data set with known factors:"""
-
-import sys
-
-from worldmodel.evaluation.concepts.scores import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Looking at data sets and converting them."""

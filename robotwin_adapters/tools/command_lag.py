@@ -1,0 +1,125 @@
+"""How far arms are behind their commands, from recordings that hold both.
+
+Command i is given at frame i, and frame i + 1 shows the arm on its way. At the pace of a clip, `step`
+recorded frames apart, a lag says where the arm is when the frame is taken:
+
+    measured[t] = command[t - 1] + lag * (command[t - 1 - step] - command[t - 1])
+
+0: it has arrived. 1: it has yet to make its whole last motion. `settled_track` draws hands by this rule, and
+`model.command_lag` sets it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from worldmodel.data.action_deltas import FOLLOWS, correlation
+from worldmodel.types import Episode
+
+LEAST_ROWS = 16  # below, a lag says little
+OF_POSITION = re.compile(r"(?:.*[_.])?(x|y|z)")
+OF_GRIPPER = re.compile(r".*(gripper|hand|finger|suction).*")
+WHOLE_TURN = 5.8  # radians: a larger step is an angle that wraps around
+
+Numbers = Float[np.ndarray, "_ _"]
+
+
+@dataclass(frozen=True)
+class CommandLag:
+    """A lag, and how well it explains where arms are. Distances are in the units of the columns."""
+
+    share: float  # of the last motion that is still to be made
+    distance: float  # root mean square over columns and rows: measured to commanded
+    remaining: float  # the same with the lag taken back
+    columns: tuple[str, ...]
+    num_rows: int
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the lag explains most of the distance; else the arms are off for other reasons."""
+        return 0 <= self.share <= 1 and self.remaining < self.distance / 2
+
+
+def measure_lag(
+    parts: Sequence[tuple[Numbers, Numbers]], names: Sequence[str], step: int
+) -> CommandLag | None:
+    """The lag that fits best, by least squares; None where nothing moves or rows are too few.
+
+    Args:
+        parts: commands [t-1 a] and measured values [t a] of some episodes, the same columns.
+        names: of the columns.
+        step: recorded frames between two frames of a clip.
+
+    Examples:
+        >>> import numpy as np
+        >>> from robotwin_adapters.tools.command_lag import measure_lag
+        >>> commands = np.linspace(0, 1, 40)[:, None] ** 2
+        >>> measured = np.concatenate([commands[:1], commands])
+        >>> measured[2:] -= 0.3 * np.diff(commands, axis=0)  # 0.3 of the last motion is missing
+        >>> round(measure_lag([(commands, measured)], ["x"], step=1).share, 3)
+        0.3
+    """
+    rows = [
+        (commands[step:] - measured[1 + step :], commands[step:] - commands[:-step])
+        for commands, measured in parts
+        if len(commands) > step
+    ]
+    if sum(len(missing) for missing, _ in rows) < LEAST_ROWS:
+        return None
+    missing, moved = (np.concatenate(arrays).astype(np.float64) for arrays in zip(*rows, strict=True))
+    if not (moved**2).sum() > 0:
+        return None
+    share = float((missing * moved).sum() / (moved**2).sum())
+    remaining = missing - share * moved
+    return CommandLag(share, _size(missing), _size(remaining), tuple(names), len(missing))
+
+
+def commanded_and_measured(
+    episodes: Sequence[Episode],
+) -> tuple[list[tuple[Numbers, Numbers]], tuple[str, ...]]:
+    """Commands and measured states in the same columns, by name or place, and the names of these columns.
+
+    Kept are absolute columns whose state follows the command: positions where the names tell them, else all
+    but grippers. Nothing is kept of actions that are the next state: these are measured themselves.
+    """
+    first = episodes[0]
+    pairs = [pair for pair in map(_shared_columns, episodes) if pair is not None]
+    if len(pairs) < len(episodes) or len({names for *_, names in pairs}) != 1:
+        return [], ()
+    names = pairs[0][2]
+    commands, states = np.concatenate([c for c, *_ in pairs]), np.concatenate([s[1:] for _, s, _ in pairs])
+    if np.array_equal(commands, states):
+        return [], ()
+    steps = np.abs(np.diff(states, axis=0)).max(axis=0, initial=0)
+    with np.errstate(invalid="ignore"):
+        follows = correlation(commands, states) > FOLLOWS
+    changes = set(first.delta_actions or ())
+    kept = [
+        column
+        for column, name in enumerate(names)
+        if follows[column]
+        and steps[column] < WHOLE_TURN
+        and name not in changes
+        and not OF_GRIPPER.fullmatch(name.lower())
+    ]
+    kept = [column for column in kept if OF_POSITION.fullmatch(names[column].lower())] or kept
+    chosen = tuple(names[column] for column in kept)
+    return [(c[:, kept], s[:, kept]) for c, s, _ in pairs] if kept else [], chosen
+
+
+def _shared_columns(episode: Episode) -> tuple[Numbers, Numbers, tuple[str, ...]] | None:
+    states, names = episode.robot_states, episode.action_names
+    if states is None or episode.action_space == "measured_poses":
+        return None
+    shared = tuple(name for name in names if name in episode.state_names)
+    if shared:
+        places = [episode.state_names.index(name) for name in shared]
+        return episode.robot_actions[:, [names.index(name) for name in shared]], states[:, places], shared
+    return (episode.robot_actions, states, names) if states.shape[1] == len(names) else None
+
+
+def _size(distances: Numbers) -> float:
+    return float(np.sqrt((distances**2).mean()))

@@ -1,0 +1,254 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch.nn.functional import pixel_shuffle
+
+from tests.support.pose_sets import HEAD, NAMES, HandPoses
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import build_clip_dataset, collate_clips
+from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.actions.pose_maps import DRAWN, PoseMapEmbedding, PoseMaps, num_map_channels
+from worldmodel.models.backbone import WanConfig, tiny_wan
+from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.model import WorldModel
+from worldmodel.objectives.training_step import world_model_step
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.training.model_data import still_projection
+from worldmodel.types import PoseTrack
+
+SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
+WITHOUT_JUDGE = ObjectiveConfig(idm_weight=0.0, action_dropout=0.5)
+STEPS = {"num_inference_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def clips():
+    source = HandPoses(6, num_frames=18, size=(SIZE, SIZE), fps=FPS, embodiments=("a",))
+    config = ClipConfig(num_frames=NUM_FRAMES, height=SIZE, width=SIZE)
+    return build_clip_dataset([source], config=config, with_poses=True)
+
+
+@pytest.fixture
+def batch(clips):
+    return collate_clips([clips[i] for i in range(3)])
+
+
+@pytest.fixture
+def make(clips, randomize):
+    """A tiny model that draws poses, untrained or with weights that do something."""
+
+    def make_model(*, trained=False, **options) -> WorldModel:
+        defaults = {"backbone": tiny_wan(), "objective": WITHOUT_JUDGE, "action_path": "adaln+pose_maps"}
+        contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
+        vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
+        model = WorldModel.build(
+            WorldModelConfig(**{**defaults, **options}), contract, clips.normalizer, vae=vae
+        )
+        if trained:
+            for part in model.parts().values():
+                randomize(part)
+        return model.eval()
+
+    return make_model
+
+
+def moved(track: PoseTrack, by: float) -> PoseTrack:
+    poses = track.poses.clone()
+    poses[..., [0, 8]] += by
+    return dataclasses.replace(track, poses=poses)
+
+
+def test_a_blob_is_where_its_point_is():
+    maps = PoseMaps((8, 12), samples=2, sigma=0.7)
+    points = torch.tensor([[[[0.3, 0.6, 0.5, 0.8]]]])
+    drawn = maps.draw(points)[0, 0, 0]
+    x, y = (torch.arange(24) + 0.5) / 2, (torch.arange(16) + 0.5) / 2  # in latents
+    expected = 0.8 * torch.exp(-((x - 0.3 * 12) ** 2 + (y[:, None] - 0.6 * 8) ** 2) / (2 * 0.7**2))
+    torch.testing.assert_close(drawn, expected)
+
+
+def test_every_transition_has_its_channels_in_its_latent_frame(batch):
+    maps, track = PoseMaps((8, 8)), batch.pose_track
+    drawn = maps(track)
+    assert drawn.shape == (3, 3, num_map_channels(2), 8, 8)
+    assert not drawn[:, 0].any()
+    # Unfolded, the channels of a latent frame are the drawings of its four transitions, one after another.
+    fine = pixel_shuffle(drawn.flatten(0, 1), 2).unflatten(0, (3, 3))
+    points = hand_points(track)
+    left = len(HAND_POINTS) + 1
+    for transition in (0, 5):
+        own = fine[:, 1 + transition // 4, (transition % 4) * DRAWN :][:, :DRAWN]
+        alone = maps.draw(points[:, transition : transition + 1])[:, 0]
+        torch.testing.assert_close(own[:, : left - 1], alone[:, : left - 1])
+        torch.testing.assert_close(own[:, left:-1], alone[:, left - 1 :])
+        depth = points[:, transition, HAND_POINTS.index("tool"), 2]
+        torch.testing.assert_close(own[:, left - 1], alone[:, 1] * depth[:, None, None])
+
+
+def test_missing_actions_are_not_drawn(batch):
+    missing = torch.tensor([[False] * 3, [True] * 3, [False, False, True]])
+    drawn = PoseMaps((8, 8))(batch.pose_track, missing).flatten(2).any(2)
+    assert drawn.tolist() == [[False, True, True], [False, False, False], [False, True, False]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("prediction", ["velocity", "clean"])
+def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, prediction):
+    refined = {"refiner_width": 8, "refiner_depth": 2} if prediction == "clean" else {}
+    with_maps = make(prediction=prediction, **refined)
+    without = make(action_path="adaln", prediction=prediction)
+    noisy = torch.randn(3, 16, 3, 8, 8)
+    answers = []
+    for model in (with_maps, without):
+        embedding = model.interface(batch.robot_actions, None, batch.pose_track)
+        assert (embedding.pose_maps is not None) == (model is with_maps)
+        answers.append(model.fdm(noisy, torch.ones(3, 3), embedding, model.text_context()).velocity)
+    assert torch.equal(*answers)
+    # And both are Wan itself, called with per-token timesteps.
+    assert set(with_maps.fdm.backbone.state_dict()) == set(without.fdm.backbone.state_dict())
+
+
+def test_training_reaches_the_maps(make, batch):
+    options = {"prediction": "clean", "refiner_width": 8, "refiner_depth": 2}
+    model = make(trained=True, mcl=ActionMclConfig(mode="finite_difference"), **options)
+    losses = world_model_step(model, batch, torch.Generator().manual_seed(0))
+    losses.total.backward()
+    for part in (model.fdm.pose_maps, model.fdm.refiner):
+        assert all(p.grad is not None and p.grad.any() for p in part.parameters())
+    blind = dataclasses.replace(batch, pose_track=None)
+    with pytest.raises(ValueError, match=r"adaln\+pose_maps needs clips with pose tracks, got none"):
+        world_model_step(model, blind, torch.Generator())
+
+
+@torch.no_grad()
+def test_a_model_draws_the_poses_it_is_told(make, batch, tmp_path):
+    model = make(trained=True, prediction="clean", refiner_width=8)
+    model.save_pretrained(tmp_path / "model")
+    assert json.loads((tmp_path / "model/contract.json").read_text())["needs_camera_matrices"]
+    assert "hand poses drawn into the picture" in (tmp_path / "model/README.md").read_text()
+    loaded = WorldModel.from_pretrained(tmp_path / "model")
+    given, told = batch.frames[:, :1], {"robot_actions": batch.robot_actions, **STEPS}
+
+    def video(one, track):
+        seeds = [torch.Generator().manual_seed(0) for _ in given]
+        return RolloutPipeline(one).rollout(given, generator=seeds, pose_track=track, **told).frames
+
+    true = video(model, batch.pose_track)
+    assert torch.equal(video(loaded, batch.pose_track), true)
+    assert (video(model, moved(batch.pose_track, 0.1)) - true).abs().max() > 1e-3
+    # Out of the picture, there is nothing to draw.
+    assert torch.equal(
+        video(model, moved(batch.pose_track, 9.0)), video(model, moved(batch.pose_track, -9.0))
+    )
+
+
+@torch.no_grad()
+def test_the_pipeline_makes_tracks_of_raw_actions_and_cameras(make, clips, batch):
+    model = make(trained=True)
+    pipeline, given = RolloutPipeline(model), batch.frames[:, :1]
+    call = {"embodiment": "a", "action_names": NAMES, **STEPS}
+    raw = batch.pose_track.poses
+
+    def seeds():
+        return [torch.Generator().manual_seed(0) for _ in given]
+
+    made = pipeline(given, raw, cameras=HEAD, generator=seeds(), **call).frames
+    track, known = batch.pose_track, batch.robot_actions
+    expected = pipeline.rollout(given, robot_actions=known, pose_track=track, generator=seeds(), **STEPS)
+    torch.testing.assert_close(made, expected.frames)
+    still = dataclasses.replace(HEAD, extrinsics=HEAD.extrinsics[None].repeat(NUM_FRAMES, 0))
+    one_each = pipeline(given, raw, cameras=[HEAD, still, HEAD], generator=seeds(), **call).frames
+    torch.testing.assert_close(one_each, made)
+    elsewhere = still.extrinsics.copy()
+    elsewhere[1:, 0, 3] += 0.1  # the camera of frame 0 sees no pose
+    other = dataclasses.replace(still, extrinsics=elsewhere)
+    assert (pipeline(given, raw, cameras=other, generator=seeds(), **call).frames - made).abs().max() > 1e-3
+    unknown = pipeline(given, num_frames=NUM_FRAMES, generator=seeds(), **STEPS).frames
+    assert (unknown - made).abs().max() > 1e-3
+    with pytest.raises(ValueError, match=r"pass cameras=episode\.cameras\[name\]"):
+        pipeline(given, raw, **call)
+    with pytest.raises(ValueError, match="one camera for all samples or 3, one for each, got 2"):
+        pipeline(given, raw, cameras=[HEAD, HEAD], **call)
+
+
+@torch.no_grad()
+def test_a_camera_that_never_moved_need_not_be_brought(make, clips, batch):
+    model = make(trained=True)
+    model.contract = dataclasses.replace(model.contract, projection=still_projection(clips))
+    pipeline, given, raw = RolloutPipeline(model), batch.frames[:, :1], batch.pose_track.poses
+    frames = [
+        pipeline(given, raw, cameras=camera, embodiment="a", generator=torch.Generator(), **STEPS).frames
+        for camera in (HEAD, None)
+    ]
+    assert torch.allclose(*frames, atol=1e-5)
+    with pytest.raises(ValueError, match="12 finite numbers"):
+        dataclasses.replace(model.contract, projection=(1.0, 2.0))
+
+
+def test_long_rollouts_draw_every_chunk(make, batch):
+    """A video of two chunks is the first chunk, and a second one behind its last frame."""
+    model = make(trained=True)
+    pipeline, given = RolloutPipeline(model), batch.frames[:1, :1] / 255
+    track, actions = batch.pose_track, batch.robot_actions
+    long = PoseTrack(*(torch.cat([part[:1], part[1:2]], 1) for part in (track.poses, track.projections)))
+
+    def make_video(start, actions, track):
+        seeds = [torch.Generator().manual_seed(0)]
+        return pipeline.rollout(
+            start, robot_actions=actions, pose_track=track, generator=seeds, **STEPS
+        ).frames
+
+    first = make_video(given, actions[:1], dataclasses.replace(long, **_rows(long, slice(0, 8))))
+    both = make_video(given, torch.cat([actions[:1], actions[1:2]], 1), long)
+    torch.testing.assert_close(both[:, :NUM_FRAMES], first)
+    held = PoseTrack(
+        *(torch.cat([part[:1], part[:1, -1:].repeat_interleave(8, 1)], 1) for part in _parts(track))
+    )
+    other = make_video(given, torch.cat([actions[:1], actions[1:2]], 1), held)
+    assert (both - other)[:, :NUM_FRAMES].abs().max() < 1e-6
+    assert (both - other)[:, NUM_FRAMES:].abs().max() > 1e-3
+
+
+def _parts(track):
+    return track.poses, track.projections
+
+
+def _rows(track, rows):
+    return {"poses": track.poses[:, rows], "projections": track.projections[:, rows]}
+
+
+def test_a_backbone_brings_its_maps_to_a_model_that_draws_and_its_refiner_to_any(make, tmp_path):
+    options = {"prediction": "clean", "refiner_width": 8}
+    trained = make(trained=True, **options)
+    trained.save_pretrained(tmp_path)
+    again = make(pretrained=str(tmp_path), **options)
+    for name in ("pose_maps", "refiner"):
+        pairs = zip(trained.parts()[name].parameters(), again.parts()[name].parameters(), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+    plain = make(pretrained=str(tmp_path), action_path="adaln", **options)
+    assert "pose_maps" not in plain.parts()
+    assert torch.equal(plain.fdm.refiner.enter.weight, trained.fdm.refiner.enter.weight)
+    plain.save_pretrained(tmp_path / "plain")
+    drawing = make(pretrained=str(tmp_path / "plain"), **options)
+    assert not drawing.fdm.refiner.poses.weight.any()
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="regime lacg is driven by latent actions"):
+        WorldModelConfig(action_path="adaln+pose_maps", regime="lacg")
+    with pytest.raises(ValueError, match="pose_map_samples"):
+        WorldModelConfig(action_path="adaln+pose_maps", pose_map_samples=0)
+    assert not WorldModelConfig(action_path="adaln+pose_maps", regime="no_action").draws_poses
+
+
+def test_the_published_backbone_takes_maps_of_its_own_size():
+    shape = WanConfig()
+    width = shape.num_heads * shape.head_dim
+    embedding = PoseMapEmbedding(num_map_channels(2), shape.patch_size, width)
+    assert embedding.project.weight.shape == (1536, 224, 1, 2, 2)
+    with torch.no_grad():
+        assert embedding(torch.rand(1, 224, 3, 30, 40)).shape == (1, width, 3, 15, 20)

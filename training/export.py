@@ -1,0 +1,8 @@
+"""Make a small folder to publish out of a finished run:"""
+
+import sys
+
+from worldmodel.training.export import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,0 @@
-"""Make a small folder to publish out of a finished run:"""
-
-import sys
-
-from worldmodel.training.ship_model import main
-
-if __name__ == "__main__":
-    sys.exit(main())

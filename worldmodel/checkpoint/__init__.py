@@ -1,0 +1,1 @@
+"""A saved world model as a folder."""

@@ -1,0 +1,84 @@
+"""The README of a saved world model: what it takes, what it was trained on, how to call it."""
+
+from worldmodel.data.action_spaces import describe_action_spaces
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.types import num_video_frames
+
+DRIVES = {
+    "no_action": "nothing: it continues the first frames on its own",
+    "acg": "robot actions",
+    "lacg": "latent actions: inferred from video, copied from another episode, or made from robot actions",
+}
+
+PATHS = {
+    "adaln": "adaln: modulation of every block",
+    "adaln+tokens": "adaln+tokens: modulation of every block, and attention to each action",
+    "adaln+map": "adaln+map: modulation of every block, and a learned embedding for each place",
+    "adaln+pose_maps": "adaln+pose_maps: modulation of every block, and hand poses drawn into the picture "
+    "through the camera's matrices, which must come with the frames",
+}
+
+TEMPLATE = """---
+library_name: worldmodel
+pipeline_tag: image-to-video
+tags:
+- world-model
+- robotics
+---
+# World model ({regime})
+
+Predicts robot video from its first frames. Driven by {drive}.
+
+| | |
+|---|---|
+| frames | {height} x {width} pixels, {fps:g} per second, camera {camera} |
+| actions | {actions} |
+| action path | {path} |
+| clip | {num_frames} frames, of which the first {num_history} are given |
+| backbone | {backbone} |
+| network predicts | {prediction} |
+| MCL | {mcl} |
+
+Input that differs from this table is refused. Actions are in the robot's own units; their scales are inside.
+
+## Embodiments
+
+{embodiments}
+
+## Use
+
+```python
+from worldmodel.models.model import WorldModel
+from worldmodel.pipelines.rollout import RolloutPipeline
+
+pipeline = RolloutPipeline(WorldModel.from_pretrained("."))
+settings = {{"embodiment": "{first}", "num_inference_steps": 8{cameras}}}
+video = pipeline(frames, robot_actions, **settings).frames
+```
+"""
+
+
+def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer) -> str:
+    """Markdown with the front matter the hub reads."""
+    adapters = f" with rank {config.lora.rank} adapters" if config.lora.rank else ""
+    stats = normalizer.stats.items()
+    return TEMPLATE.format(
+        regime=config.regime,
+        drive=DRIVES[config.regime],
+        height=contract.height,
+        width=contract.width,
+        fps=contract.fps,
+        camera=(contract.camera or "not recorded") + (f", {contract.layout}" if contract.layout else ""),
+        actions=describe_action_spaces(entry.action_space for entry in normalizer.stats.values()),
+        path=PATHS[config.action_path] if config.regime != "no_action" else "none",
+        num_frames=contract.num_frames,
+        num_history=num_video_frames(config.history),
+        backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, from scratch")
+        + adapters,
+        prediction=config.prediction,
+        mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
+        embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),
+        first=normalizer.embodiments[0],
+        cameras=', "cameras": episode.cameras[name]' if config.draws_poses else "",
+    )

@@ -1,0 +1,1 @@
+"""Encoder-decoders whose concepts can be intervened on, one by one and together."""

@@ -1,0 +1,1 @@
+"""What only the small desk model needs."""

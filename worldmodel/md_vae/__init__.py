@@ -1,0 +1,1 @@
+"""MD-VAE, iVAE and beta-VAE on simulated mechanisms: what identifies latents."""

@@ -1,0 +1,1 @@
+"""MDDiff, EncDiff and VAE baselines: disentangled concepts of pictures."""

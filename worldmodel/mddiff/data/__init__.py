@@ -1,0 +1,1 @@
+"""Pictures with known factors."""

@@ -1,0 +1,78 @@
+"""Any trained concept model by its folder, behind `encode(images) -> codes` and `decode(codes) -> images`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from worldmodel.checked import read_json
+from worldmodel.checkpoint.folder import CONTRACT_FILE
+from worldmodel.diagnostics import IcaAligner
+from worldmodel.mddiff.models.image_vae import ImageVae
+from worldmodel.mddiff.models.mddiff import MDDiff
+from worldmodel.mddiff.models.protocol import ConceptModel
+
+
+@dataclass(frozen=True)
+class SampledPictures:
+    """A diffusion model that decodes with a given number of DDIM steps."""
+
+    model: MDDiff
+    num_steps: int
+
+    def encode(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n d"]:
+        """Concepts."""
+        return self.model.encode(images)
+
+    def decode(self, codes: Float[Tensor, "n d"]) -> Float[Tensor, "n 3 H W"]:
+        """Pictures from one shared start noise, so that they differ by their codes only."""
+        return self.model.decode(codes, num_steps=self.num_steps)
+
+
+@dataclass(frozen=True)
+class IndependentCodes:
+    """A model whose codes are replaced by their independent components.
+
+    Directions without variance have no component; zeros take their place, so that there are as many codes.
+    """
+
+    model: ConceptModel
+    aligner: IcaAligner
+
+    def components(self, codes: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Components of the model's codes, of unit variance, then zeros."""
+        found = self.aligner.transform(codes)
+        return np.pad(found, ((0, 0), (0, codes.shape[1] - found.shape[1]))).astype(np.float32)
+
+    def encode(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n d"]:
+        """Components of pictures."""
+        return torch.from_numpy(self.components(self.model.encode(images).cpu().numpy()))
+
+    def decode(self, codes: Float[Tensor, "n d"]) -> Float[Tensor, "n 3 H W"]:
+        """Pictures of the codes that have these components."""
+        kept = codes[:, : self.aligner.num_components_].cpu().numpy().astype(np.float64)
+        mixed = self.aligner.inverse_transform(kept)
+        return self.model.decode(torch.from_numpy(mixed).float())
+
+
+def open_concept_model(folder: str | Path, *, ddim_steps: int = 50) -> ConceptModel:
+    """The model in a folder that `save_pretrained` wrote; its contract says which kind it is."""
+    path = Path(folder) / CONTRACT_FILE
+    if not path.is_file():
+        raise ValueError(f"no model at {folder}: expected {CONTRACT_FILE} in it")
+    kind = read_json(path).get("model")
+    if kind == "ImageVae":
+        return ImageVae.from_pretrained(folder)
+    if kind == "MDDiff":
+        return SampledPictures(MDDiff.from_pretrained(folder), ddim_steps)
+    raise ValueError(f"{path}: expected a model ImageVae or MDDiff, found {kind!r}")
+
+
+def with_independent_codes(
+    model: ConceptModel, codes: Float[np.ndarray, "n d"], *, seed: int = 0
+) -> IndependentCodes:
+    """Independent components fitted to codes of the model; needs no factors."""
+    return IndependentCodes(model, IcaAligner(seed=seed).fit(codes))

@@ -1,0 +1,1 @@
+"""One step function for each family of concept models."""

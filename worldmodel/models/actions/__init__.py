@@ -1,0 +1,1 @@
+"""Action paths: how actions reach the backbone."""

@@ -1,0 +1,147 @@
+"""Which latent frames of a causal backbone see which, and where they stand in time.
+
+    frame        0   1   2   3   4
+    4 sees       x   x   x   x   x
+    2 sees       x   x   x
+    4 sees       x           x   x      after a jump over frames 1 and 2: frame 0 stands where 2 was
+
+Wan hands self-attention nothing but its rotary tables, and the patch embedding nothing but the latents. So
+the view of a network call reaches both through a context variable, which threads do not share.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from worldmodel.models.kv_cache import MemoryCall
+
+
+@dataclass(frozen=True)
+class FrameView:
+    """What the latent frames of one network call may see of each other."""
+
+    visible: Bool[Tensor, "b f keys"]  # whether a frame sees another; b may be 1: the same for all samples
+    places: Int[Tensor, "b f"]  # of each frame in time, for the rotary tables
+
+    stream: "StreamView | None" = None  # of the frames of a stream: what they know of it
+
+    def to(self, device: torch.device) -> "FrameView":
+        """The same on another device."""
+        return FrameView(self.visible.to(device), self.places.to(device), self.stream)
+
+    def __getitem__(self, which: slice | list[int]) -> "FrameView":
+        """The view of some samples of a clip."""
+        visible, places = (part if len(part) == 1 else part[which] for part in (self.visible, self.places))
+        return FrameView(visible, places, self.stream)
+
+    @property
+    def num_places(self) -> int:
+        """Places in time that the rotary tables must have."""
+        return self.places.shape[1] if self.stream is None else self.stream.call.num_places
+
+    @property
+    def starts(self) -> bool:
+        """Whether the first frame of the video is the first of this call."""
+        return self.stream is None or self.stream.call.numbers[0] == 0
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """What a network call on the next frames of a stream knows of those before."""
+
+    call: MemoryCall
+    key_places: Int[Tensor, "1 keys"]
+    first: Float[Tensor, "b c 1 h w"]  # latents of the first frame of the video
+    before: Float[Tensor, "b c 1 h w"]  # latents of the frame before the latest
+    maps_before: Float[Tensor, "b 1 m h w"] | None  # its pose maps, where poses are drawn
+
+
+class RotaryTables(NamedTuple):
+    """What Wan hands to self-attention: rotary tables of every token, and what each token may see."""
+
+    cosines: Float[Tensor, "b s 1 e"]
+    sines: Float[Tensor, "b s 1 e"]
+    mask: Bool[Tensor, "b 1 s keys"] | None = None
+    keys: "KeyTables | None" = None  # in a stream, whose keys are more than its queries
+
+
+class KeyTables(NamedTuple):
+    """Rotary tables of remembered and new keys."""
+
+    cosines: Float[Tensor, "b keys 1 e"]
+    sines: Float[Tensor, "b keys 1 e"]
+    call: MemoryCall
+
+
+_VIEW: ContextVar[FrameView | None] = ContextVar("frame_view", default=None)
+
+
+@contextmanager
+def using_view(view: FrameView | None) -> Iterator[None]:
+    """The view of all network calls inside this block."""
+    token = _VIEW.set(view)
+    try:
+        yield
+    finally:
+        _VIEW.reset(token)
+
+
+def current_view() -> FrameView | None:
+    """The view of the network call that is running; none: every frame sees all."""
+    return _VIEW.get()
+
+
+def causal_view(num_frames: int, device: torch.device) -> FrameView:
+    """Every frame sees itself and those before."""
+    frames = torch.arange(num_frames, device=device)
+    return FrameView((frames <= frames[:, None])[None], frames[None])
+
+
+def jump_view(num_frames: int, jump: Int[Tensor, " b"]) -> FrameView:
+    """As `causal_view`, but from frame jump + 1 on the first frame is followed by frame jump + 1.
+
+    In a long video the frames between the first and the recent ones are forgotten: the first stands where
+    the last forgotten one was, and is older than that.
+    """
+    plain = causal_view(num_frames, jump.device)
+    frames, jump = plain.places, jump[:, None]
+    is_forgotten = (frames >= 1) & (frames <= jump)
+    visible = plain.visible & ~((frames > jump)[:, :, None] & is_forgotten[:, None, :])
+    return FrameView(visible, torch.where(frames == 0, jump, frames))
+
+
+def stream_view(
+    call: MemoryCall,
+    first: Float[Tensor, "b c 1 h w"],
+    before: Float[Tensor, "b c 1 h w"],
+    maps_before: Float[Tensor, "b 1 m h w"] | None = None,
+) -> FrameView:
+    """What new frames see of remembered ones and of each other."""
+    places, key_places = (torch.tensor([x], device=first.device) for x in call.places())
+    visible = torch.tensor([call.visible()], device=first.device)
+    return FrameView(visible, places, StreamView(call, key_places, first, before, maps_before))
+
+
+def place_tables(tables: RotaryTables, view: FrameView, tokens_per_frame: int) -> RotaryTables:
+    """The tables of frames 0, 1, ... put at the places of a view, with its mask token by token."""
+    cosines, sines = _at_places(tables, view.places, tokens_per_frame)
+    mask = view.visible.repeat_interleave(tokens_per_frame, 1).repeat_interleave(tokens_per_frame, 2)
+    if view.stream is None:
+        return RotaryTables(cosines, sines, mask[:, None])
+    keys = KeyTables(*_at_places(tables, view.stream.key_places, tokens_per_frame), view.stream.call)
+    # One new frame sees all that a stream remembers.
+    return RotaryTables(cosines, sines, mask[:, None] if view.visible.shape[1] > 1 else None, keys)
+
+
+def _at_places(
+    tables: RotaryTables, places: Int[Tensor, "b f"], tokens_per_frame: int
+) -> tuple[Float[Tensor, "b s 1 e"], Float[Tensor, "b s 1 e"]]:
+    by_frame = (x[0].unflatten(0, (-1, tokens_per_frame)) for x in tables[:2])
+    cosines, sines = (x[places].flatten(1, 2) for x in by_frame)
+    return cosines, sines

@@ -1,0 +1,262 @@
+"""What a world model is (config) and what frames it was made for (contract)."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from worldmodel.checked import check_ranges
+from worldmodel.context_module.models.action_concepts import ActionContextConfig
+from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
+from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
+from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.backbone import LoraConfig, WanConfig
+from worldmodel.models.dynamics import Prediction
+from worldmodel.models.idm import IdmConfig
+from worldmodel.types import num_latent_frames
+
+Regime = Literal["no_action", "acg", "lacg"]
+ActionPath = Literal["adaln", "adaln+tokens", "adaln+map", "adaln+pose_maps"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Weights and sampling of L = L_rec + beta L_KL + lambda_adv L_GRL + lambda_MCL L_MCL."""
+
+    # clip: one noise level behind the history. prefix: a random number of given frames, then frames of noise
+    # levels of their own or of one; the first of them is the next frame of a stream, so a causal model learns
+    # streams and whole clips at once.
+    forcing: Literal["clip", "prefix"] = "clip"  # which latent frames are noisy in training, and how
+    context_noise: float = 0.0  # prefix: highest sigma of given frames behind the history; half have none
+    sink_jump: float = 0.0  # prefix: share of clips in which frames behind the first are forgotten (causal)
+    student_steps: int = 0  # > 0: distill start_from into a model that samples in so many steps; 0: off
+    student_substeps: int = 8  # teacher's steps in each step of the student
+    shift: float = 3.0  # flow shift of the sampled noise levels; 3 up to about 320 pixels, 5 at 480
+    action_dropout: float = 0.1  # share of clips whose actions are hidden behind the null embedding
+    beta: float = 1e-4  # weight of the KL term (lacg)
+    adversarial_weight: float = 0.01  # lambda_adv of the embodiment classifier (lacg)
+    mcl_weight: float = 0.01  # lambda_MCL
+    idm_weight: float = 1.0  # weight of judging the robot action from frames; 0: no judge, acg has no IDM
+    controller_weight: float = 1.0  # weight of predicting z from robot actions (lacg)
+    # The error of decoded pictures, against blur: absolute, of moving pixels and of edges. It needs the vae.
+    pixel_weight: float = 0.0  # weight of that error; 0: latents alone
+    pixel_share: float = 0.25  # share of the clips that are decoded for it, at least one
+
+    def __post_init__(self) -> None:
+        if (self.context_noise or self.sink_jump) and self.forcing != "prefix":
+            raise ValueError(f"context_noise and sink_jump need forcing prefix, got {self.forcing!r}")
+        if not 0 <= self.context_noise <= 0.5 or not 0 <= self.sink_jump <= 1:
+            raise ValueError(
+                "context_noise is a sigma in [0, 0.5] and sink_jump a share in [0, 1], got "
+                f"{self.context_noise} and {self.sink_jump}"
+            )
+        if self.student_steps < 0 or self.student_substeps < 1:
+            raise ValueError(
+                f"student_steps is 0 (off) or more and student_substeps 1 or more, got {self.student_steps} "
+                f"and {self.student_substeps}"
+            )
+        if not 0 <= self.action_dropout < 1:
+            raise ValueError(f"action_dropout is a share in [0, 1), got {self.action_dropout}")
+        if self.pixel_weight < 0 or not 0 < self.pixel_share <= 1:
+            raise ValueError(
+                "pixel_weight is 0 or more and pixel_share in (0, 1], got "
+                f"{self.pixel_weight} and {self.pixel_share}"
+            )
+        if self.idm_weight < 0:
+            raise ValueError(f"idm_weight is 0 (no judge) or more, got {self.idm_weight}")
+        check_ranges(self, shift=(1e-3, 1e3))
+
+
+@dataclass(frozen=True)
+class WorldModelConfig:
+    """A world model; sizes that come from the data are in the frame contract and the normalizer."""
+
+    regime: Regime = "acg"  # what drives the video: nothing, robot actions or latent actions
+    # pretrained takes the backbone alone (and scene and refiner, if a world model is named): everything else
+    # starts from random weights, and every setting here is free. start_from of a training run takes a whole
+    # world model with its settings instead.
+    pretrained: str = ""  # backbone folder or hub id; empty: random weights of the shape in `backbone`
+    backbone: WanConfig = field(default_factory=WanConfig)  # used when `pretrained` is empty
+    dtype: Dtype = "float32"  # storage of the backbone's weights
+    vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
+    prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
+    prediction: Prediction = "velocity"  # what the network predicts; clean for small nets from scratch
+    # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
+    # for small nets from scratch, tied to one latent grid; pose_maps: hand poses drawn into the picture, for
+    # actions that are poses and cameras whose matrices are known
+    action_path: ActionPath = "adaln"  # how actions reach the backbone
+    pose_map_samples: int = 2  # of a pose map, per latent and side
+    pose_map_sigma: float = 0.7  # of the blobs in pose maps, in latents
+    # Arms follow their targets late: when a frame is taken, this share of the last motion is yet to be made.
+    command_lag: float = 0.0  # 0: commands are drawn as they are; measured on the tabletop: 0.37 of 0.12 s
+    causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
+    action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
+    scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
+    refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
+    refiner_depth: int = 1  # its levels of halved size; from 2 on it draws each video frame apart
+    compositor_width: int = 0  # channels of what mixes decoded frames with the given one (pose_maps); 0: none
+    hand_references: int = 0  # frames of each robot and arm that the compositor knows hands from; 0: none
+    # A picture that is right on average has fainter edges than any true one. What moves gets them back when
+    # it is shown, at a small cost in error; training never sees this.
+    sharpen: float = 0.0  # of composed frames: how much of their fine detail is added again; 0: nothing
+    interface_hidden: int = 256  # hidden channels of the action interface
+    context: ActionContextConfig | None = (
+        None  # context module over a robot's arms; none: one network for all
+    )
+    latent_action_dim: int = 32  # k (lacg)
+    history: int = 1  # clean latent frames given at the start of a clip
+    history_noise: float = 0.0  # sigma of the history frames, the same in training and rollout
+    idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
+    lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
+    # interface: everything but the backbone, its scene and its refiner (adapters are settings of `lora`)
+    trained: Literal["all", "interface", "compositor"] = "all"  # what a training changes
+    seed: int = 0  # of the random weights beside the backbone
+    mcl: ActionMclConfig | None = None  # mechanistic contrast on the action channel; none: off
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)  # the training loss
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.history <= 6:
+            raise ValueError(f"history is 1 to 6 latent frames, got {self.history}")
+        if not 0 <= self.history_noise <= 0.1:
+            raise ValueError(f"history_noise is a sigma in [0, 0.1], got {self.history_noise}")
+        check_ranges(
+            self,
+            refiner_width=(0, 4096),
+            refiner_depth=(1, 10),
+            compositor_width=(0, 4096),
+            hand_references=(0, 1024),
+            sharpen=(0.0, 2.0),
+            interface_hidden=(1, 1 << 16),
+            latent_action_dim=(1, 4096),
+            pose_map_samples=(1, 64),
+            pose_map_sigma=(1e-3, 1e3),
+            command_lag=(0.0, 1.0),
+        )
+        if self.refiner_width and self.prediction != "clean":
+            raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
+        if self.objective.student_steps and (self.regime == "lacg" or self.mcl or self.objective.idm_weight):
+            raise ValueError(
+                "objective.student_steps distills the video alone: set regime acg or no_action, no mcl and "
+                "objective.idm_weight=0"
+            )
+        if self.causal and self.history_noise:
+            raise ValueError("a causal model gives its history clean: set objective.context_noise instead")
+        if self.causal and self.action_sum:
+            raise ValueError("action_sum adds up the actions of a clip, and a causal stream has no end")
+        if self.objective.sink_jump and not self.causal:
+            raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
+        if self.action_path == "adaln+pose_maps" and self.regime == "lacg":
+            raise ValueError(
+                "action_path adaln+pose_maps draws the poses of robot actions, and regime lacg is driven by "
+                "latent actions: set action_path to adaln, adaln+map or adaln+tokens"
+            )
+        is_plain = self.regime == "acg" and self.action_path in ("adaln", "adaln+map") and not self.action_sum
+        if self.context is not None and not is_plain:
+            raise ValueError(
+                "context embeds robot actions: set regime acg, action_path adaln or adaln+map and no "
+                f"action_sum, got {self.regime}, {self.action_path}, action_sum={self.action_sum}"
+            )
+        if self.context is not None and not self.context.modulates and self.action_path == "adaln":
+            raise ValueError("context.modulates=false leaves codes no path: set action_path adaln+map")
+        if self.compositor_width and not (self.draws_poses and self.objective.pixel_weight):
+            raise ValueError(
+                "compositor_width follows hand poses and learns from pictures: set regime=acg, "
+                f"action_path=adaln+pose_maps and objective.pixel_weight above 0, got {self.regime}, "
+                f"{self.action_path} and {self.objective.pixel_weight:g}"
+            )
+        needs_compositor = self.trained == "compositor" or self.hand_references or self.sharpen
+        if needs_compositor and not self.compositor_width:
+            raise ValueError(
+                "trained=compositor, hand_references and sharpen need a compositor: set compositor_width "
+                "above 0"
+            )
+        if self.mcl is not None and self.regime == "no_action":
+            raise ValueError("mcl contrasts actions; a no_action model has none")
+
+    @property
+    def draws_poses(self) -> bool:
+        """Whether clips must bring pose tracks."""
+        return self.action_path == "adaln+pose_maps" and self.regime == "acg"
+
+
+@dataclass(frozen=True)
+class FrameContract:
+    """The frames a model was trained on; rollouts must bring the same."""
+
+    num_frames: int  # frames of one clip, 1 + 4k
+    height: int  # pixels
+    width: int  # pixels
+    fps: float  # frames per second
+    camera: str = ""  # name of the camera, of several joined by a plus; empty: not recorded
+    layout: Layout | None = None  # of several cameras in one picture; none: there is one
+    # Folders written before these two were recorded hold models of the defaults.
+    aspect: Aspect = "stretch"  # how pictures of another aspect ratio came to this size
+    merge: Merge = "last"  # how the actions of a coarser transition were made
+    latent_channels: int = 16  # of the autoencoder
+    latent_scale: int = 8  # pixels per latent and side
+    # From the world into the picture, 3x4 row by row, where poses are drawn by a camera that never moved; it
+    # stands in for camera matrices that a rollout does not bring. Empty: it moved, or none are drawn.
+    projection: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.projection) not in (0, 12) or not all(map(math.isfinite, self.projection)):
+            raise ValueError(f"projection is empty or 12 finite numbers, got {self.projection}")
+        check_ranges(
+            self,
+            num_frames=(1, 100_001),
+            height=(1, 16384),
+            width=(1, 16384),
+            fps=(1e-3, 1e4),
+            latent_channels=(1, 4096),
+            latent_scale=(1, 64),
+        )
+        num_latent_frames(self.num_frames)
+        if self.height % self.latent_scale or self.width % self.latent_scale:
+            raise ValueError(
+                f"height and width must be multiples of {self.latent_scale} (pixels per latent), "
+                f"got {self.height}x{self.width}"
+            )
+
+    @property
+    def latent_grid(self) -> tuple[int, int, int]:
+        """Latent frames, height and width of a clip."""
+        frames = num_latent_frames(self.num_frames)
+        return frames, self.height // self.latent_scale, self.width // self.latent_scale
+
+    @property
+    def views(self) -> dict[str, Box]:
+        """Camera -> its place in the picture; empty where there is one camera."""
+        if self.layout is None:
+            return {}
+        names = self.camera.split(JOINT)
+        return dict(zip(names, view_boxes(self.layout, len(names), self.height, self.width), strict=True))
+
+    def clip_config(self, *, num_frames: int | None = None, step: int | None = None) -> ClipConfig:
+        """How clips are cut that this model takes, from recordings of any rate and size.
+
+        Args:
+            num_frames: length of a clip; none: that of training.
+            step: recorded frames between the starts of clips; none: clips share only their end frame.
+        """
+        return ClipConfig(
+            num_frames=num_frames or self.num_frames,
+            fps=self.fps,
+            step=step,
+            height=self.height,
+            width=self.width,
+            aspect=self.aspect,
+            camera=tuple(self.views) or self.camera or None,
+            layout=self.layout or "side_by_side",
+            merge=self.merge,
+        )
+
+    def check(
+        self, *, size: tuple[int, int] | None = None, fps: float | None = None, camera: str | None = None
+    ) -> None:
+        """Refuse frames of another size (height, width), rate or camera; none means not known."""
+        if size is not None and size != (self.height, self.width):
+            raise ValueError(f"expected frames of {self.height}x{self.width} pixels, got {size[0]}x{size[1]}")
+        if fps is not None and abs(fps - self.fps) > FPS_TOLERANCE * self.fps:
+            raise ValueError(f"expected {self.fps:g} frames per second, got {fps:g}")
+        if camera and self.camera and camera != self.camera:
+            raise ValueError(f"expected camera {self.camera!r}, got {camera!r}")

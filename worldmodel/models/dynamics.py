@@ -1,0 +1,276 @@
+"""Forward dynamics: Wan turns noisy latents, noise levels and action embeddings into a velocity."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from diffusers.models.transformers.transformer_wan import (
+    WanAttention,
+    WanRotaryPosEmbed,
+    WanTransformer3DModel,
+)
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from worldmodel.desk.refiner import LatentRefiner
+from worldmodel.diffusion.flow import TIMESTEPS, clean_from_velocity, velocity_from_clean
+from worldmodel.models.actions.interface import (
+    ActionEmbedding,
+    FrameCondition,
+    FrameConditionEmbedder,
+    FrameModulation,
+    TextContext,
+)
+from worldmodel.models.actions.pose_maps import PoseMapEmbedding
+from worldmodel.models.attention import (
+    ConditionAttnProcessor,
+    VideoAttnProcessor,
+    project_context,
+    single_token_attention,
+)
+from worldmodel.models.attention_mask import (
+    FrameView,
+    RotaryTables,
+    StreamView,
+    causal_view,
+    current_view,
+    place_tables,
+    using_view,
+)
+
+Prediction = Literal["velocity", "clean"]
+
+
+@dataclass(frozen=True)
+class FdmOutput:
+    """One network answer in both forms; see `objectives/flow_matching.py` for how they relate."""
+
+    velocity: Float[Tensor, "b c f h w"]
+    clean: Float[Tensor, "b c f h w"]
+
+
+class SceneEmbedding(nn.Module):
+    """A learned absolute position and the projected first latent frame, added to every token.
+
+    For small backbones trained from scratch, which otherwise spend long on finding out what stands still
+    where. Starts at zero and is tied to one latent grid. A causal backbone learns in time only which
+    frame is the first: how far apart two frames are it knows from its rotary tables, however long the video.
+    """
+
+    def __init__(
+        self, grid: tuple[int, int, int], patch_size: tuple[int, int, int], channels: int, width: int
+    ) -> None:
+        super().__init__()
+        frames, height, wide = grid
+        self.time = nn.Parameter(torch.zeros(width, frames, 1, 1))
+        self.space = nn.Parameter(torch.zeros(width, 1, height // patch_size[1], wide // patch_size[2]))
+        self.first = nn.Conv3d(channels, width, kernel_size=patch_size, stride=patch_size, bias=False)
+        nn.init.zeros_(self.first.weight)
+
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b d f p q"]:
+        """What to add to the embedded patches of these latents."""
+        num_frames, view = latents.shape[2], current_view()
+        time, first = self.time[:, :num_frames], latents[:, :, :1]
+        if view is not None:
+            # The first frame of a video and any other: streams have no last one.
+            other = self.time[:, 1:2].expand(-1, num_frames - view.starts, -1, -1)
+            time = torch.cat([time[:, : int(view.starts)], other], 1)
+        if view is not None and view.stream is not None:
+            first = view.stream.first.to(latents)
+        return self.first(first) + self.space + time
+
+
+class FramePatchEmbedding(nn.Conv3d):
+    """Wan's `patch_embedding` (the same parameters under the same names), frame by frame.
+
+    Channels behind those of the latents are pose maps.
+    """
+
+    def __init__(
+        self, base: nn.Conv3d, scene: SceneEmbedding | None, pose_maps: PoseMapEmbedding | None
+    ) -> None:
+        kernel, stride = base.kernel_size, base.stride
+        super().__init__(base.in_channels, base.out_channels, kernel, stride, device="meta")  # type: ignore[arg-type]
+        self.weight, self.bias = base.weight, base.bias
+        # In a tuple, as other modules own them: they are no part of the backbone.
+        self._added = (scene, pose_maps)
+
+    def forward(self, hidden_states: Float[Tensor, "b channels f h w"]) -> Float[Tensor, "bf d 1 p q"]:
+        """Embedded patches of each latent frame."""
+        scene, pose_maps = self._added
+        latents, maps = hidden_states[:, : self.in_channels], hidden_states[:, self.in_channels :]
+        output = super().forward(latents)
+        if scene is not None:
+            output = output + scene(latents.to(scene.space.dtype)).to(output.dtype)
+        if pose_maps is not None and maps.shape[1]:
+            output = output + pose_maps(maps).to(output.dtype)
+        return rearrange(output, "b d f p q -> (b f) d 1 p q")
+
+
+class CachedRotary(nn.Module):
+    """Wan's rotary tables, which depend on the latent grid alone, made once per grid and device."""
+
+    def __init__(self, base: WanRotaryPosEmbed) -> None:
+        super().__init__()
+        self.base = base
+        self._tables: dict[tuple[object, ...], RotaryTables] = {}
+
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> RotaryTables:
+        """Cosines and sines of every token, and what it may see."""
+        view = current_view()
+        num_places = latents.shape[2] if view is None else view.num_places
+        key = (num_places, latents.shape[3:], self.base.freqs_cos.device)
+        if key not in self._tables:
+            one = latents[:, :, :1].expand(-1, -1, num_places, -1, -1)
+            self._tables = {key: RotaryTables(*self.base(one))}
+        tables = self._tables[key]
+        return tables if view is None else place_tables(tables, view, tables.cosines.shape[1] // num_places)
+
+
+class ForwardDynamics(nn.Module):
+    """A Wan backbone with conditions per latent frame.
+
+    Weights, files and parameter names are those of diffusers. At run time five things are replaced or added:
+
+    1. `backbone.rope`: the same rotary tables, made once per latent grid (`CachedRotary`).
+    2. `backbone.condition_embedder`: timesteps, actions and prompt become one modulation per latent frame
+       instead of one per token (`FrameConditionEmbedder`).
+    3. `backbone.patch_embedding`: the same convolution, which adds the scene embedding and the embedded pose
+       maps, if there are any, and lays the patches out frame by frame (`FramePatchEmbedding`). Pose maps come
+       as channels behind those of the latents.
+    4. the processor of every `attn1`: joins the frames again for self-attention (`VideoAttnProcessor`), in a
+       causal backbone each with those before it only.
+    5. the processor of every `attn2`: cross-attention to the prompt, with a shortcut for a prompt of one
+       token, and action tokens and maps (`ConditionAttnProcessor`).
+
+    The action embedding travels through the argument `encoder_hidden_states_image`, which a text-to-video Wan
+    does not use. After this the backbone is called through this class only.
+    """
+
+    def __init__(
+        self,
+        backbone: WanTransformer3DModel,
+        *,
+        prediction: Prediction = "velocity",
+        causal: bool = False,
+        scene: SceneEmbedding | None = None,
+        refiner: LatentRefiner | None = None,
+        pose_maps: PoseMapEmbedding | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.causal = causal
+        self.prediction = prediction
+        self.scene, self.pose_maps = scene, pose_maps
+        self.refiner = refiner
+        backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
+        backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
+        backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, scene, pose_maps)
+        for layer, block in enumerate(backbone.blocks):
+            _attention(block.attn1).set_processor(VideoAttnProcessor(layer))  # type: ignore[arg-type]
+            _attention(block.attn2).set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
+
+    @property
+    def width(self) -> int:
+        """Channels of a token, d."""
+        shape = self.backbone.config
+        return int(shape["num_attention_heads"] * shape["attention_head_dim"])
+
+    def forward(
+        self,
+        noisy: Float[Tensor, "b c f h w"],
+        sigma: Float[Tensor, "b f"],
+        actions: ActionEmbedding,
+        text: TextContext,
+        modulation: FrameModulation | None = None,
+        view: FrameView | None = None,
+    ) -> FdmOutput:
+        """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given.
+
+        `modulation` is what `modulate` made of the same sigma and actions; none: made now. `view` says what
+        the frames see of each other; none: all of it, or in a causal model what is not later.
+        """
+        # The backbone's own dtype property walks through all modules, which a small one feels.
+        hidden = noisy.to(self.backbone.patch_embedding.weight.dtype)
+        if self.pose_maps is not None and actions.pose_maps is not None:
+            hidden = torch.cat([hidden, actions.pose_maps.transpose(1, 2).to(hidden.dtype)], 1)
+        if view is None and self.causal:
+            view = causal_view(noisy.shape[2], noisy.device)
+        with using_view(view):
+            (answer,) = self.backbone(
+                hidden_states=hidden,
+                timestep=TIMESTEPS * sigma.flatten(),
+                encoder_hidden_states=text.tokens,
+                encoder_hidden_states_image=FrameCondition(actions, text, modulation),
+                return_dict=False,
+            )
+        answer = answer.to(noisy.dtype)
+        if view is not None and view.stream is not None:
+            return self._latest(answer, noisy, sigma, actions.pose_maps, view.stream)
+        if self.prediction == "velocity":
+            return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
+        # The network adds to the first latent frame what moves: its answer is zero in a still scene.
+        clean = noisy[:, :, :1] + answer
+        if self.refiner is not None:
+            clean = self.refiner(clean, noisy, sigma, actions.pose_maps)
+        return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
+
+    def _latest(
+        self,
+        answer: Float[Tensor, "b c f h w"],
+        noisy: Float[Tensor, "b c f h w"],
+        sigma: Float[Tensor, "b f"],
+        pose_maps: Float[Tensor, "b f m h w"] | None,
+        stream: StreamView,
+    ) -> FdmOutput:
+        """As `forward`, for the latest frame of a stream alone: the others are known already."""
+        answer, noisy, sigma = answer[:, :, -1:], noisy[:, :, -1:], sigma[:, -1:]
+        if self.prediction == "velocity":
+            return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
+        clean = stream.first + answer
+        if self.refiner is not None:
+            maps = None if pose_maps is None else pose_maps[:, -1:]
+            clean = clean + self.refiner.change(clean, stream.before, stream.first, maps, stream.maps_before)
+        return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
+
+    def tokens_per_frame(self, grid: tuple[int, int, int]) -> int:
+        """How many tokens a latent frame of this grid has."""
+        _, high, wide = self.backbone.config["patch_size"]
+        return int(grid[1] // high * (grid[2] // wide))
+
+    def modulate(
+        self, sigmas: Float[Tensor, "steps b f"], actions: ActionEmbedding, text: TextContext
+    ) -> list[FrameModulation]:
+        """The modulation of every step of a schedule, all at once (sampling)."""
+        embedder = self.backbone.condition_embedder
+        assert isinstance(embedder, FrameConditionEmbedder), type(embedder)
+        return embedder.modulate(TIMESTEPS * sigmas.flatten(1), FrameCondition(actions, text)).unbind()
+
+    def embed_text(self, text: Float[Tensor, "b s e"], *, with_keys: bool = False) -> TextContext:
+        """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""
+        embedder = self.backbone.condition_embedder.text_embedder
+        tokens = embedder(text.to(next(embedder.parameters()).dtype))
+        if not with_keys:
+            return TextContext(tokens)
+        layers = [_attention(block.attn2) for block in self.backbone.blocks]
+        keys, values = zip(*(project_context(layer, tokens) for layer in layers), strict=True)
+        outputs = (
+            tuple(single_token_attention(layer, tokens) for layer in layers) if tokens.shape[1] == 1 else ()
+        )
+        return TextContext(tokens, keys, values, outputs)
+
+    def freeze_unused_query_key(self) -> None:
+        """For a prompt of one token and no action tokens: what is asked of them changes nothing.
+
+        Parameters that never get a gradient must not ask for one: distributed training would wait for it.
+        """
+        for block in self.backbone.blocks:
+            layer = _attention(block.attn2)
+            for module in (block.norm2, layer.to_q, layer.norm_q, layer.to_k, layer.norm_k):
+                module.requires_grad_(False)
+
+
+def _attention(module: Tensor | nn.Module) -> WanAttention:
+    assert isinstance(module, WanAttention), type(module)
+    return module

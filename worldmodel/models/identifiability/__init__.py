@@ -1,1 +1,0 @@
-"""Models of the identifiability study: MD-VAE, iVAE and beta-VAE."""

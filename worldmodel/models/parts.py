@@ -1,0 +1,275 @@
+"""Which parts a world model of a given config has, and at which sizes."""
+
+import math
+from dataclasses import dataclass, replace
+
+from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
+from torch import nn
+from transformers import Dinov2Model
+
+from worldmodel.context_module.models.action_concepts import ActionConcepts, concept_columns
+from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.desk.refiner import LatentRefiner
+from worldmodel.mcl.contrast import MechanisticContrast
+from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
+from worldmodel.mcl.reach import freeze_unreached
+from worldmodel.models.actions.interface import ActionInterface
+from worldmodel.models.actions.pose_maps import PoseMapEmbedding, PoseMaps, num_map_channels
+from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor
+from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.dynamics import SceneEmbedding
+from worldmodel.models.hand_references import HandReferences
+from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
+from worldmodel.models.vae import VideoAutoencoder
+from worldmodel.types import FRAMES_PER_LATENT
+
+TASK_DIM = 16  # of the vector that stands for a task's name
+
+
+def check_fit(contract: FrameContract, backbone: WanTransformer3DModel, vae: VideoAutoencoder | None) -> None:
+    """Refuse a backbone or autoencoder that cannot work on these frames."""
+    channels = backbone.config["in_channels"]
+    if channels != contract.latent_channels:
+        raise ValueError(f"expected a backbone of {contract.latent_channels} latent channels, got {channels}")
+    _, *patch = backbone.config["patch_size"]
+    _, *grid = contract.latent_grid
+    if grid[0] % patch[0] or grid[1] % patch[1]:
+        raise ValueError(
+            f"latents of {grid[0]}x{grid[1]} do not divide into patches of {patch[0]}x{patch[1]}"
+        )
+    if vae is None:
+        return
+    expected = (contract.latent_channels, contract.latent_scale)
+    got = (vae.config["z_dim"], vae.config["scale_factor_spatial"])
+    if got != expected:
+        raise ValueError(f"expected an autoencoder of {expected} (channels, pixels per latent), got {got}")
+    if isinstance(vae, CausalAutoencoder):
+        contract.check(size=(vae.config["height"], vae.config["width"]))
+
+
+def condition_dim(config: WorldModelConfig, normalizer: ActionNormalizer) -> int:
+    """Size of the action vector that drives one transition."""
+    return {"no_action": 0, "acg": normalizer.width, "lacg": config.latent_action_dim}[config.regime]
+
+
+def build_interface(
+    config: WorldModelConfig,
+    contract: FrameContract,
+    normalizer: ActionNormalizer,
+    backbone: WanTransformer3DModel,
+) -> ActionInterface:
+    """The action interface at the backbone's width."""
+    _, height, width = contract.latent_grid
+    _, patch_height, patch_width = backbone.config["patch_size"]
+    num_places = (height // patch_height) * (width // patch_width)
+    heads, layers = backbone.config["num_attention_heads"], backbone.config["num_layers"]
+    return ActionInterface(
+        condition_dim(config, normalizer),
+        heads * backbone.config["attention_head_dim"],
+        hidden=config.interface_hidden,
+        token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
+        map_tokens=num_places if config.action_path == "adaln+map" else 0,
+        action_sum=config.action_sum,
+        pose_maps=build_pose_maps(config, contract),
+        concepts=build_concepts(
+            config, normalizer, heads * backbone.config["attention_head_dim"], num_places
+        ),
+    )
+
+
+def build_concepts(
+    config: WorldModelConfig, normalizer: ActionNormalizer, width: int, num_places: int
+) -> ActionConcepts | None:
+    """The context module over the robot's arms, where the config asks for one."""
+    if config.context is None:
+        return None
+    columns = {concept_columns(entry.names, config.context.concepts) for entry in normalizer.stats.values()}
+    if len(columns) > 1 or any(entry.deltas for entry in normalizer.stats.values()):
+        raise ValueError(
+            "context needs robots whose actions have the same names, and are no changes (deltas)"
+        )
+    return ActionConcepts(
+        config.context,
+        columns.pop(),
+        hidden=config.interface_hidden,
+        width=width,
+        map_tokens=num_places if config.action_path == "adaln+map" else 0,
+    )
+
+
+def build_pose_maps(config: WorldModelConfig, contract: FrameContract) -> PoseMaps | None:
+    """What draws poses onto the latent grid, where the config asks for it."""
+    if not config.draws_poses:
+        return None
+    _, height, width = contract.latent_grid
+    return PoseMaps((height, width), samples=config.pose_map_samples, sigma=config.pose_map_sigma)
+
+
+def build_pose_map_embedding(
+    config: WorldModelConfig, backbone: WanTransformer3DModel
+) -> PoseMapEmbedding | None:
+    """The projection of pose maps into the token embedding."""
+    if not config.draws_poses:
+        return None
+    shape = backbone.config
+    width = shape["num_attention_heads"] * shape["attention_head_dim"]
+    return PoseMapEmbedding(num_map_channels(config.pose_map_samples), tuple(shape["patch_size"]), width)
+
+
+def build_scene(
+    config: WorldModelConfig, contract: FrameContract, backbone: WanTransformer3DModel
+) -> SceneEmbedding | None:
+    """The scene embedding, where the config asks for one."""
+    if not config.scene:
+        return None
+    shape = backbone.config
+    width = shape["num_attention_heads"] * shape["attention_head_dim"]
+    return SceneEmbedding(contract.latent_grid, tuple(shape["patch_size"]), shape["in_channels"], width)
+
+
+def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRefiner | None:
+    """The refiner of the clean estimate, where the config asks for one."""
+    if not config.refiner_width:
+        return None
+    _, height, width = contract.latent_grid
+    if height % 2**config.refiner_depth or width % 2**config.refiner_depth:
+        raise ValueError(
+            f"a refiner of refiner_depth={config.refiner_depth} halves the latents as often, got "
+            f"{height}x{width}: lower refiner_depth, or set refiner_width=0"
+        )
+    return LatentRefiner(
+        contract.latent_channels,
+        config.refiner_width,
+        depth=config.refiner_depth,
+        map_channels=num_map_channels(config.pose_map_samples) if config.draws_poses else 0,
+    )
+
+
+def build_compositor(config: WorldModelConfig, contract: FrameContract) -> Compositor | None:
+    """What makes decoded frames sharp, where the config asks for it."""
+    if not config.compositor_width:
+        return None
+    if contract.height % COMPOSITOR_CELL or contract.width % COMPOSITOR_CELL:
+        raise ValueError(
+            f"a compositor needs frames whose sides are multiples of {COMPOSITOR_CELL} pixels, got "
+            f"{contract.height}x{contract.width}: set compositor_width=0, or another data.clip size"
+        )
+    return Compositor((contract.height, contract.width), config.compositor_width)
+
+
+def build_hand_references(
+    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer
+) -> HandReferences | None:
+    """Places for pictures of the robots' hands, where the config asks for them."""
+    if not config.hand_references:
+        return None
+    size = contract.height, contract.width
+    return HandReferences(len(normalizer.embodiments), config.hand_references, size)
+
+
+def build_idm(
+    config: WorldModelConfig, normalizer: ActionNormalizer, encoder: Dinov2Model | None
+) -> InverseDynamicsModel | None:
+    """The IDM: source of latent actions (lacg), judge of robot actions (acg, unless its weight is 0)."""
+    if config.regime == "no_action" or (config.regime == "acg" and not config.objective.idm_weight):
+        return None
+    return InverseDynamicsModel(
+        config.idm,
+        latent_action_dim=config.latent_action_dim if config.regime == "lacg" else None,
+        robot_action_dim=normalizer.width,
+        encoder=encoder,
+    )
+
+
+def build_controller(config: WorldModelConfig, normalizer: ActionNormalizer) -> Controller | None:
+    """Robot actions to latent actions (lacg)."""
+    if config.regime != "lacg":
+        return None
+    return Controller(normalizer.width, config.idm.hidden, config.latent_action_dim)
+
+
+def build_embodiment_classifier(
+    config: WorldModelConfig, normalizer: ActionNormalizer
+) -> EmbodimentClassifier | None:
+    """The adversary of embodiment-specific latent actions: lacg with two embodiments or more."""
+    num_embodiments = len(normalizer.embodiments)
+    if config.regime != "lacg" or num_embodiments < 2 or not config.objective.adversarial_weight:
+        return None
+    return EmbodimentClassifier(config.latent_action_dim, num_embodiments)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything beside the backbone that a model has; none where its config asks for none."""
+
+    scene: SceneEmbedding | None
+    refiner: LatentRefiner | None
+    pose_maps: PoseMapEmbedding | None
+    action_interface: ActionInterface
+    idm: InverseDynamicsModel | None
+    controller: Controller | None
+    embodiment_classifier: EmbodimentClassifier | None
+    mcl: MechanisticContrast | None
+    compositor: Compositor | None
+    hand_references: HandReferences | None
+
+    def by_file(self) -> dict[str, nn.Module]:
+        """Those that there are, by the name of their file."""
+        return {name: part for name, part in vars(self).items() if part is not None}
+
+
+def build_parts(
+    config: WorldModelConfig,
+    contract: FrameContract,
+    normalizer: ActionNormalizer,
+    backbone: WanTransformer3DModel,
+    encoder: Dinov2Model | None,
+) -> Parts:
+    """Build all of them, always in the same order: random weights depend on it."""
+    width = backbone.config["num_attention_heads"] * backbone.config["attention_head_dim"]
+    return Parts(
+        scene=build_scene(config, contract, backbone),
+        refiner=build_refiner(config, contract),
+        pose_maps=build_pose_map_embedding(config, backbone),
+        action_interface=build_interface(config, contract, normalizer, backbone),
+        idm=build_idm(config, normalizer, encoder),
+        controller=build_controller(config, normalizer),
+        embodiment_classifier=build_embodiment_classifier(config, normalizer),
+        mcl=build_mcl(config, contract, normalizer, width),
+        compositor=build_compositor(config, contract),
+        hand_references=build_hand_references(config, contract, normalizer),
+    )
+
+
+def build_mcl(
+    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer, width: int
+) -> MechanisticContrast | None:
+    """The mechanistic contrast of actions for a backbone of this width."""
+    mcl = config.mcl
+    if mcl is None:
+        return None
+    group_dim = FRAMES_PER_LATENT * condition_dim(config, normalizer)
+    frames, *grid = contract.latent_grid
+    frame_dim = contract.latent_channels * math.prod(grid)
+    key_dim = group_dim if mcl.key == "group" else width
+    # The rows of each reading: width of z, of x_hat, and of the key.
+    sizes = {
+        "noisy": (frame_dim, frame_dim, key_dim),
+        "history": (config.history * frame_dim, frames * frame_dim, (frames - config.history) * key_dim),
+        "latent_action": (group_dim, frame_dim, key_dim),
+    }
+    latent_dim, output_dim, key_dim = sizes[mcl.latent]
+    critics: dict[str, type[LatentVideoCritic | HistoryCritic | ActionCritic]]
+    critics = {"noisy": LatentVideoCritic, "history": HistoryCritic, "latent_action": ActionCritic}
+    feature_dim = mcl.feature_dim(latent_dim, output_dim)
+    auxiliaries = {"embodiment": len(normalizer.embodiments), "task": TASK_DIM}
+    contrast = MechanisticContrast(
+        # D.5 trains what infers the latent action too.
+        replace(mcl, through_latent=mcl.through_latent or mcl.latent == "latent_action"),
+        critics[mcl.latent](contract.latent_channels, group_dim),
+        ProjectionHead(feature_dim),
+        ProjectionHead(key_dim),
+        {name: (ProjectionHead(feature_dim), ProjectionHead(auxiliaries[name])) for name in mcl.auxiliaries},
+    )
+    return freeze_unreached(contrast)

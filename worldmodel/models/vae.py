@@ -1,0 +1,143 @@
+"""Decoding one latent frame at a time: what a stream keeps of the latents it has decoded before."""
+
+import copy
+
+import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import (
+    AutoencoderKLWan,
+    WanCausalConv3d,
+    unpatchify,
+)
+from einops import rearrange
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from worldmodel.checked import read_json, shorten
+from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.hub import CONFIG, find_part, load_part
+from worldmodel.types import to_unit_range
+
+VideoAutoencoder = AutoencoderKLWan | CausalAutoencoder
+
+
+def load_vae(source: str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
+    """A frozen autoencoder from a folder or hub id, of the class its config.json names."""
+    folder = find_part(source, "vae")
+    classes = {"AutoencoderKLWan": AutoencoderKLWan, "CausalAutoencoder": CausalAutoencoder}
+    name = read_json(folder / CONFIG).get("_class_name")
+    if not isinstance(name, str) or name not in classes:
+        raise ValueError(
+            f"{source}: expected an autoencoder of class {' or '.join(classes)}, got {shorten(name)}"
+        )
+    vae = load_part(classes[name], folder, dtype)
+    if min(vae.config["latents_std"]) <= 0 or {
+        len(vae.config[key]) for key in ("latents_mean", "latents_std")
+    } != {vae.config["z_dim"]}:
+        raise ValueError(f"{folder / CONFIG}: latents_mean and latents_std (> 0) need z_dim values each")
+    return freeze(vae)
+
+
+def freeze(vae: VideoAutoencoder) -> VideoAutoencoder:
+    """The same autoencoder, in evaluation mode and out of reach of gradients."""
+    return vae.requires_grad_(False).eval()
+
+
+def encode_frames(
+    vae: VideoAutoencoder, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
+) -> Float[Tensor, "b c f h w"]:
+    """Normalized latents of frames that are uint8, or float in [0, 1]."""
+    scaled = to_unit_range(frames)
+    return encode_video(vae, 2 * scaled - 1)
+
+
+@torch.no_grad()
+def encode_video(vae: VideoAutoencoder, video: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b c f h w"]:
+    """Latents of frames in [-1, 1], normalized by the autoencoder's own statistics."""
+    channels_first = rearrange(video, "b t c H W -> b c t H W").to(vae.dtype)
+    latents = vae.encode(channels_first).latent_dist.mode().float()
+    mean, std = _latent_statistics(vae, latents)
+    return (latents - mean) / std
+
+
+@torch.no_grad()
+def decode_latents(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b t 3 H W"]:
+    """Frames in [0, 1]; inverse of `encode_frames` up to what the autoencoder loses."""
+    video = decode_video(vae, latents)
+    return rearrange((video + 1) / 2, "b c t H W -> b t c H W").clamp(0, 1)
+
+
+def decode_video(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b 3 t H W"]:
+    """Frames in [-1, 1]; gradients reach the latents."""
+    video: Tensor = vae.decode(denormalize_latents(vae, latents)).sample.float()
+    return video
+
+
+def denormalize_latents(
+    vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]
+) -> Float[Tensor, "b c f h w"]:
+    """Normalized latents in the autoencoder's own scale and type."""
+    mean, std = _latent_statistics(vae, latents.float())
+    return (latents.float() * std + mean).to(vae.dtype)
+
+
+def _latent_statistics(
+    vae: VideoAutoencoder, like: Float[Tensor, "b c f h w"]
+) -> tuple[Float[Tensor, "c 1 1 1"], Float[Tensor, "c 1 1 1"]]:
+    mean, std = (
+        like.new_tensor(vae.config[name]).view(-1, 1, 1, 1) for name in ("latents_mean", "latents_std")
+    )
+    return mean, std
+
+
+class FirstFrameDecoder:
+    """For the desk autoencoder, whose frames depend on their own latent frame and on the first."""
+
+    def __init__(self, vae: CausalAutoencoder, latents: Float[Tensor, "b c f h w"]) -> None:
+        self.vae, self.first = vae, latents[:, :, :1]
+
+    def decode(self, latents: Float[Tensor, "b c 1 h w"]) -> Float[Tensor, "b 4 3 H W"]:
+        """The four frames of the next latent frame, in [0, 1]."""
+        return decode_latents(self.vae, torch.cat([self.first, latents], 2))[:, 1:]
+
+    def copies(self, count: int) -> "FirstFrameDecoder":
+        """The same with every sample so many times."""
+        return FirstFrameDecoder(self.vae, self.first.repeat_interleave(count, 0))
+
+
+class CachedDecoder:
+    """For Wan's autoencoder, whose causal convolutions look back at features: these are kept."""
+
+    def __init__(self, vae: AutoencoderKLWan, latents: Float[Tensor, "b c f h w"]) -> None:
+        self.vae, self.is_first = vae, True
+        num_layers = sum(isinstance(module, WanCausalConv3d) for module in vae.decoder.modules())
+        self.features: list[Tensor | str | None] = [None] * num_layers
+        for frame in latents.split(1, 2):
+            self.decode(frame)
+
+    @torch.no_grad()
+    def decode(self, latents: Float[Tensor, "b c 1 h w"]) -> Float[Tensor, "b n 3 H W"]:
+        """The frames of the next latent frame, in [0, 1]."""
+        hidden = self.vae.post_quant_conv(denormalize_latents(self.vae, latents))
+        options = {"first_chunk": True} if self.is_first else {}
+        video = self.vae.decoder(hidden, feat_cache=self.features, feat_idx=[0], **options).float()
+        self.is_first = False
+        if self.vae.config["patch_size"] is not None:
+            video = unpatchify(video, patch_size=self.vae.config["patch_size"])
+        return rearrange((video.clamp(-1, 1) + 1) / 2, "b c t H W -> b t c H W")
+
+    def copies(self, count: int) -> "CachedDecoder":
+        """The same with every sample so many times."""
+        twin = copy.copy(self)
+        twin.features = [x.repeat_interleave(count, 0) if isinstance(x, Tensor) else x for x in self.features]
+        return twin
+
+
+StreamDecoder = FirstFrameDecoder | CachedDecoder
+
+
+def open_decoder(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> StreamDecoder:
+    """A decoder of what comes behind these latents."""
+    if isinstance(vae, CausalAutoencoder):
+        return FirstFrameDecoder(vae, latents)
+    assert isinstance(vae, AutoencoderKLWan), type(vae)
+    return CachedDecoder(vae, latents)

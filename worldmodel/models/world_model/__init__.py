@@ -1,1 +1,0 @@
-"""The world model and its parts."""

@@ -1,0 +1,143 @@
+"""From paths in a config to clips: open datasets and divide episodes.
+
+What a model has to do with it is in `model_data.py`: an index opens without the libraries of models, which
+take 200 MB.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.dataset import ClipDataset, check_action_names
+from worldmodel.data.decode_cache import Verify
+from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
+from worldmodel.data.latents import LatentTable
+from worldmodel.data.normalize import ActionNormalizer, share_scales
+from worldmodel.data.provenance import TrainedEpisode, TrainedOn
+from worldmodel.data.splits import Split, SplitConfig
+from worldmodel.data.synthetic import synthetic_source
+from worldmodel.files import check_apart
+from worldmodel.types import EpisodeSource
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where episodes come from, how clips are cut, and where their latents are kept."""
+
+    paths: tuple[str, ...] = ()  # datasets: folders, files or archives of any supported format
+    mapping: str = ""  # YAML of DataMapping: keys and names; empty: a dataset.yaml in the folder
+    synthetic_episodes: int = 0  # episodes of moving shapes instead of paths, for tests
+    synthetic_embodiments: int = 1  # embodiments that take turns in them
+    latents: str = ""  # folder of the latent cache; empty: encode frames in every step
+    latents_dtype: str = "float16"  # number type of cached latents: float16, bfloat16 or float32
+    # RoboTwin files hold several kinds of actions, by default joint_commands is read; others hold one
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the default
+    action_scale: Literal["own", "shared"] = (
+        "own"  # each embodiment's own range goes to [-1, 1], or one range for all with the same action names
+    )
+    # RoboTwin repeats frames where two motions meet; 0 drops equal ones, ray-traced sets need about 1. It is
+    # for training only: evaluation keeps every frame.
+    static_tolerance: float | None = None  # gray levels up to which a frame repeats the last; none: keep all
+    # What was decoded once is remembered by content in the user's cache folder (or WORLDMODEL_CACHE).
+    verify: Verify = (
+        "once"  # decode videos to find broken ones: never, once for each content, or at each start
+    )
+    on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and left out (skip)
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    splits: SplitConfig = field(default_factory=SplitConfig)
+
+    def __post_init__(self) -> None:
+        if self.paths and self.synthetic_episodes:
+            raise ValueError(
+                f"data has either paths or synthetic_episodes, got {list(self.paths)} and "
+                f"{self.synthetic_episodes}: set data.synthetic_episodes=0 to train on the paths"
+            )
+        current_action_space(self.action_space)
+        if self.latents_dtype not in ("float16", "bfloat16", "float32"):
+            raise ValueError(f"latents_dtype is float16, bfloat16 or float32, got {self.latents_dtype!r}")
+
+    def check_given(self) -> None:
+        """Refuse a run without data."""
+        if not self.paths and not self.synthetic_episodes:
+            raise ValueError("no data to train on: set data.paths=[FOLDER]")
+
+
+def open_index(config: DataConfig) -> EpisodeIndex:
+    """Every episode looked at once; data without a single clip is refused."""
+    if config.latents:
+        check_apart(config.latents, *config.paths)
+    index = index_episodes(
+        _open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
+    )
+    if not index.records:
+        raise ValueError(f"data.paths={list(config.paths)}: {_why_no_clips(index)}")
+    return replace(index, stats=share_scales(index.stats)) if config.action_scale == "shared" else index
+
+
+def trained_on(config: DataConfig, index: EpisodeIndex) -> TrainedOn:
+    """The episodes of the training split, for the model to remember."""
+    is_comparable = config.static_tolerance is None
+    return TrainedOn(
+        config.splits,
+        tuple(
+            TrainedEpisode(record.uid, record.embodiment, record.actions if is_comparable else "")
+            for record in index.of("train")
+        ),
+    )
+
+
+def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNormalizer) -> ActionNormalizer:
+    """The table of a trained model with the embodiments of new data added."""
+    check_action_names(index, [r for r in index.records if r.embodiment in known.stats], known)
+    stats = share_scales(index.stats, known.stats) if config.action_scale == "shared" else index.stats
+    return known.with_embodiments(stats)
+
+
+def _open_sources(config: DataConfig) -> list[EpisodeSource]:
+    if config.paths:
+        return [
+            open_dataset(
+                path,
+                camera=config.clip.camera if isinstance(config.clip.camera, str) else None,
+                mapping=config.mapping or None,
+                action_space=config.action_space,
+                static_tolerance=config.static_tolerance,
+                verify=False,  # the index does it
+            )
+            for path in config.paths
+        ]
+    names = tuple(f"robot{i}" for i in range(config.synthetic_embodiments))
+    size = (config.clip.height, config.clip.width)
+    num_frames = 2 * config.clip.num_frames
+    return [synthetic_source(config.synthetic_episodes, num_frames, size, embodiments=names)]
+
+
+def _why_no_clips(index: EpisodeIndex) -> str:
+    """What to do about data without a clip."""
+    if not index.too_short:
+        found = f"; the first: {index.skipped[0].reason}" if index.skipped else ""
+        return f"no episode to train on, {len(index.skipped)} unreadable{found}"
+    clip, longest = index.config, max(index.too_short, key=index.too_short.__getitem__)
+    pace = f"{clip.fps:g} a second" if clip.fps else f"every {clip.stride} recorded"
+    change = "raise data.clip.fps" if clip.fps else "lower data.clip.stride"
+    return (
+        f"no episode is as long as a clip of {clip.num_frames} frames, {pace}. The longest of "
+        f"{len(index.too_short)}, {longest}, has {index.too_short[longest]} recorded frames: lower "
+        f"data.clip.num_frames or {change}"
+    )
+
+
+def open_clips(
+    config: DataConfig,
+    index: EpisodeIndex,
+    split: Split,
+    normalizer: ActionNormalizer,
+    latents: LatentTable | None,
+    with_frames: bool,
+    with_poses: bool = False,
+) -> ClipDataset:
+    """The clips of one split, with frames where they are needed or where there are no latents."""
+    with_frames = with_frames or latents is None
+    return ClipDataset(index, split, normalizer, latents, with_frames, config.on_bad, with_poses)

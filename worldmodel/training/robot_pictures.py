@@ -1,0 +1,44 @@
+"""Choosing the pictures of a robot's hands that travel with a model, from its training clips."""
+
+import logging
+
+import torch
+
+from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.pose_tracks import settled_track
+from worldmodel.models.hand_references import HandReferences
+from worldmodel.models.model import WorldModel
+from worldmodel.types import PoseTrack, evenly_spread
+
+log = logging.getLogger(__name__)
+
+MAX_CLIPS = 96  # of a robot, evenly spread over its training clips, whose frames are looked at
+
+
+def fill_references(model: WorldModel, references: HandReferences, clips: ClipDataset) -> None:
+    """Pictures of the hands of every robot in the clips that has none yet."""
+    numbers = _clips_by_robot(clips)
+    for robot, own in numbers.items():
+        if references.is_known[robot].any():
+            continue
+        chosen = [clips[own[place]] for place in evenly_spread(len(own), MAX_CLIPS)]
+        frames = [clip.frames[1:] for clip in chosen if clip.frames is not None]
+        tracks = [clip.pose_track for clip in chosen if clip.pose_track is not None]
+        hands = [settled_track(track, model.config.command_lag) for track in tracks]
+        rows = PoseTrack(
+            torch.cat([track.poses for track in hands]), torch.cat([track.projections for track in hands])
+        )
+        references.fill(robot, torch.cat(frames), rows)
+        name = model.normalizer.embodiments[robot]
+        log.info("%s: %d arms shown in reference pictures", name, int(references.is_known[robot].sum()))
+
+
+def _clips_by_robot(clips: ClipDataset) -> dict[int, list[int]]:
+    """Numbers of the clips of each embodiment, by its number in the table."""
+    numbers: dict[int, list[int]] = {}
+    first = 0
+    for record in clips.records:
+        robot = clips.normalizer.index(record.embodiment)
+        numbers.setdefault(robot, []).extend(range(first, first + len(record.starts)))
+        first += len(record.starts)
+    return numbers

@@ -1,1 +1,0 @@
-"""What a config makes of a run: data, model, validation."""

@@ -1,0 +1,119 @@
+"""Validation of a world model: the loss on held-out clips with fixed noise, and rollouts to look at."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from worldmodel.checked import check_ranges
+from worldmodel.data.dataset import ClipDataset, collate_clips
+from worldmodel.data.video import write_video
+from worldmodel.evaluation.metrics.video import psnr
+from worldmodel.models.model import WorldModel
+from worldmodel.objectives.training_step import world_model_step
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.report.videos import side_by_side
+from worldmodel.training.loop.distributed import move
+from worldmodel.training.loop.order import seed_micro_batch
+from worldmodel.training.loop.tracking import Tracker
+from worldmodel.types import evenly_spread, num_video_frames, to_unit_range
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """What is measured on held-out episodes."""
+
+    num_clips: int = 32  # clips whose loss is measured, spread over the validation split; 0 = none
+    num_rollouts: int = 2  # of those, clips that are rolled out, scored and written as videos
+    num_inference_steps: int = 8  # Euler steps of a rollout
+
+    def __post_init__(self) -> None:
+        check_ranges(self, num_inference_steps=(1, 1000))
+
+
+class Validation:
+    """Called by the loop on every process; each takes its share of the clips."""
+
+    def __init__(
+        self, clips: ClipDataset, config: ValidationConfig, folder: Path, batch_size: int, seed: int
+    ) -> None:
+        self.clips, self.config, self.folder = clips, config, folder
+        self.batch_size, self.seed = batch_size, seed
+
+    def __call__(
+        self, model: WorldModel, step: int, accelerator: Accelerator, tracker: Tracker | None
+    ) -> dict[str, float]:
+        """Mean of every part of the loss, and PSNR of the rollouts in dB."""
+        chosen = evenly_spread(len(self.clips), self.config.num_clips)
+        batches = [chosen[i : i + self.batch_size] for i in range(0, len(chosen), self.batch_size)]
+        losses = [
+            (weight * len(numbers), self._losses(model, numbers, slot, accelerator))
+            for slot, weight, numbers in share_out(batches, accelerator)
+        ]
+        scores = [
+            (weight, self._roll_out(model, number, f"step_{step:08d}_clip{slot}", accelerator, tracker))
+            for slot, weight, number in share_out(chosen[: self.config.num_rollouts], accelerator)
+        ]
+        return {**mean_over_processes(losses, accelerator), **mean_over_processes(scores, accelerator)}
+
+    def _losses(
+        self, model: WorldModel, numbers: Sequence[int], slot: int, accelerator: Accelerator
+    ) -> dict[str, Tensor]:
+        batch = move(collate_clips([self.clips[number] for number in numbers]), accelerator.device)
+        generator = seed_micro_batch(self.seed, 0, slot, accelerator.device)
+        with torch.no_grad(), accelerator.autocast():
+            losses = world_model_step(model, batch, generator)
+        return {"loss": losses.total.detach(), **losses.parts}
+
+    def _roll_out(
+        self, model: WorldModel, number: int, name: str, accelerator: Accelerator, tracker: Tracker | None
+    ) -> dict[str, Tensor]:
+        batch = move(collate_clips([self.clips[number]]), accelerator.device)
+        assert batch.frames is not None, "validation clips carry frames"
+        num_given = num_video_frames(model.config.history)
+        with accelerator.autocast():
+            rollout = RolloutPipeline(model).rollout(
+                batch.frames[:, :num_given],
+                robot_actions=None if model.config.regime == "no_action" else batch.robot_actions,
+                num_frames=batch.frames.shape[1],
+                num_inference_steps=self.config.num_inference_steps,
+                generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
+                pose_track=batch.pose_track,
+                embodiments=[model.normalizer.embodiments[robot] for robot in batch.embodiment.tolist()],
+            )
+        real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0].cpu().float()
+        video = side_by_side(real, made)
+        try:
+            write_video(self.folder / f"{name}.mp4", iter(video), model.contract.fps)
+        except OSError as error:  # a full disk must not end a run whose weights are still good
+            log.warning("rollout %s was not written: %s", name, error)
+        if tracker is not None:
+            tracker.video(int(name.split("_")[1]), name.rpartition("_")[2], video, model.contract.fps)
+        return {"rollout_psnr": psnr(made[num_given:], real[num_given:]).mean()}
+
+
+def share_out(items: Sequence[Any], accelerator: Accelerator) -> Iterator[tuple[int, int, Any]]:
+    """(slot, weight, item) of this process; each gets as many, as fsdp2 needs; extra ones weigh 0."""
+    world = accelerator.num_processes
+    for slot in range(accelerator.process_index, -(-len(items) // world) * world, world):
+        yield slot, int(slot < len(items)), items[slot % len(items)]
+
+
+def mean_over_processes(
+    values: Sequence[tuple[int, Mapping[str, Tensor]]], accelerator: Accelerator
+) -> dict[str, float]:
+    """Weighted mean of every named value; nothing when there are no values."""
+    if not values:
+        return {}
+    names = list(values[0][1])
+    sums = [sum(weight * float(named[name]) for weight, named in values) for name in names]
+    packed = torch.tensor([sum(weight for weight, _ in values), *sums], dtype=torch.float64)
+    total, *summed = accelerator.reduce(packed.to(accelerator.device), reduction="sum").tolist()
+    return {name: value / total for name, value in zip(names, summed, strict=True)}
