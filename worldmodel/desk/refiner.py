@@ -9,44 +9,31 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worldmodel.types import FRAMES_PER_LATENT
-
 
 class LatentRefiner(nn.Module):
     """A U-Net over each latent frame but the first, which sees the frame before and the first as well.
 
     A token of a small backbone stands for a large patch and draws it without seeing its neighbors' drawing.
-    With `map_channels` the refiner also sees where the hands are. With a depth of 2 or more it draws the four
-    video frames of a latent frame apart, with the same weights, and one convolution makes latents of them.
-    Starts at zero: an untrained refiner changes nothing.
+    With `map_channels` the refiner also sees where the hands are. An untrained refiner changes nothing.
     """
 
-    def __init__(self, latent_channels: int, width: int, *, depth: int = 1, map_channels: int = 0) -> None:
+    def __init__(self, latent_channels: int, width: int, *, map_channels: int = 0) -> None:
         """A refiner.
 
         Args:
             latent_channels: of the autoencoder.
-            width: channels at the size of the latents; from a depth of 2 on, of each video frame.
-            depth: levels of halved size.
+            width: channels at the size of the latents.
             map_channels: of the pose maps of a latent frame; 0: there are none.
         """
         super().__init__()
         self.poses: nn.Conv2d | None = None
-        self.levels: ResidualLevels | None = None
-        if depth == 1:
-            self.enter = nn.Conv2d(3 * latent_channels, width, 3, padding=1)
-            self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
-            self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
-            self.up = nn.Conv2d(2 * width, 4 * width, 1)
-            self.leave = zero_convolution(nn.Conv2d(width, latent_channels, 3, padding=1))
-            if map_channels:
-                self.poses = zero_convolution(nn.Conv2d(2 * map_channels, width, 1, bias=False))
-            return
-        self.enter = nn.Conv2d(3 * latent_channels, FRAMES_PER_LATENT * width, 1)
-        self.levels = ResidualLevels([width * 2**level for level in range(depth + 1)])
-        self.leave = zero_convolution(nn.Conv2d(FRAMES_PER_LATENT * width, latent_channels, 1))
+        self.enter = nn.Conv2d(3 * latent_channels, width, 3, padding=1)
+        self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+        self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+        self.up = nn.Conv2d(2 * width, 4 * width, 1)
+        self.leave = zero_convolution(nn.Conv2d(width, latent_channels, 3, padding=1))
         if map_channels:
-            self.poses = nn.Conv2d(2 * map_channels // FRAMES_PER_LATENT, width, 3, padding=1, bias=False)
+            self.poses = zero_convolution(nn.Conv2d(2 * map_channels, width, 1, bias=False))
 
     def forward(
         self,
@@ -72,10 +59,7 @@ class LatentRefiner(nn.Module):
         """What to add to the estimates of frames, given those before them and the first of the video."""
         stacked = torch.cat([frames, before, first.expand_as(before)], 1)
         entered = self.enter(_as_images(stacked, "b c f h w -> (b f) h w c", self.enter.weight.dtype))
-        if self.levels is None:
-            drawn = self._one_level(entered, maps, maps_before)
-        else:
-            drawn = self._each_frame(self.levels, entered, maps, maps_before)
+        drawn = self._one_level(entered, maps, maps_before)
         return rearrange(self.leave(drawn), "(b f) c h w -> b c f h w", b=len(frames)).to(frames.dtype)
 
     def _one_level(
@@ -91,27 +75,6 @@ class LatentRefiner(nn.Module):
         coarse = F.silu(self.down(fine))
         coarse = coarse + F.silu(self.middle(coarse))
         return fine + F.pixel_shuffle(self.up(coarse), 2)
-
-    def _each_frame(
-        self,
-        levels: "ResidualLevels",
-        entered: Float[Tensor, "n d h w"],
-        maps: Float[Tensor, "b f m h w"] | None,
-        before: Float[Tensor, "b f m h w"] | None,
-    ) -> Float[Tensor, "n d h w"]:
-        drawings = rearrange(entered, "n (r d) h w -> (n r) d h w", r=FRAMES_PER_LATENT)
-        if self.poses is not None and maps is not None and before is not None:
-            drawings = drawings + self.poses(_frame_poses(maps, before).to(entered.dtype))
-        return rearrange(levels(drawings), "(n r) d h w -> n (r d) h w", r=FRAMES_PER_LATENT)
-
-
-def _frame_poses(
-    maps: Float[Tensor, "b f m h w"], before: Float[Tensor, "b f m h w"]
-) -> Float[Tensor, "n drawn h w"]:
-    """The maps of every video frame, and of the video frame before it."""
-    own, last = (rearrange(x, "b f (r m) h w -> b f r h w m", r=FRAMES_PER_LATENT) for x in (maps, before))
-    pairs = torch.cat([own, torch.cat([last[:, :, -1:], own[:, :, :-1]], 2)], -1)
-    return pairs.flatten(0, 2).contiguous().movedim(-1, 1)
 
 
 class ResidualLevels(nn.Module):

@@ -21,16 +21,11 @@ def sigma_schedule(num_steps: int, shift: float) -> Float[Tensor, " levels"]:
 
 
 def schedule_per_frame(
-    sigmas: Float[Tensor, " levels"],
-    num_samples: int,
-    num_frames: int,
-    *,
-    num_history: int,
-    history_sigma: float = 0.0,
+    sigmas: Float[Tensor, " levels"], num_samples: int, num_frames: int, *, num_history: int
 ) -> Float[Tensor, "steps b f"]:
     """The noise level of every latent frame before each step."""
     every = sigmas[:-1].repeat_interleave(num_samples)
-    per_frame = sigma_per_frame(every, num_frames, num_history=num_history, history_sigma=history_sigma)
+    per_frame = sigma_per_frame(every, num_frames, num_history=num_history)
     return per_frame.unflatten(0, (-1, num_samples))
 
 
@@ -39,8 +34,6 @@ def euler_sample(
     history: Float[Tensor, "b c past h w"],
     noise: Float[Tensor, "b c future h w"],
     sigmas: Float[Tensor, " levels"],
-    *,
-    history_sigma: float = 0.0,
 ) -> Float[Tensor, "b c future h w"]:
     """Follow the velocity from `noise` at sigmas[0] to sigmas[-1]; history frames stay as they are.
 
@@ -48,13 +41,8 @@ def euler_sample(
     """
     num_history = history.shape[2]
     latents = torch.cat([history, noise], 2)
-    per_frame = schedule_per_frame(
-        sigmas.to(latents),
-        len(latents),
-        latents.shape[2],
-        num_history=num_history,
-        history_sigma=history_sigma,
-    )
+    shape = len(latents), latents.shape[2]
+    per_frame = schedule_per_frame(sigmas.to(latents), *shape, num_history=num_history)
     for (level, following), sigma in zip(pairwise(sigmas.tolist()), per_frame, strict=True):
         change = velocity(latents, sigma)[:, :, num_history:]
         future = latents[:, :, num_history:] + (following - level) * change

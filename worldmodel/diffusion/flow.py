@@ -29,12 +29,10 @@ def sample_sigma(num_samples: int, *, shift: float, generator: torch.Generator) 
     return shift_sigma(torch.sigmoid(normal), shift)
 
 
-def sigma_per_frame(
-    sigma: Float[Tensor, " b"], num_frames: int, *, num_history: int, history_sigma: float = 0.0
-) -> Float[Tensor, "b f"]:
-    """The sample's sigma on every future latent frame, `history_sigma` on the leading history frames."""
+def sigma_per_frame(sigma: Float[Tensor, " b"], num_frames: int, *, num_history: int) -> Float[Tensor, "b f"]:
+    """The sample's sigma on every future latent frame, 0 on the leading history frames."""
     per_frame = sigma[:, None].repeat(1, num_frames)
-    per_frame[:, :num_history] = history_sigma
+    per_frame[:, :num_history] = 0.0
     return per_frame
 
 

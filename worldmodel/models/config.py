@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worldmodel.checked import check_ranges
-from worldmodel.context_module.models.action_concepts import ActionContextConfig
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
 from worldmodel.mcl.config import ActionMclConfig
@@ -85,27 +84,19 @@ class WorldModelConfig:
     # for small nets from scratch, tied to one latent grid; pose_maps: hand poses drawn into the picture, for
     # actions that are poses and cameras whose matrices are known
     action_path: ActionPath = "adaln"  # how actions reach the backbone
-    pose_map_samples: int = 2  # of a pose map, per latent and side
-    pose_map_sigma: float = 0.7  # of the blobs in pose maps, in latents
     # Arms follow their targets late: when a frame is taken, this share of the last motion is yet to be made.
     command_lag: float = 0.0  # 0: commands are drawn as they are; measured on the tabletop: 0.37 of 0.12 s
     causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
-    action_sum: bool = False  # latent frames also hear the sum so far, for actions that are motions
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
-    refiner_depth: int = 1  # its levels of halved size; from 2 on it draws each video frame apart
     compositor_width: int = 0  # channels of what mixes decoded frames with the given one (pose_maps); 0: none
     hand_references: int = 0  # frames of each robot and arm that the compositor knows hands from; 0: none
     # A picture that is right on average has fainter edges than any true one. What moves gets them back when
     # it is shown, at a small cost in error; training never sees this.
     sharpen: float = 0.0  # of composed frames: how much of their fine detail is added again; 0: nothing
     interface_hidden: int = 256  # hidden channels of the action interface
-    context: ActionContextConfig | None = (
-        None  # context module over a robot's arms; none: one network for all
-    )
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
-    history_noise: float = 0.0  # sigma of the history frames, the same in training and rollout
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
     lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
     # interface: everything but the backbone, its scene and its refiner (adapters are settings of `lora`)
@@ -117,19 +108,14 @@ class WorldModelConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.history <= 6:
             raise ValueError(f"history is 1 to 6 latent frames, got {self.history}")
-        if not 0 <= self.history_noise <= 0.1:
-            raise ValueError(f"history_noise is a sigma in [0, 0.1], got {self.history_noise}")
         check_ranges(
             self,
             refiner_width=(0, 4096),
-            refiner_depth=(1, 10),
             compositor_width=(0, 4096),
             hand_references=(0, 1024),
             sharpen=(0.0, 2.0),
             interface_hidden=(1, 1 << 16),
             latent_action_dim=(1, 4096),
-            pose_map_samples=(1, 64),
-            pose_map_sigma=(1e-3, 1e3),
             command_lag=(0.0, 1.0),
         )
         if self.refiner_width and self.prediction != "clean":
@@ -139,10 +125,6 @@ class WorldModelConfig:
                 "objective.student_steps distills the video alone: set regime acg or no_action, no mcl and "
                 "objective.idm_weight=0"
             )
-        if self.causal and self.history_noise:
-            raise ValueError("a causal model gives its history clean: set objective.context_noise instead")
-        if self.causal and self.action_sum:
-            raise ValueError("action_sum adds up the actions of a clip, and a causal stream has no end")
         if self.objective.sink_jump and not self.causal:
             raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
         if self.action_path == "adaln+pose_maps" and self.regime == "lacg":
@@ -150,14 +132,6 @@ class WorldModelConfig:
                 "action_path adaln+pose_maps draws the poses of robot actions, and regime lacg is driven by "
                 "latent actions: set action_path to adaln, adaln+map or adaln+tokens"
             )
-        is_plain = self.regime == "acg" and self.action_path in ("adaln", "adaln+map") and not self.action_sum
-        if self.context is not None and not is_plain:
-            raise ValueError(
-                "context embeds robot actions: set regime acg, action_path adaln or adaln+map and no "
-                f"action_sum, got {self.regime}, {self.action_path}, action_sum={self.action_sum}"
-            )
-        if self.context is not None and not self.context.modulates and self.action_path == "adaln":
-            raise ValueError("context.modulates=false leaves codes no path: set action_path adaln+map")
         if self.compositor_width and not (self.draws_poses and self.objective.pixel_weight):
             raise ValueError(
                 "compositor_width follows hand poses and learns from pictures: set regime=acg, "

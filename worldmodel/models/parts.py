@@ -7,7 +7,6 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import nn
 from transformers import Dinov2Model
 
-from worldmodel.context_module.models.action_concepts import ActionConcepts, concept_columns
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.desk.refiner import LatentRefiner
@@ -15,7 +14,7 @@ from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
 from worldmodel.mcl.reach import freeze_unreached
 from worldmodel.models.actions.interface import ActionInterface
-from worldmodel.models.actions.pose_maps import PoseMapEmbedding, PoseMaps, num_map_channels
+from worldmodel.models.actions.pose_maps import MAP_CHANNELS, PoseMapEmbedding, PoseMaps
 from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.dynamics import SceneEmbedding
@@ -70,31 +69,7 @@ def build_interface(
         hidden=config.interface_hidden,
         token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
         map_tokens=num_places if config.action_path == "adaln+map" else 0,
-        action_sum=config.action_sum,
         pose_maps=build_pose_maps(config, contract),
-        concepts=build_concepts(
-            config, normalizer, heads * backbone.config["attention_head_dim"], num_places
-        ),
-    )
-
-
-def build_concepts(
-    config: WorldModelConfig, normalizer: ActionNormalizer, width: int, num_places: int
-) -> ActionConcepts | None:
-    """The context module over the robot's arms, where the config asks for one."""
-    if config.context is None:
-        return None
-    columns = {concept_columns(entry.names, config.context.concepts) for entry in normalizer.stats.values()}
-    if len(columns) > 1 or any(entry.deltas for entry in normalizer.stats.values()):
-        raise ValueError(
-            "context needs robots whose actions have the same names, and are no changes (deltas)"
-        )
-    return ActionConcepts(
-        config.context,
-        columns.pop(),
-        hidden=config.interface_hidden,
-        width=width,
-        map_tokens=num_places if config.action_path == "adaln+map" else 0,
     )
 
 
@@ -103,7 +78,7 @@ def build_pose_maps(config: WorldModelConfig, contract: FrameContract) -> PoseMa
     if not config.draws_poses:
         return None
     _, height, width = contract.latent_grid
-    return PoseMaps((height, width), samples=config.pose_map_samples, sigma=config.pose_map_sigma)
+    return PoseMaps((height, width))
 
 
 def build_pose_map_embedding(
@@ -114,7 +89,7 @@ def build_pose_map_embedding(
         return None
     shape = backbone.config
     width = shape["num_attention_heads"] * shape["attention_head_dim"]
-    return PoseMapEmbedding(num_map_channels(config.pose_map_samples), tuple(shape["patch_size"]), width)
+    return PoseMapEmbedding(MAP_CHANNELS, tuple(shape["patch_size"]), width)
 
 
 def build_scene(
@@ -133,16 +108,12 @@ def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRe
     if not config.refiner_width:
         return None
     _, height, width = contract.latent_grid
-    if height % 2**config.refiner_depth or width % 2**config.refiner_depth:
-        raise ValueError(
-            f"a refiner of refiner_depth={config.refiner_depth} halves the latents as often, got "
-            f"{height}x{width}: lower refiner_depth, or set refiner_width=0"
-        )
+    if height % 2 or width % 2:
+        raise ValueError(f"a refiner halves the latents, got {height}x{width}: set refiner_width=0")
     return LatentRefiner(
         contract.latent_channels,
         config.refiner_width,
-        depth=config.refiner_depth,
-        map_channels=num_map_channels(config.pose_map_samples) if config.draws_poses else 0,
+        map_channels=MAP_CHANNELS if config.draws_poses else 0,
     )
 
 

@@ -39,7 +39,7 @@ def draw_forcing(
     if config.objective.forcing == "prefix":
         return _prefix(config, num_samples, num_frames, generator)
     sigma = sample_sigma(num_samples, shift=config.objective.shift, generator=generator)
-    sigma = sigma_per_frame(sigma, num_frames, num_history=config.history, history_sigma=config.history_noise)
+    sigma = sigma_per_frame(sigma, num_frames, num_history=config.history)
     return Forcing(sigma, config.history)
 
 
@@ -57,7 +57,7 @@ def _prefix(
     context = objective.context_noise * shares() * (shares() < 0.5)
     frames = torch.arange(num_frames, device=sigma.device)
     sigma = torch.where(frames < num_given[:, None], context[:, None], sigma)
-    sigma = torch.where(frames < history, config.history_noise, sigma)
+    sigma = torch.where(frames < history, 0.0, sigma)
     if not objective.sink_jump:
         return Forcing(sigma, num_given)
     # At least one given frame behind the jump: a stream always remembers the latest.

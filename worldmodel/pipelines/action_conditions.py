@@ -47,17 +47,11 @@ class ActionConditions:
         self.num_frames = _length(latent_actions if robot_actions is None else robot_actions, num_frames)
         self._past: Tensor | None = None  # latent actions that led to the recent frames
 
-    def embed(
-        self, num_known: int, recent: Float[Tensor, "b t 3 H W"], *, has_jump: bool = False
-    ) -> ActionEmbedding:
-        """Embedding of the clip that starts with the recent frames, the last of which is frame num_known - 1.
-
-        `has_jump` says that its first frame is another one than the actions started from.
-        """
+    def embed(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> ActionEmbedding:
+        """Embedding of the clip that starts with the recent frames; their last is frame num_known - 1."""
         num_latents = self.model.contract.latent_grid[0]
         actions = self._actions(num_known, recent)
         missing = torch.zeros(len(recent), num_latents, dtype=torch.bool, device=recent.device)
-        missing[:, 1 : 1 + has_jump] = True
         if self.robot_actions is None and self.latent_actions is None:
             missing[:] = True
         return self.model.interface(actions, missing, self._track(num_known - recent.shape[1], recent))

@@ -69,7 +69,6 @@ class RolloutPipeline:
         num_frames: int | None = None,
         num_inference_steps: int = 8,
         generator: Generators | None = None,
-        anchor: bool = False,
         fps: float | None = None,
         camera: str | None = None,
         action_names: Sequence[str] | None = None,
@@ -86,7 +85,6 @@ class RolloutPipeline:
             num_frames: length of the whole video; needed when there are no actions to tell.
             num_inference_steps: Euler steps per chunk.
             generator: one for the batch, or one per sample, which makes a sample independent of its batch.
-            anchor: keep the first frame in the history of every chunk; needs a history of 2 or more.
             fps: rate of frames and actions; refused when it is not the model's.
             camera: refused when it is not the model's.
             action_names: one per action dimension; refused when they are not the embodiment's.
@@ -112,7 +110,6 @@ class RolloutPipeline:
             num_frames=num_frames,
             num_inference_steps=num_inference_steps,
             generator=generator,
-            anchor=anchor,
             pose_track=pose_track,
             embodiments=names if robot_actions is not None else (),
         )
@@ -165,7 +162,6 @@ class RolloutPipeline:
         num_frames: int | None = None,
         num_inference_steps: int = 8,
         generator: Generators | None = None,
-        anchor: bool = False,
         pose_track: PoseTrack | None = None,
         embodiments: Sequence[str] = (),
     ) -> RolloutResult:
@@ -180,7 +176,7 @@ class RolloutPipeline:
         # Filled in place: a list of chunks and their concatenation would need twice the memory.
         video = given.new_empty(len(given), conditions.num_frames, *given.shape[2:])
         with evaluation_mode(self.model):
-            for made in self.stream(given, conditions, num_inference_steps, generator, anchor=anchor):
+            for made in self.stream(given, conditions, num_inference_steps, generator):
                 video[:, num_known : num_known + made.shape[1]] = made
                 num_known += made.shape[1]
         video[:, : given.shape[1]] = given
@@ -210,24 +206,20 @@ class RolloutPipeline:
         conditions: ActionConditions,
         num_inference_steps: int = 8,
         generator: Generators | None = None,
-        *,
-        anchor: bool = False,
     ) -> Iterator[Float[Tensor, "b n 3 H W"]]:
         """The generated frames, chunk by chunk: memory does not grow with the length of the video."""
         model, config = self.model, self.model.config
         num_recent = num_video_frames(config.history)
-        _check_start(frames.shape[1], num_recent, conditions.num_frames, anchor and config.history < 2)
+        _check_start(frames.shape[1], num_recent, conditions.num_frames)
         if config.causal:
             yield from self._latent_frames(frames, conditions, num_inference_steps, generator)
             return
         text = model.text_context(with_keys=True)
         sigmas = sigma_schedule(num_inference_steps, config.objective.shift)
-        num_known, first, recent = frames.shape[1], frames[:, :1], frames[:, -num_recent:]
+        num_known, recent = frames.shape[1], frames[:, -num_recent:]
         while num_known < conditions.num_frames:
-            is_anchored = anchor and num_known > num_recent
-            past = torch.cat([first, recent[:, 1:]], 1) if is_anchored else recent
-            embedding = conditions.embed(num_known, recent, has_jump=is_anchored)
-            made = continue_clip(model, past, embedding, text, sigmas, generator)
+            embedding = conditions.embed(num_known, recent)
+            made = continue_clip(model, recent, embedding, text, sigmas, generator)
             composed = conditions.compose(made, num_known, frames)
             recent = torch.cat([recent, composed.frames], 1)[:, -num_recent:]
             yield composed.sharpened(config.sharpen)[:, : conditions.num_frames - num_known]
@@ -254,7 +246,7 @@ class RolloutPipeline:
             yield made[:, : conditions.num_frames - 1 - start]
 
 
-def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history: bool) -> None:
+def _check_start(num_given: int, num_recent: int, num_frames: int) -> None:
     if num_given < num_recent:
         raise ValueError(f"expected the {num_recent} frames of the model's history or more, got {num_given}")
     if num_given >= num_frames:
@@ -262,8 +254,6 @@ def _check_start(num_given: int, num_recent: int, num_frames: int, lacks_history
             f"nothing to generate: {num_given} frames are given of a video of {num_frames} "
             f"(n actions make n + 1 frames)"
         )
-    if lacks_history:
-        raise ValueError("an anchor needs a model with a history of 2 latent frames or more")
 
 
 def _check_past(model: WorldModel, num_frames: int, past: StepActions) -> None:

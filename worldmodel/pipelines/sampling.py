@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diffusion.euler import euler_sample, schedule_per_frame
-from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.actions.interface import ActionEmbedding, TextContext
 from worldmodel.models.model import WorldModel
 
@@ -36,21 +35,17 @@ def continue_clip(
     generator: Generators | None,
 ) -> Float[Tensor, "b n 3 H W"]:
     """The frames of one clip behind the given ones."""
-    level = model.config.history_noise
     history = model.encode(past)
     num_samples, channels, num_given, *size = history.shape
     shape = (channels, model.contract.latent_grid[0], *size)
     noise = draw_noise(num_samples, shape, generator).to(history)
-    schedule = schedule_per_frame(
-        sigmas.to(history), num_samples, shape[1], num_history=num_given, history_sigma=level
-    )
+    schedule = schedule_per_frame(sigmas.to(history), num_samples, shape[1], num_history=num_given)
     modulations = iter(model.fdm.modulate(schedule, embedding, text))
     future = euler_sample(
         lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text, next(modulations)).velocity,
-        add_noise(history, noise[:, :, :num_given], schedule[0, :, :num_given]),
+        history,
         noise[:, :, num_given:],
         sigmas,
-        history_sigma=level,
     )
     return model.decode(torch.cat([history, future], 2))[:, past.shape[1] :]
 

@@ -32,7 +32,7 @@ from worldmodel.training.model_data import frame_contract
 log = logging.getLogger(__name__)
 
 # Settings that training goes on with whatever they were.
-CHANGEABLE = ("causal", "dtype", "history", "history_noise", "lora", "mcl", "objective", "sharpen", "trained")
+CHANGEABLE = ("causal", "dtype", "history", "lora", "mcl", "objective", "sharpen", "trained")
 ON_ITS_BACKBONE = "; for a new model on its backbone set model.pretrained={} instead of start_from"
 ANEW = "; for another one train a new model, without start_from"
 # Why the others cannot change, and what to do instead, by the first part of their name.
@@ -44,18 +44,13 @@ FIXED = {
     "prompt": ("it is trained with its own prompt", ON_ITS_BACKBONE),
     "prediction": ("its backbone has learned what its output stands for", ANEW),
     "action_path": ("its action interface is trained already", ON_ITS_BACKBONE),
-    "action_sum": ("its action interface is trained already", ON_ITS_BACKBONE),
     "interface_hidden": ("its action interface is trained already", ON_ITS_BACKBONE),
-    "context": ("its action interface is trained already", ON_ITS_BACKBONE),
     "latent_action_dim": ("its latent actions have their size already", ON_ITS_BACKBONE),
     "scene": ("its backbone is trained with or without one already", ANEW),
     "refiner_width": ("its refiner is trained already", ANEW),
-    "refiner_depth": ("its refiner is trained already", ANEW),
     "compositor_width": ("its compositor is trained already", ANEW),
     "hand_references": ("its compositor is trained with or without them already", ANEW),
     "command_lag": ("it has learned where hands are drawn", ANEW),
-    "pose_map_samples": ("its pose maps are trained already", ON_ITS_BACKBONE),
-    "pose_map_sigma": ("its pose maps are trained already", ON_ITS_BACKBONE),
     "idm": ("its IDM is trained already", ON_ITS_BACKBONE),
     "lora": ("its adapters are trained already", ""),
     "seed": ("nothing is drawn from it: new parts are drawn from fit.seed", ""),
@@ -154,7 +149,7 @@ def _can_change(name: str, folder: Path, known: WorldModelConfig, asked: WorldMo
     if name == "lora.seed":
         return not asked.lora.continues(known.lora)
     setting = name.partition(".")[0]
-    if setting in ("refiner_width", "refiner_depth"):
+    if setting == "refiner_width":
         return not known.refiner_width
     if setting in ("compositor_width", "hand_references"):
         return not known.compositor_width

@@ -27,9 +27,8 @@ def test_an_untrained_refiner_changes_nothing(make_world_model, batch, latents, 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomize, depth):
-    refiner = LatentRefiner(4, 8, depth=depth)
+def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigma, randomize):
+    refiner = LatentRefiner(4, 8)
     randomize(refiner)
     noisy = torch.zeros_like(latents)
     before = refiner(latents, noisy, sigma)
@@ -49,9 +48,8 @@ def test_a_frame_is_refined_by_itself_the_one_before_and_the_first(latents, sigm
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_refiner_sees_the_pose_maps_of_a_frame_and_of_the_one_before(latents, sigma, randomize, depth):
-    refiner, noisy = LatentRefiner(4, 8, depth=depth, map_channels=8), torch.zeros_like(latents)
+def test_a_refiner_sees_the_pose_maps_of_a_frame_and_of_the_one_before(latents, sigma, randomize):
+    refiner, noisy = LatentRefiner(4, 8, map_channels=8), torch.zeros_like(latents)
     maps = torch.rand(2, 3, 8, *latents.shape[-2:])
     untrained = refiner(latents, noisy, sigma, maps)
     assert torch.equal(untrained, latents)
@@ -65,9 +63,8 @@ def test_a_refiner_sees_the_pose_maps_of_a_frame_and_of_the_one_before(latents, 
         assert set(moved.nonzero().flatten().tolist()) == reached
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_every_weight_of_a_refiner_can_learn(randomize, depth):
-    refiner = LatentRefiner(4, 8, depth=depth, map_channels=8)
+def test_every_weight_of_a_refiner_can_learn(randomize):
+    refiner = LatentRefiner(4, 8, map_channels=8)
     randomize(refiner)
     latents, maps = torch.randn(2, 4, 3, 8, 8), torch.rand(2, 3, 8, 8, 8)
     refiner(latents, 0 * latents, torch.ones(2, 3), maps).square().sum().backward()
@@ -78,10 +75,8 @@ def test_what_cannot_be_refined_is_refused():
     with pytest.raises(ValueError, match="refiner_width refines clean estimates, got prediction 'velocity'"):
         WorldModelConfig(refiner_width=8)
     odd = FrameContract(9, 8, 16, 10.0)
-    with pytest.raises(ValueError, match="refiner_depth=1 halves the latents as often, got 1x2"):
+    with pytest.raises(ValueError, match="a refiner halves the latents, got 1x2"):
         build_refiner(WorldModelConfig(prediction="clean", refiner_width=8), odd)
-    with pytest.raises(ValueError, match=r"refiner_depth must lie in 1 \.\. 10, got 0"):
-        WorldModelConfig(prediction="clean", refiner_width=8, refiner_depth=0)
 
 
 @torch.no_grad()

@@ -90,8 +90,6 @@ def test_views_end_with_their_block():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"causal": True, "history_noise": 0.05}, "context_noise"),
-        ({"causal": True, "action_sum": True}, "action_sum"),
         ({"objective": ObjectiveConfig(forcing="prefix", sink_jump=0.5)}, "set causal"),
     ],
 )

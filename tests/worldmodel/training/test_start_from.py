@@ -99,7 +99,6 @@ REFUSED = {
     "prompt=prompt.safetensors": "''",
     "prediction=velocity": "clean",
     "action_path=adaln+tokens": "adaln",
-    "action_sum=true": "False",
     "interface_hidden=64": "32",
     "latent_action_dim=8": "4",
     "scene=true": "False",
@@ -123,7 +122,7 @@ def test_a_setting_that_cannot_change_is_refused_with_both_values_and_a_way_out(
 def test_a_refused_setting_ends_the_command_with_one_line(
     whole: Path, overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*overrides, f"start_from={whole}", "model.action_sum=true", f"output={tmp_path / 'run'}"]
+    words = [*overrides, f"start_from={whole}", "model.interface_hidden=64", f"output={tmp_path / 'run'}"]
     assert main([CONFIG, *words]) == 2
     error = capsys.readouterr().err
     assert f"model.pretrained={whole} instead of start_from" in error
@@ -143,7 +142,6 @@ def test_a_trained_refiner_keeps_its_width(start: Start, overrides: list[str]) -
         "causal=true",
         "dtype=bfloat16",
         "history=1",
-        "history_noise=0.05",
         "objective.idm_weight=0",
         "mcl.mode=finite_difference",
         "refiner_width=8",

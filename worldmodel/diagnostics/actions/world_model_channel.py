@@ -9,7 +9,6 @@ from torch import Tensor
 from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
 from worldmodel.diffusion.euler import euler_sample, sigma_schedule
-from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import ClipBatch, PoseTrack, num_video_frames, to_unit_range
@@ -62,19 +61,16 @@ def world_model_channel(
     with torch.no_grad():
         history, text = model.encode(recent), model.text_context()
     sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
-    level = model.config.history_noise
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
         track = None if view is None else view.track(model, actions)
         conditions = ActionConditions(model, actions, pose_track=track)
         embedding, past = conditions.embed(num_known, recent), history.shape[2]
-        sigma = history.new_full(history.shape[:1] + history.shape[2:3], level)
         future = euler_sample(
             lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,
-            add_noise(history, noise[:, :, :past], sigma),
+            history,
             noise[:, :, past:],
             sigmas,
-            history_sigma=level,
         )
         made = model.decode(torch.cat([history, future], 2))[:, recent.shape[1] :]
         return conditions.compose(made, num_known, recent).sharpened(model.config.sharpen)

@@ -16,7 +16,6 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from worldmodel.context_module.models.action_concepts import ActionConcepts
 from worldmodel.models.actions.pose_maps import PoseMaps
 from worldmodel.types import FRAMES_PER_LATENT, PoseTrack
 
@@ -62,10 +61,8 @@ class ActionInterface(nn.Module):
     """Lifts one action vector per transition to one embedding per latent frame, and optionally to more.
 
     `token_gates` (layers, heads) adds a token per transition, `map_tokens` an embedding for each of the video
-    tokens of a latent frame. With `action_sum` a latent frame hears all that was done since the given frame
-    beside its own transitions: where actions are motions, that is where things are by then. `pose_maps` draws
-    poses into the picture as well. `concepts` embeds the actions instead, arm by arm. With `action_dim` 0
-    there is nothing to lift: every latent frame gets the null embedding.
+    tokens of a latent frame. `pose_maps` draws poses into the picture as well. With `action_dim` 0 there is
+    nothing to lift: every latent frame gets the null embedding.
     """
 
     def __init__(
@@ -76,15 +73,11 @@ class ActionInterface(nn.Module):
         hidden: int,
         token_gates: tuple[int, int] | None = None,
         map_tokens: int = 0,
-        action_sum: bool = False,
         pose_maps: PoseMaps | None = None,
-        concepts: ActionConcepts | None = None,
     ) -> None:
         super().__init__()
-        self.action_sum, self.pose_maps, self.concepts = action_sum, pose_maps, concepts
-        if concepts is not None:
-            action_dim = 0  # nothing is left for the layers below
-        inputs = (FRAMES_PER_LATENT + action_sum) * action_dim
+        self.pose_maps = pose_maps
+        inputs = FRAMES_PER_LATENT * action_dim
         self.null = nn.Parameter(torch.zeros(width))
         self.frame_embedder = zero_init(_mlp(inputs, hidden, width)) if action_dim else None
         self.map_embedder = None
@@ -114,17 +107,9 @@ class ActionInterface(nn.Module):
 
     def _embed(self, actions: Float[Tensor, "b n a"], missing: Bool[Tensor, "b f"] | None) -> ActionEmbedding:
         groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)
-        if self.concepts is not None:
-            frames, maps = self.concepts(groups)
-            if maps is not None:
-                maps = _fill_null(maps, torch.zeros_like(self.null), missing)
-            return ActionEmbedding(_fill_null(frames, self.null, missing), maps=maps)
         if self.frame_embedder is None:
             return ActionEmbedding(self.null.expand(groups.shape[0], groups.shape[1] + 1, -1))
         inputs = groups.flatten(2)
-        if self.action_sum:
-            # In means of a latent frame: some frames' worth of motion stays of the size of an action.
-            inputs = torch.cat([inputs, groups.mean(2).cumsum(1)], -1)
         frames = _fill_null(self.frame_embedder(inputs), self.null, missing)
         maps = None
         if self.map_embedder is not None:

@@ -18,6 +18,9 @@ from worldmodel.types import FRAMES_PER_LATENT, PoseTrack
 TOOL = HAND_POINTS.index("tool")
 # Per hand: a blob for each point, and one at the tool that weighs its inverse depth.
 DRAWN = len(ARMS) * (len(HAND_POINTS) + 1)
+SAMPLES = 2  # of a map, per latent and side
+SIGMA = 0.7  # of a blob, in latents
+MAP_CHANNELS = FRAMES_PER_LATENT * DRAWN * SAMPLES**2  # of the maps of one latent frame
 
 
 class PoseMaps(nn.Module):
@@ -65,11 +68,6 @@ class PoseMaps(nn.Module):
         fine = size * self.samples
         centers = (torch.arange(fine, device=place.device, dtype=place.dtype) + 0.5) / fine
         return torch.exp(-0.5 * ((centers - place[..., None]) * (size / self.sigma)).square())
-
-
-def num_map_channels(samples: int) -> int:
-    """Channels of the maps of one latent frame."""
-    return FRAMES_PER_LATENT * DRAWN * samples**2
 
 
 def _with_depth(points: Float[Tensor, "b n p 4"]) -> Float[Tensor, "b n c 4"]:

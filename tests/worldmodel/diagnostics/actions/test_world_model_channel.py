@@ -14,7 +14,7 @@ from worldmodel.types import ClipBatch
 def test_the_channel_is_a_rollout_of_one_clip(
     make_world_model, randomize, batch: ClipBatch, regime: str, history: int
 ) -> None:
-    model = make_world_model(regime=regime, history=history, history_noise=0.05).eval()
+    model = make_world_model(regime=regime, history=history).eval()
     for part in model.parts().values():
         randomize(part)
     assert batch.frames is not None

@@ -65,30 +65,6 @@ def test_wrapped_backbone_keeps_the_parameter_names_of_wan():
 
 
 @torch.no_grad()
-def test_action_sum_hears_what_was_done_before_but_not_in_which_order():
-    interface = ActionInterface(5, WIDTH, hidden=32, map_tokens=PATCHES, action_sum=True)
-    randomize(interface)
-    actions = torch.randn(1, 12, 5)
-    reference = interface(actions)
-    ordered, more = actions.clone(), actions.clone()
-    ordered[0, :4] = actions[0, [2, 0, 3, 1]]
-    more[0, 5] += 1
-    for embedding, heard in ((interface(ordered), [0, 1, 0, 0]), (interface(more), [0, 0, 1, 1])):
-        for got, before in ((embedding.frames, reference.frames), (embedding.maps, reference.maps)):
-            moved = (got - before).abs().flatten(2).amax((0, 2)) > 1e-4
-            assert moved.tolist() == [bool(value) for value in heard]
-
-
-@torch.no_grad()
-def test_action_sum_is_in_means_of_a_latent_frame():
-    interface = ActionInterface(1, 1, hidden=1, action_sum=True)
-    heard = []
-    assert interface.frame_embedder is not None
-    interface.frame_embedder.register_forward_pre_hook(lambda module, inputs: heard.append(inputs[0]))
-    interface(torch.arange(8.0).reshape(1, 8, 1))
-    assert heard[0].tolist() == [[[0, 1, 2, 3, 1.5], [4, 5, 6, 7, 7.0]]]
-
-
 @pytest.mark.parametrize("has_tokens", [False, True])
 def test_latent_frame_answers_only_to_its_own_transitions(has_tokens):
     interface = make_interface(has_tokens)

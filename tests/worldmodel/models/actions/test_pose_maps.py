@@ -11,7 +11,7 @@ from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.actions.pose_maps import DRAWN, PoseMapEmbedding, PoseMaps, num_map_channels
+from worldmodel.models.actions.pose_maps import DRAWN, MAP_CHANNELS, PoseMapEmbedding, PoseMaps
 from worldmodel.models.backbone import WanConfig, tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
@@ -74,7 +74,7 @@ def test_a_blob_is_where_its_point_is():
 def test_every_transition_has_its_channels_in_its_latent_frame(batch):
     maps, track = PoseMaps((8, 8)), batch.pose_track
     drawn = maps(track)
-    assert drawn.shape == (3, 3, num_map_channels(2), 8, 8)
+    assert drawn.shape == (3, 3, MAP_CHANNELS, 8, 8)
     assert not drawn[:, 0].any()
     # Unfolded, the channels of a latent frame are the drawings of its four transitions, one after another.
     fine = pixel_shuffle(drawn.flatten(0, 1), 2).unflatten(0, (3, 3))
@@ -98,7 +98,7 @@ def test_missing_actions_are_not_drawn(batch):
 @torch.no_grad()
 @pytest.mark.parametrize("prediction", ["velocity", "clean"])
 def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, prediction):
-    refined = {"refiner_width": 8, "refiner_depth": 2} if prediction == "clean" else {}
+    refined = {"refiner_width": 8} if prediction == "clean" else {}
     with_maps = make(prediction=prediction, **refined)
     without = make(action_path="adaln", prediction=prediction)
     noisy = torch.randn(3, 16, 3, 8, 8)
@@ -113,7 +113,7 @@ def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, pre
 
 
 def test_training_reaches_the_maps(make, batch):
-    options = {"prediction": "clean", "refiner_width": 8, "refiner_depth": 2}
+    options = {"prediction": "clean", "refiner_width": 8}
     model = make(trained=True, mcl=ActionMclConfig(mode="finite_difference"), **options)
     losses = world_model_step(model, batch, torch.Generator().manual_seed(0))
     losses.total.backward()
@@ -240,15 +240,13 @@ def test_a_backbone_brings_its_maps_to_a_model_that_draws_and_its_refiner_to_any
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="regime lacg is driven by latent actions"):
         WorldModelConfig(action_path="adaln+pose_maps", regime="lacg")
-    with pytest.raises(ValueError, match="pose_map_samples"):
-        WorldModelConfig(action_path="adaln+pose_maps", pose_map_samples=0)
     assert not WorldModelConfig(action_path="adaln+pose_maps", regime="no_action").draws_poses
 
 
 def test_the_published_backbone_takes_maps_of_its_own_size():
     shape = WanConfig()
     width = shape.num_heads * shape.head_dim
-    embedding = PoseMapEmbedding(num_map_channels(2), shape.patch_size, width)
+    embedding = PoseMapEmbedding(MAP_CHANNELS, shape.patch_size, width)
     assert embedding.project.weight.shape == (1536, 224, 1, 2, 2)
     with torch.no_grad():
         assert embedding(torch.rand(1, 224, 3, 30, 40)).shape == (1, width, 3, 15, 20)

@@ -1,1 +1,0 @@
-"""Do two arms compose that a world model never saw moving together?"""
