@@ -27,7 +27,6 @@ from studies.mcl.run import main as mcl_study
 from studies.near_identifiability.run import main as near_identifiability
 from studies.table2.run import main as table2
 
-from robotwin_adapters.tabletop import render_rooms as rendered
 from tests.support.robotwin_sets import write_robotwin_set
 from worldmodel.evaluation.command_line import run_on_data
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
@@ -36,6 +35,7 @@ from worldmodel.md_vae.model import VaeConfig
 from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
 from worldmodel.md_vae.stacked import OptimizationConfig
 from worldmodel.md_vae.train import CellConfig, train_cell
+from worldmodel.mddiff.data import render_rooms as rendered
 from worldmodel.mddiff.evaluation import scores as evaluation
 from worldmodel.mddiff.training.vae_baseline import VaeBaselineConfig
 from worldmodel.mddiff.training.vae_baseline import train as train_baseline

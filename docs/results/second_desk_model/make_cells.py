@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from worldmodel.evaluation.record_lines import read_records
 
+from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.results import TRUE, Record, episode_means, episode_scores, row_names
 from worldmodel.files import write_text
 from worldmodel.report.intervals import mean_estimate

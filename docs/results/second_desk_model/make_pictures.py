@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from worldmodel.models.world_model.model import WorldModel
 
 from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.predictors import ModelPredictor
+from worldmodel.models.model import WorldModel
 from worldmodel.types import to_uint8
 
 HERE = Path(__file__).parent

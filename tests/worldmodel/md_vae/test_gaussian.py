@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from worldmodel.models import gaussian as elbo
+from worldmodel.md_vae import gaussian as elbo
 
 
 def posterior(full: bool) -> elbo.Gaussian:

@@ -18,7 +18,7 @@ from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.model import WorldModel
-from worldmodel.objectives import world_model as objective
+from worldmodel.objectives import training_step as objective
 from worldmodel.training.loop.distributed import MachineConfig, spread
 from worldmodel.training.loop.optim import full_tensor
 from worldmodel.training.loop.step import Stepper

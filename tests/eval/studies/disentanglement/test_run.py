@@ -16,8 +16,8 @@ from studies.disentanglement.run import main
 from studies.disentanglement.tables import ScoredModel, comparison_table, paper_table, seed_scores, total_cost
 from studies.disentanglement.work import read_failures
 
-from robotwin_adapters.tabletop import render_rooms as rendered
 from worldmodel.config import load_config
+from worldmodel.mddiff.data import render_rooms as rendered
 from worldmodel.mddiff.evaluation import scores as evaluation
 from worldmodel.mddiff.training.concept_run import ConceptTrainConfig
 from worldmodel.mddiff.training.cost import Cost

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.video_sets import decoded_in_order, encode, moving_frames
-from worldmodel.data import verified
+from worldmodel.data import decode_cache
 from worldmodel.data.video import VideoFrames, open_video, probe_video, write_video
 from worldmodel.data.video import frames as reading
 
@@ -175,7 +175,7 @@ def test_a_sound_file_is_decoded_once_wherever_it_lies(
         open_video(tmp_path / "a.mp4").check()
     (tmp_path / "moved").mkdir()
     (tmp_path / "a.mp4").rename(tmp_path / "moved/b.mp4")
-    verified._memory.cache_clear()  # as in a new process
+    decode_cache._memory.cache_clear()  # as in a new process
     moved = open_video(tmp_path / "moved/b.mp4")
     assert len(decoded) == 1
     moved.check(again=True)
@@ -195,10 +195,10 @@ def test_a_cache_that_cannot_be_written_or_read_does_no_harm(
     monkeypatch.setenv("WORLDMODEL_CACHE", str(tmp_path / "cache"))
     assert len(open_video(tmp_path / "a.mp4")) == 6
     (tmp_path / "torn").mkdir()
-    (tmp_path / "torn/verified.jsonl").write_text('["half a li\n[1]\n{}\n')
+    (tmp_path / "torn/decode_cache.jsonl").write_text('["half a li\n[1]\n{}\n')
     monkeypatch.setenv("WORLDMODEL_CACHE", str(tmp_path / "torn"))
     assert len(open_video(tmp_path / "a.mp4")) == 6
-    assert len((tmp_path / "torn/verified.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "torn/decode_cache.jsonl").read_text().splitlines()) == 4
 
 
 def test_many_videos_are_checked_at_once(tmp_path: Path) -> None:
@@ -209,5 +209,5 @@ def test_many_videos_are_checked_at_once(tmp_path: Path) -> None:
     content[middle : middle + 60] = bytes(60)
     (tmp_path / "2.mp4").write_bytes(content)
     readers = [open_video(tmp_path / f"{number}.mp4", verify=False) for number in range(4)]
-    assert verified.check_frames(readers, "never") == {}
-    assert list(verified.check_frames(readers, "once")) == [2]
+    assert decode_cache.check_frames(readers, "never") == {}
+    assert list(decode_cache.check_frames(readers, "once")) == [2]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from robotwin_adapters.tabletop import render_rooms as rendered
 from robotwin_adapters.tabletop.render import Renderer
+from worldmodel.mddiff.data import render_rooms as rendered
 from worldmodel.mddiff.data.rooms import FACTOR_SIZES, FULL, SHAPES, Rooms, open_rooms, palette
 from worldmodel.mddiff.data.types import grid_index
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from robotwin_adapters.tabletop import render_rooms as rendered
 from worldmodel.config import load_config
+from worldmodel.mddiff.data import render_rooms as rendered
 from worldmodel.mddiff.data.array_factors import ArrayFactors
 from worldmodel.mddiff.data.factors import open_factor_data
 from worldmodel.mddiff.models.image_vae import ImageVae
