@@ -18,7 +18,7 @@ from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_open_dataset import write_robotwin
 from worldmodel.cli import main
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def test_robotwin_to_lerobot_and_back_keeps_every_number(tmp_path: Path) -> None:

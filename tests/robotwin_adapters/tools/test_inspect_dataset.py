@@ -30,7 +30,7 @@ from worldmodel.data.synthetic import synthetic_source
 from worldmodel.data.video import open_video
 from worldmodel.training.world_model import TrainConfig
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
 
 

@@ -195,10 +195,10 @@ def test_a_cache_that_cannot_be_written_or_read_does_no_harm(
     monkeypatch.setenv("WORLDMODEL_CACHE", str(tmp_path / "cache"))
     assert len(open_video(tmp_path / "a.mp4")) == 6
     (tmp_path / "torn").mkdir()
-    (tmp_path / "torn/decode_cache.jsonl").write_text('["half a li\n[1]\n{}\n')
+    (tmp_path / "torn/verified.jsonl").write_text('["half a li\n[1]\n{}\n')
     monkeypatch.setenv("WORLDMODEL_CACHE", str(tmp_path / "torn"))
     assert len(open_video(tmp_path / "a.mp4")) == 6
-    assert len((tmp_path / "torn/decode_cache.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "torn/verified.jsonl").read_text().splitlines()) == 4
 
 
 def test_many_videos_are_checked_at_once(tmp_path: Path) -> None:
