@@ -13,13 +13,17 @@ from typing import Any, TypeVar
 import torch
 from huggingface_hub import snapshot_download
 from torch import nn
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from worldmodel.checked import check_range, check_type, is_finite, is_regular, read_json, shorten
 from worldmodel.shipped import find_weights
-from worldmodel.tensors import check_finite, check_headers, skeleton
+from worldmodel.tensors import check_finite, check_headers, check_loaded, read_headers, skeleton
 
 M = TypeVar("M", bound=nn.Module)
+P = TypeVar("P", bound=PreTrainedModel)
 CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
+TRANSFORMERS_WEIGHTS = "model.safetensors"
 PATTERNS = ("*.json", "*.safetensors")
 # Largest plausible number of each setting; those not listed are at most COMMON_LIMIT.
 LIMITS = {
@@ -62,7 +66,8 @@ def find_part(source: str, name: str) -> Path:
         )
     if not is_hub_id(source):
         raise ValueError(f"{source}: no such folder, and not a hub id (owner/name)")
-    return Path(snapshot_download(source, allow_patterns=[f"{name}/{end}" for end in PATTERNS])) / name
+    patterns = [str(PurePosixPath(name, end)) for end in PATTERNS]
+    return Path(snapshot_download(source, allow_patterns=patterns)) / name
 
 
 def is_hub_id(source: str) -> bool:
@@ -79,7 +84,23 @@ def load_part(kind: type[M], folder: Path, dtype: torch.dtype = torch.float32) -
     # A folder that exists is never looked for on the hub.
     read: Any = kind  # a diffusers model, whose classes carry no types
     loaded: M = read.from_pretrained(str(folder), torch_dtype=dtype, use_safetensors=True)
-    check_finite(loaded.state_dict(), str(folder))
+    tensors = loaded.state_dict()
+    check_finite(tensors, str(folder))
+    check_loaded(weight_files(folder), tensors)
+    return loaded
+
+
+def load_encoder(kind: type[P], source: str, name: str = "") -> P:
+    """A transformers model, from a folder or hub id: every tensor of it is in the files, and as there."""
+    folder = find_part(source, name)
+    loaded: P = kind.from_pretrained(str(folder), use_safetensors=True)
+    # The library has names of its own, which change between its versions; files keep the published ones.
+    tensors = revert_weight_conversion(loaded, loaded.state_dict())
+    files, prefix = weight_files(folder, TRANSFORMERS_WEIGHTS), f"{kind.base_model_prefix}."
+    if any(name.startswith(prefix) for name in read_headers(files)):  # part of a classifier or the like
+        tensors = {prefix + name: tensor for name, tensor in tensors.items()}
+    check_finite(tensors, str(folder))
+    check_loaded(files, tensors)
     return loaded
 
 
@@ -108,13 +129,13 @@ def _check_setting(where: str, name: str, value: Any, parameter: inspect.Paramet
     check_range(numbers, -limit if name in MAY_BE_ZERO else smallest, limit, where)
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path, name: str = WEIGHTS) -> list[Path]:
     """The safetensors of a part: one file, or those that its index lists."""
-    index = folder / f"{WEIGHTS}.index.json"
+    index = folder / f"{name}.index.json"
     if not index.exists():
-        if not is_regular(folder / WEIGHTS):
-            raise ValueError(f"{folder / WEIGHTS} is missing; weights are read from safetensors only")
-        return [folder / WEIGHTS]
+        if not is_regular(folder / name):
+            raise ValueError(f"{folder / name} is missing; weights are read from safetensors only")
+        return [folder / name]
     listed: Any = read_json(index).get("weight_map")
     if not isinstance(listed, Mapping) or not listed:
         raise ValueError(f"{index}: expected an object weight_map, got {shorten(listed)}")

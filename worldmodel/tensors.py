@@ -91,6 +91,28 @@ def _sides(differing: list[str], found: Mapping[str, TensorHeader]) -> str:
     return ", ".join(shown) + (f", and {more} more" if more else "")
 
 
+def check_loaded(files: Iterable[Path], loaded: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not those of the files: of another value, or in none of the files.
+
+    Libraries may leave the reading to one process and give zeros to the others.
+    """
+    headers = read_headers(files)
+    known = {tensor.data_ptr() for name, tensor in loaded.items() if name in headers}
+    for name, tensor in loaded.items():
+        if name not in headers and tensor.data_ptr() not in known:  # a tied weight is stored once
+            raise ValueError(f"{next(iter(headers.values())).file.parent}: {name} is in none of the files")
+    for path in sorted({header.file for header in headers.values()}):
+        with safe_open(path, framework="pt") as file:
+            for name in headers.keys() & loaded.keys():
+                if headers[name].file != path:
+                    continue
+                if not torch.equal(file.get_tensor(name).to(loaded[name].dtype), loaded[name].cpu()):
+                    raise ValueError(
+                        f"{path}: {name} is not in memory as it is in the file; where a launch file asks for "
+                        "FSDP, set fsdp_cpu_ram_efficient_loading: false in it"
+                    )
+
+
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """Refuse weights with NaN or infinity in them, by the name of the tensor."""
     for name, tensor in tensors.items():

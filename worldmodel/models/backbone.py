@@ -18,7 +18,7 @@ from transformers import UMT5EncoderModel
 
 from worldmodel.checked import check_ranges
 from worldmodel.files import read_tensors
-from worldmodel.hub import find_part, load_part
+from worldmodel.hub import find_part, load_encoder, load_part
 
 WAN_1_3B = "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
 WAN_5B = "Wan-AI/Wan2.2-TI2V-5B-Diffusers"  # 48 latent channels, 16x16 pixels a latent
@@ -136,8 +136,7 @@ def empty_prompt_embedding(text_encoder: UMT5EncoderModel) -> Float[Tensor, "1 s
 
 def load_empty_prompt_embedding(source: str) -> Float[Tensor, "1 s d"]:
     """Loads the text encoder of a Wan pipeline, once, for the empty prompt."""
-    encoder = UMT5EncoderModel.from_pretrained(source, subfolder="text_encoder", use_safetensors=True)
-    return empty_prompt_embedding(encoder)
+    return empty_prompt_embedding(load_encoder(UMT5EncoderModel, source, "text_encoder"))
 
 
 def read_prompt(path: Path, width: int | None = None) -> Float[Tensor, "1 s e"]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
 from worldmodel.checked import check_range, check_ranges, check_type, read_json
+from worldmodel.models.hub_parts import load_encoder
 from worldmodel.types import to_unit_range
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the encoder's pretraining
@@ -166,7 +167,7 @@ class InverseDynamicsModel(nn.Module):
 
 def _image_encoder(config: IdmConfig) -> Dinov2Model:
     if config.pretrained:
-        return Dinov2Model.from_pretrained(config.pretrained, use_safetensors=True)
+        return load_encoder(Dinov2Model, config.pretrained)
     return Dinov2Model(
         Dinov2Config(
             image_size=(config.image_height, config.image_width),

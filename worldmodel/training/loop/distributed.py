@@ -15,6 +15,7 @@ from accelerate.utils import (
     DistributedType,
     InitProcessGroupKwargs,
     broadcast_object_list,
+    disable_fsdp_ram_efficient_loading,
     send_to_device,
 )
 from torch import Tensor, nn
@@ -66,6 +67,8 @@ def start_accelerator(config: MachineConfig) -> Accelerator:
             InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT),
         ],
     )
+    # Else transformers gives zeros to every process but one, for Accelerate's own wrapper to fill.
+    disable_fsdp_ram_efficient_loading()
     _check_launch(config, accelerator)
     return accelerator
 
