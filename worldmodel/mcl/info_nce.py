@@ -73,7 +73,8 @@ def info_nce(
         candidates = candidates & (own | ~equal)
     positives = candidates & (equal | own) if negatives == "multi_positive" else own
     precise = torch.promote_types(queries.dtype, torch.float32)  # half precision would blur e^{1 / tau}
-    logits = (queries.to(precise) @ keys.to(precise).transpose(-1, -2)) / temperature
+    with torch.autocast(queries.device.type, enabled=False):  # would take the product in bfloat16 again
+        logits = (queries.to(precise) @ keys.to(precise).transpose(-1, -2)) / temperature
     logits = logits.masked_fill(~candidates, -math.inf)
     positive = logits.masked_fill(~positives, -math.inf).logsumexp(-1)
     row_loss = logits.logsumexp(-1) - positive

@@ -247,7 +247,8 @@ class Controller(nn.Module):
         context = features[:, None].expand(-1, robot_actions.shape[1], -1)
         lifted = self.lift(torch.cat([robot_actions, context], -1))
         state = self.start(features).tanh()[None].contiguous()
-        remembered, _ = self.memory(lifted, state)
+        with torch.autocast(features.device.type, enabled=False):  # which takes a GRU to float16 on a GPU
+            remembered, _ = self.memory(lifted.float(), state.float())
         return self.out(torch.cat([lifted, remembered], -1))
 
 

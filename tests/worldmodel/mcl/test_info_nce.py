@@ -95,3 +95,27 @@ def test_logistic_nce_of_an_ignorant_critic_is_two_log_two() -> None:
     sure = logistic_nce(torch.full((10,), 30.0), torch.full((10,), -30.0), valid, valid)
     assert sure.loss.item() == pytest.approx(0, abs=1e-9)
     assert sure.accuracy.item() == 1
+
+
+@pytest.mark.parametrize("loss", [0.25, 0.01])
+def test_the_gradient_is_that_of_float32_under_autocast(loss: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.nn.functional.normalize(torch.randn(16, 64, generator=generator), dim=-1)
+    near = torch.nn.functional.normalize(keys + 0.05 * torch.randn(16, 64, generator=generator), dim=-1)
+    temperature = {0.25: 0.2305, 0.01: 0.12192}[loss]
+    gradients = []
+    for is_half in (False, True):
+        queries = near.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            found = info_nce(
+                queries,
+                keys,
+                torch.eye(16, dtype=torch.bool),
+                torch.ones(16, dtype=torch.bool),
+                temperature=temperature,
+                negatives="all",
+            ).loss
+        assert found.item() == pytest.approx(loss, rel=0.01)
+        found.backward()
+        gradients.append(queries.grad.flatten())
+    assert torch.cosine_similarity(*gradients, dim=0) >= 0.999

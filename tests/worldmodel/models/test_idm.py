@@ -94,3 +94,14 @@ def test_controller_reads_commands_in_order_and_never_ahead():
     assert moved[:3].max() == 0
     assert moved[3:].min() > 0
     assert (controller(actions, features + 1) - reference).abs().min() > 0
+
+
+def test_the_memory_of_the_controller_stays_in_float32_under_autocast() -> None:
+    controller = Controller(robot_action_dim=7, feature_dim=16, latent_action_dim=5)
+    seen = []
+    controller.memory.register_forward_pre_hook(
+        lambda _, given: seen.append((torch.is_autocast_enabled("cpu"), *(x.dtype for x in given)))
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        controller(torch.randn(2, 3, 7), torch.randn(2, 16))
+    assert seen == [(False, torch.float32, torch.float32)]
