@@ -21,6 +21,17 @@ from torch.utils.flop_counter import flop_registry
 TRACED_BLOCKS = 5  # the first, the last and three alike between them
 _MIDDLE, _NONE, _OUTSIDE = 2, -1, (-1, -1)
 _LOOKS_LIKE = {1: 3, _MIDDLE: _NONE, 3: 1}
+_ATEN = torch.ops.aten
+# Attention on a CPU is an operation of its own, which torch does not count: as many as its like on a GPU.
+FLOPS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: flop_registry[
+        _ATEN._scaled_dot_product_flash_attention
+    ],
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _ATEN._scaled_dot_product_flash_attention_backward
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class LiveTensors(TorchDispatchMode):
             return args[0].fake_device
         kwargs = kwargs or {}
         out = func(*[_full_masks(value) for value in args], **kwargs)
-        if (count := flop_registry.get(func._overloadpacket)) is not None:
+        if (count := FLOPS.get(func._overloadpacket)) is not None:
             self._flops[self._place] += int(count(*args, **kwargs, out_val=out))
         for leaf in tree_iter(out):
             if isinstance(leaf, Tensor):

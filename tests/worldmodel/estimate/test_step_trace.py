@@ -28,6 +28,28 @@ def test_flops_of_matrix_products_are_exact() -> None:
     assert traced.flops == 5 * product
 
 
+class Attention(nn.Module):
+    """One linear layer whose output attends to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x).view(2, 128, 4, 16).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(y, y, y).sum()
+
+
+def test_flops_of_attention_are_counted() -> None:
+    traced = trace_step(
+        Attention, lambda model: model(torch.zeros(2, 128, 64)), autocast=True, is_accumulating=False
+    )
+    layer = 2 * 256 * 64 * 64
+    product = 2 * (2 * 4) * 128 * 128 * 16  # of queries and keys, or of weights and values
+    # Backward: the weights again, and the gradients of four matrices.
+    assert traced.flops == 2 * layer + (2 + 5) * product
+
+
 def test_peak_memory_is_that_of_the_tensors_alive_together() -> None:
     # Each activation is 2 MiB, each gradient of a weight 1 MiB. At worst the input, tanh's output and
     # the gradients of both sides of tanh are alive, with the gradient of the second weight.
