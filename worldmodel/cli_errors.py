@@ -41,6 +41,10 @@ class CommandError(RuntimeError):
     exit_code = FAILED
 
 
+class Stopped(KeyboardInterrupt):
+    """Ends a command that a signal stopped, with what is saved and how to go on."""
+
+
 def one_way_out(main: Callable[P, int | None]) -> Callable[P, int]:
     """Decorates the `main` of a command: errors that are not faults of the program become exit codes."""
 
@@ -54,6 +58,9 @@ def one_way_out(main: Callable[P, int | None]) -> Callable[P, int]:
             if code is None or os.environ.get("WORLDMODEL_TRACEBACK"):
                 raise
             return _say(error, code)
+        except Stopped as stop:
+            sys.stderr.write(printable(str(stop)) + "\n")
+            return STOPPED
         except KeyboardInterrupt:
             sys.stderr.write("interrupted\n")
             return INTERRUPTED

@@ -127,12 +127,18 @@ def start(command: Command, inputs: Path, out: Path) -> int:
     process = os.fork()
     if process:
         return process
+    run_here(lambda: command.run(inputs, out), out)
+    return 0
+
+
+def run_here(run: Callable[[], object], out: Path) -> None:
+    """The whole life of a forked process."""
     code = 70
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job does not hear it
         log = os.open(out.with_suffix(".said"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1), os.dup2(log, 2)
-        result = command.run(inputs, out)
+        result = run()
         code = result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         code = INTERRUPTED

@@ -14,10 +14,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from worldmodel.cli_errors import STOPPED
 from worldmodel.config import load_config
 from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.fit import FitConfig, FitResult, fit
-from worldmodel.training.loop.signals import EXIT_STOPPED
 from worldmodel.training.loop.tracking import Tracker
 
 NUM_ITEMS = 20  # the default batch of 8 does not divide it: epochs have tails
@@ -123,4 +123,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     result = toy_fit(arguments.folder, arguments.overrides, arguments.resume, arguments.num_bad)
-    sys.exit(0 if result.is_finished else EXIT_STOPPED)
+    sys.exit(0 if result.is_finished else STOPPED)

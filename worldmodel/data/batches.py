@@ -14,6 +14,7 @@ Where there are fewer clips than one batch takes, an epoch is one batch, and cli
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from itertools import count, takewhile
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from worldmodel.data.dataset import collate_clips
+from worldmodel.signals import obey_parent, starting_workers
 from worldmodel.types import Clip, ClipBatch
 
 
@@ -95,8 +97,10 @@ def load_batches(
         multiprocessing_context="spawn" if num_workers else None,
         # Without its own generator a DataLoader draws from the global one and shifts later random numbers.
         generator=torch.Generator().manual_seed(0),
+        worker_init_fn=obey_parent,
     )
-    loaded = iter(loader)
+    with starting_workers() if num_workers else nullcontext():
+        loaded = iter(loader)
     try:
         yield from loaded
     finally:

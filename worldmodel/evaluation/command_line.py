@@ -11,6 +11,7 @@ from worldmodel.checkpoint.folder import describe_sources, locate, read_descript
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
 from worldmodel.files import check_apart
+from worldmodel.signals import end_on_signals
 from worldmodel.types import EpisodeSource
 
 C = TypeVar("C")
@@ -60,4 +61,5 @@ def run_on_data(
     config = load_config(schema, None, [*arguments.overrides, *given])
     check_apart(vars(config)["output"], arguments.data, locate(arguments.checkpoint))
     source = open_for_model(arguments.checkpoint, arguments.data, arguments.mapping)
-    return run(arguments.checkpoint, source, config)
+    with end_on_signals(f"what is done is in {vars(config)['output']}, the same command goes on"):
+        return run(arguments.checkpoint, source, config)

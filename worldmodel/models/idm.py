@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
 from worldmodel.checked import check_range, check_ranges, check_type, read_json
-from worldmodel.models.hub_parts import load_encoder
+from worldmodel.hub import load_encoder
 from worldmodel.types import to_unit_range
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the encoder's pretraining

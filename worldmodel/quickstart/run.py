@@ -10,17 +10,20 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.tools.inspect_dataset import format_summary, summarize, write_pictures
-from worldmodel.cli_errors import CommandError
+from worldmodel.checked import read_json
+from worldmodel.cli_errors import STOPPED, CommandError, Stopped
 from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
-from worldmodel.files import check_apart
+from worldmodel.files import check_apart, write_json
 from worldmodel.quickstart.choices import Plan, look_at, make_plan, size_choice
 from worldmodel.quickstart.page import Spent, write_quickstart_page
+from worldmodel.signals import end_on_signals
 from worldmodel.training import world_model as training
 from worldmodel.training.world_model import load_train_config
 
@@ -29,6 +32,8 @@ LEAST_STEPS, MOST_STEPS = 20, 5000
 NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
 INFERENCE_STEPS = 2  # the shipped model draws well in two
 COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
+NOTES = "quickstart.json"  # what was asked for and what the trial found, so that the same command goes on
+GO_ON = "what is done is in {}, the same command goes on from there"
 TRIED = ("zero", "shuffled", "reversed")  # wrong actions beside the true ones
 
 
@@ -46,24 +51,41 @@ class Quickstart:
 
 
 def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
-    """All steps; gives the report."""
-    if asked.out.exists():
-        raise ValueError(f"{asked.out} exists already: name another folder with --out")
-    check_apart(asked.out, asked.data)
+    """All steps; gives the report. What a signal stopped goes on."""
+    with end_on_signals(GO_ON.format(asked.out)):
+        return _run(asked, say)
+
+
+def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
+    notes = _read_notes(asked)
     started = time.monotonic()
-    plan = _inspect(asked, say)
+    plan = _inspect(asked, notes, say)
     settings = _training_settings(asked, plan)
-    seconds = _trial(asked, settings)
+    if "seconds" not in notes:
+        write_json(asked.out / NOTES, notes := {**notes, "seconds": _trial(asked, settings)})
+    seconds = notes["seconds"]
     steps = max(LEAST_STEPS, min(MOST_STEPS, int(60 * asked.minutes / seconds)))
     say(f"{seconds:.2f} s a step: {steps} steps in {asked.minutes:g} minutes")
-    _command("train", [asked.preset, *settings, *_length_settings(steps), f"output={asked.out}/run"], say)
+    length = [*_length_settings(steps), f"output={asked.out}/run", "--resume"]
+    _command("train", [asked.preset, *settings, *length], say)
     trained = time.monotonic()
     _evaluate(asked, say)
     spent = Spent(steps, seconds, trained - started, time.monotonic() - trained)
     return write_quickstart_page(asked.out, Path(asked.data).resolve().name, plan, spent)
 
 
-def _inspect(asked: Quickstart, say: Callable[[str], None]) -> Plan:
+def _read_notes(asked: Quickstart) -> dict[str, Any]:
+    """Of a quickstart that was stopped, if the folder is one of the same command; else new ones."""
+    path, wanted = asked.out / NOTES, json.loads(json.dumps(asdict(asked), default=str))
+    if path.is_file() and (notes := read_json(path)).get("asked") == wanted:
+        return notes
+    if asked.out.exists():
+        raise ValueError(f"{asked.out} exists already: name another folder with --out")
+    check_apart(asked.out, asked.data)
+    return {"asked": wanted}
+
+
+def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None]) -> Plan:
     source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping)
     summary = summarize(source, range(len(source)))
     say(format_summary(summary))
@@ -71,6 +93,8 @@ def _inspect(asked: Quickstart, say: Callable[[str], None]) -> Plan:
     plan = make_plan(facts)
     clip = load_train_config(asked.preset, _training_settings(asked, plan)).data.clip
     plan = replace(plan, choices=(*plan.choices, size_choice(facts[0].size, clip)))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    write_json(asked.out / NOTES, notes)
     write_pictures(source, summary, asked.out)
     for choice in plan.choices:
         say(f"{choice.setting:<9} {choice.value}: {choice.reason}")
@@ -90,6 +114,7 @@ def _training_settings(asked: Quickstart, plan: Plan) -> list[str]:
 def _trial(asked: Quickstart, settings: Sequence[str]) -> float:
     """Seconds of one step, from a few steps that are then thrown away; the latents stay."""
     folder = asked.out / "trial"
+    shutil.rmtree(folder, ignore_errors=True)  # of one that was stopped
     short = [
         f"fit.steps={TRIAL_STEPS}",
         "fit.log_every=1",
@@ -132,6 +157,8 @@ def _command(
     """One of the other commands; its own message says what went wrong."""
     say(f"$ worldmodel {name} {shlex.join(arguments)}")
     code = COMMANDS[name](arguments)
+    if code == STOPPED:
+        raise Stopped("quickstart was stopped, the same command goes on from there")
     if code not in fine:
         raise _StepError(f"quickstart ends: `worldmodel {name}` ended with exit code {code}", code)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from worldmodel.cli_errors import one_way_out
+from worldmodel.cli_errors import STOPPED, one_way_out
 from worldmodel.config import config_parser, config_to_yaml, load_config
-from worldmodel.training.loop.signals import EXIT_STOPPED
+from worldmodel.signals import end_on_signals, ignore_signals
 
 C = TypeVar("C")
 
@@ -36,7 +36,11 @@ def run_script(
     if arguments.show:
         print(config_to_yaml(config), end="")
         return 0
-    return 0 if train(config, arguments.resume) else EXIT_STOPPED
+    with end_on_signals("the same command with --resume goes on from what is saved"):
+        is_finished = train(config, arguments.resume)
+    if not is_finished:
+        ignore_signals()
+    return 0 if is_finished else STOPPED
 
 
 def _parser(schema: type, description: str) -> argparse.ArgumentParser:

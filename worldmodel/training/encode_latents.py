@@ -12,6 +12,7 @@ import multiprocessing
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 
 import torch
 from tqdm import tqdm
@@ -20,8 +21,9 @@ from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.models.vae import VideoAutoencoder, load_vae
+from worldmodel.signals import end_on_signals, obey_parent, starting_workers, stop_on_signals
 from worldmodel.training.datasets import open_index
-from worldmodel.training.model_data import cache_latents, on_device
+from worldmodel.training.model_data import ENCODED, cache_latents, on_device
 from worldmodel.training.world_model import TrainConfig
 
 
@@ -43,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(TrainConfig, arguments.config, arguments.overrides)
     if not config.data.latents or not config.model.vae:
         raise ValueError("data.latents (the cache folder) and model.vae must be set")
-    built = encode_all(config, arguments.processes, parse_part(arguments.part))
+    with end_on_signals(ENCODED.format(config.data.latents)):
+        built = encode_all(config, arguments.processes, parse_part(arguments.part))
     print(f"{config.data.latents}: {built} episodes encoded now")
     return 0
 
@@ -66,13 +69,20 @@ def encode_all(config: TrainConfig, num_processes: int, part: slice = slice(None
             config.data, index, vae, part=part, with_poses=with_poses, with_progress=True
         ).built
     context = multiprocessing.get_context("spawn")
-    devices = context.SimpleQueue()
+    devices, is_stopping = context.SimpleQueue(), context.Event()
     num_gpus = torch.cuda.device_count()
     for rank in range(num_processes):
         devices.put(f"cuda:{rank % num_gpus}" if num_gpus else "cpu")
-    with context.Pool(num_processes, _open_worker, (config, devices)) as pool:
-        encoded = pool.imap_unordered(_encode_episode, numbers)
-        return sum(tqdm(encoded, total=len(numbers), desc="episodes"))
+    with starting_workers():
+        pool = context.Pool(num_processes, _open_worker, (config, devices, is_stopping))
+    built = 0
+    with pool, stop_on_signals() as stop:
+        for count in tqdm(pool.imap_unordered(_encode_episode, numbers), total=len(numbers), desc="episodes"):
+            built += count
+            if stop.is_received:
+                is_stopping.set()  # what is under way is finished
+    stop.check(ENCODED.format(config.data.latents))
+    return built
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class _Worker:
     config: TrainConfig
     index: EpisodeIndex
     vae: VideoAutoencoder
+    is_stopping: Event
 
 
 _worker: (
@@ -87,13 +98,19 @@ _worker: (
 )
 
 
-def _open_worker(config: TrainConfig, devices: "multiprocessing.SimpleQueue[str]") -> None:
+def _open_worker(
+    config: TrainConfig, devices: "multiprocessing.SimpleQueue[str]", is_stopping: Event
+) -> None:
     global _worker
+    obey_parent()
     torch.set_num_threads(1)
-    _worker = _Worker(config, open_index(config.data), on_device(load_vae(config.model.vae), devices.get()))
+    vae = on_device(load_vae(config.model.vae), devices.get())
+    _worker = _Worker(config, open_index(config.data), vae, is_stopping)
 
 
 def _encode_episode(number: int) -> int:
+    if _worker.is_stopping.is_set():
+        return 0
     part = slice(number, number + 1)
     config = _worker.config
     with_poses = config.model.draws_poses

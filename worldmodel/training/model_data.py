@@ -1,6 +1,7 @@
 """What a model needs of its data: the frame contract that all clips share, and cached latents."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,9 +13,11 @@ from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
 from worldmodel.models.config import FrameContract
 from worldmodel.models.vae import VideoAutoencoder, encode_video
+from worldmodel.signals import stop_on_signals
 from worldmodel.training.datasets import DataConfig
 from worldmodel.types import evenly_spread
 
+ENCODED = "what is encoded is in {}, the same command goes on from there"
 RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change
 
 
@@ -105,8 +108,16 @@ def cache_latents(
     identity = encoder_identity(vae, dict(vae.config))  # type: ignore[arg-type]
     cache = LatentCache(config.latents, identity, config.latents_dtype, with_poses=with_poses)  # type: ignore[arg-type]
     records = index.records[part]
-    with tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar:
-        return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=bar.update)
+    with (
+        tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar,
+        stop_on_signals() as stop,
+    ):
+
+        def go_on(*_: Any) -> None:
+            bar.update()
+            stop.check(ENCODED.format(config.latents))
+
+        return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=go_on)
 
 
 def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:

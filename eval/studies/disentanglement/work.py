@@ -17,7 +17,6 @@ from worldmodel.cli_errors import STOPPED, CommandError
 from worldmodel.config import load_config
 from worldmodel.files import fingerprint, write_text
 from worldmodel.mddiff.evaluation.scores import EvaluationConfig, score_folder
-from worldmodel.training.loop.signals import EXIT_STOPPED
 
 SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends
 COMMIT_FILE = "commit.txt"  # of a run: the code that trained it
@@ -110,7 +109,7 @@ def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
     command = [sys.executable, *words, f"output={folder}", f"fit.seed={seed}", "--resume"]
     print(f"{shlex.join(command)} >> {log}", flush=True)
     code = run_logged(command, log)
-    if code == EXIT_STOPPED:
+    if code == STOPPED:
         raise StoppedError(f"{row.name}, seed {seed} was stopped; start the study again to go on")
     if code or not (folder / "model").exists():
         raise TrainingError(f"exit code {code}, {last_line(log)} ({log})")

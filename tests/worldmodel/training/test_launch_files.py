@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from transformers import Dinov2Config, Dinov2Model
 
 from tests.support.debug_run import CONFIG, ROOT
-from worldmodel.models.hub_parts import load_encoder
-from worldmodel.models.world_model.model import WorldModel
+from worldmodel.hub import load_encoder
+from worldmodel.models.model import WorldModel
 
 LAUNCH_FILES = sorted((ROOT / "configs/accelerate").glob("*.yaml"))
 

@@ -38,6 +38,7 @@ from worldmodel.locator.truth import object_in_frames
 from worldmodel.models.model import WorldModel
 from worldmodel.report.figures import draw_trajectories
 from worldmodel.report.videos import side_by_side
+from worldmodel.signals import stop_on_signals
 from worldmodel.types import EpisodeSource, evenly_spread
 
 M = TypeVar("M")
@@ -226,14 +227,18 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     records = RecordLines(output / "clips.jsonl", settings)
     shown = set(evenly_spread(len(clips), config.videos, round_down=True))
     keys = clips.keys
-    for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
-        is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()
-        if key in records and is_drawn:
-            continue
-        record, videos = evaluation.evaluate(number)
-        if number in shown:
-            evaluation.picture(number, clips[number], videos[TRUE], output / "videos")
-        records.add(key, record)
+    with stop_on_signals() as stop:
+        for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
+            is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()
+            if key in records and is_drawn:
+                continue
+            record, videos = evaluation.evaluate(number)
+            if number in shown:
+                evaluation.picture(number, clips[number], videos[TRUE], output / "videos")
+            records.add(key, record)
+            stop.check(
+                f"{number + 1} of {len(keys)} clips are in {output}, the same command goes on from there"
+            )
     ordered = [records.records[key] for key in keys]
     results = {
         "settings": settings,

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from worldmodel.cli_errors import CommandError
 from worldmodel.data.batches import load_batches
+from worldmodel.signals import StopRequest, stop_on_signals
 from worldmodel.training.loop.checkpoints import CheckpointStore, open_store
 from worldmodel.training.loop.distributed import (
     MachineConfig,
@@ -35,7 +36,6 @@ from worldmodel.training.loop.distributed import (
 )
 from worldmodel.training.loop.optim import OptimConfig, describe_groups, lr_factor, set_lr
 from worldmodel.training.loop.order import micro_batches, process_slots, seed_micro_batch
-from worldmodel.training.loop.signals import StopRequest, stop_on_signals
 from worldmodel.training.loop.state import RunState
 from worldmodel.training.loop.step import StepFn, Stepper, switch_on
 from worldmodel.training.loop.tracking import Tracker, TrackerName, check_trackers
@@ -158,7 +158,10 @@ def fit(
             run.tracker = Tracker(folder, config.trackers, run.state.step, asdict(config))
             stack.callback(run.tracker.close)
             on_start()
-        return _train(run, batches, validate, stack.enter_context(stop_on_signals()))
+        result = _train(run, batches, validate, stack.enter_context(stop_on_signals()))
+    if not result.is_finished:
+        accelerator.wait_for_everyone()  # a launcher ends its processes as soon as one has ended
+    return result
 
 
 def _start(
@@ -213,6 +216,12 @@ def _train(run: _Run, batches: Iterator[Any], validate: ValidateFn | None, stop:
             _save(run, is_best, is_needed=is_last or is_stopped)
     progress.close()
     is_finished = state.step == config.steps
+    if not is_finished and run.tracker is not None:
+        cause = stop.cause or "a signal to another process"
+        log.warning(
+            "stopped by %s: step %d of %d is saved in %s; the same command with --resume goes on from there",
+            *(cause, state.step, config.steps, run.store.folder),
+        )
     return FitResult(state.step, is_finished, state.num_skipped, state.metrics, state.cpu_seconds)
 
 

@@ -16,6 +16,7 @@ from studies.disentanglement.run import main
 from studies.disentanglement.tables import ScoredModel, comparison_table, paper_table, seed_scores, total_cost
 from studies.disentanglement.work import read_failures
 
+from worldmodel.cli_errors import STOPPED
 from worldmodel.config import load_config
 from worldmodel.mddiff.data import render_rooms as rendered
 from worldmodel.mddiff.evaluation import scores as evaluation
@@ -23,7 +24,6 @@ from worldmodel.mddiff.training.concept_run import ConceptTrainConfig
 from worldmodel.mddiff.training.cost import Cost
 from worldmodel.mddiff.training.vae_baseline import VaeBaselineConfig, train
 from worldmodel.training.command_line import run_script
-from worldmodel.training.loop.signals import EXIT_STOPPED
 
 ROOT = Path(__file__).parents[4]
 FEW = ["num_votes=1000", "num_mig=500", "dci_train=0", "num_reconstructed=8"]
@@ -183,7 +183,7 @@ def test_a_score_that_breaks_leaves_its_model_to_others(chain: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [(lambda *_: EXIT_STOPPED, EXIT_STOPPED), (lambda *_: signal.default_int_handler(2, None), 130)],
+    [(lambda *_: STOPPED, STOPPED), (lambda *_: signal.default_int_handler(2, None), 130)],
 )
 def test_a_stopped_study_ends_without_a_traceback(
     chain: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[..., int], code: int
