@@ -6,7 +6,9 @@ exactly the tensors of that config, in a floating type, all finite.
 """
 
 import inspect
+import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -19,6 +21,8 @@ from transformers.core_model_loading import revert_weight_conversion
 from worldmodel.checked import check_range, check_type, is_finite, is_regular, read_json, shorten
 from worldmodel.shipped import find_weights
 from worldmodel.tensors import check_finite, check_headers, check_loaded, read_headers, skeleton
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 P = TypeVar("P", bound=PreTrainedModel)
@@ -111,11 +115,21 @@ def read_settings(kind: type[nn.Module], path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected class {kind.__name__}, got {shorten(values['_class_name'])}")
     known = dict(list(inspect.signature(kind.__init__).parameters.items())[1:])
     settings = {name: value for name, value in values.items() if not name.startswith("_")}
-    for name, value in settings.items():
-        if name not in known:
+    for name in [*settings]:
+        if name in known:
+            _check_setting(f"{path}: {name}", name, settings[name], known[name])
+        elif isinstance(settings[name], dict | list):  # some make a library do other things than load
             raise ValueError(f"{path}: unknown setting {shorten(name)} of {kind.__name__}")
-        _check_setting(f"{path}: {name}", name, value, known[name])
+        else:
+            _say_ignored(f"{path}: {shorten(name)} is no setting of {kind.__name__}, and is ignored")
+            del settings[name]
     return settings
+
+
+@lru_cache(maxsize=64)
+def _say_ignored(message: str) -> None:
+    """Once: published configs carry settings of older versions, which diffusers ignores too."""
+    log.warning("%s", message)
 
 
 def _check_setting(where: str, name: str, value: Any, parameter: inspect.Parameter) -> None:

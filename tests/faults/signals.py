@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -136,6 +137,7 @@ def start(case: Case, inputs: Path, out: Path) -> int:
         process = os.fork()
         if not process:
             os.setsid()
+            sys.modules["__main__"] = ModuleType("__main__")  # loading processes would import this file
             command = COMMANDS[case.command]
             guarded = one_way_out(lambda: command.run(inputs, out, case.workers))  # type: ignore[arg-type, return-value]
             kills.run_here(lambda: guarded(), out)
@@ -191,11 +193,11 @@ def check(case: Case, inputs: Path, out: Path, reference: Path) -> dict[str, obj
     """Stop one command and give it again: what came of it."""
     command, said = COMMANDS[case.command], out.with_suffix(".said")
     process = start(case, inputs, out)
-    assert wait(lambda: command.is_under_way(out), 300), said.read_text()[-3000:]
+    assert wait(lambda: command.is_under_way(out), 900), said.read_text()[-3000:]
     send(case, process)
     begun = time.monotonic()
     code = kills.finish(process)
-    is_over = wait(lambda: not processes_of(out), 120)
+    is_over = wait(lambda: not processes_of(out), 300)
     seconds, text = time.monotonic() - begun, said.read_text()
     stopped = [line for line in text.splitlines() if "stopped by" in line and "goes on" in line]
     traces = text.count("Traceback") if case.launcher == "alone" else 0  # launchers print their own

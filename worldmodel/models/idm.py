@@ -4,6 +4,7 @@ Every frame is encoded once; pairs are formed on its tokens. The mean of z is ma
 layers without biases, so two identical frames give exactly z = 0: no motion, no action.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -168,9 +169,12 @@ class InverseDynamicsModel(nn.Module):
 def _image_encoder(config: IdmConfig) -> Dinov2Model:
     if config.pretrained:
         return load_encoder(Dinov2Model, config.pretrained)
+    height, width, patch = config.image_height, config.image_width, config.patch_size
+    # Positions are learned on a square of as many patches, and stretched to frames of another shape.
+    side = height if height == width else patch * math.ceil(math.sqrt(height * width) / patch)
     return Dinov2Model(
         Dinov2Config(
-            image_size=(config.image_height, config.image_width),
+            image_size=(side, side),
             patch_size=config.patch_size,
             hidden_size=config.encoder_width,
             num_hidden_layers=config.encoder_layers,

@@ -39,7 +39,7 @@ from worldmodel.training.first_batch import write_first_batch
 from worldmodel.training.loop.checkpoints import Checkpoint, export_finished, open_store
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
 from worldmodel.training.loop.fit import FitConfig, fit
-from worldmodel.training.loop.step import StepFn
+from worldmodel.training.loop.step import StepFn, switch_on
 from worldmodel.training.model_data import cache_latents, frame_contract, on_device, still_projection
 from worldmodel.training.robot_pictures import fill_references
 from worldmodel.training.start_from import continued_model, settings_beneath
@@ -92,6 +92,12 @@ class TrainConfig:
                 f"mcl.mode={mode} differentiates twice, which sharded weights do not allow: set "
                 "mcl.mode=first_order, or launch with a ddp file (machine.parallel=ddp)"
             )
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the run measures held-out clips; their split must then have some."""
+        splits = self.data.splits
+        return bool(self.validation.num_clips and (splits.val or splits.val_uids))
 
     @property
     def fit_with_heads(self) -> FitConfig:
@@ -179,7 +185,9 @@ def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
     """What the contrast will train, read off the gradients of two clips; nothing without one."""
     if run.model.mcl is None or not accelerator.is_main_process:
         return
-    clips = [run.train_clips[number] for number in range(min(2, len(run.train_clips)))]
+    fit = run.config.fit  # the report takes no more memory than a step
+    switch_on(run.model, fit.gradient_checkpointing, compile_blocks=False)
+    clips = [run.train_clips[number] for number in range(min(2, fit.micro_batch, len(run.train_clips)))]
     batch = collate_clips(clips).to(accelerator.device)
     # In evaluation mode: no dropout draws from the global generator, so losses do not depend on the look.
     model = run.model.to(accelerator.device).eval()
@@ -211,11 +219,8 @@ def _weights_of(source: str) -> str:
 
 
 def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> Validation | None:
-    splits = config.data.splits
-    if not config.validation.num_clips:
-        return None
-    if not splits.val and not splits.val_uids:
-        log.info("no validation: data.splits.val is 0 and data.splits.val_uids names no episode")
+    if not config.is_validated:
+        log.info("no validation: validation.num_clips or data.splits.val is 0, and val_uids names no episode")
         return None
     with_poses = model.config.draws_poses
     clips = open_clips(config.data, index, "val", model.normalizer, None, True, with_poses)

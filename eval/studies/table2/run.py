@@ -24,7 +24,7 @@ from studies.table2.results import collect
 from worldmodel.cli_errors import STOPPED, one_way_out
 from worldmodel.config import load_config
 from worldmodel.data.index import check_episode
-from worldmodel.data.splits import SplitConfig
+from worldmodel.data.splits import SplitConfig, split_of
 from worldmodel.estimate.cost import GIB, check_memory, estimate, parse_gpus
 from worldmodel.estimate.run_shape import run_shape
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
@@ -38,25 +38,31 @@ ACTION_DIM = 16  # of the estimates: two arms of seven joints and their grippers
 def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
     """What is in each dataset; data that do not fit the protocol are refused."""
     tuned = next(cell for cell in cells if cell.name.startswith("trained/"))
-    data = load_config(TrainConfig, tuned.arguments[0], tuned.arguments[1:]).data
+    training = load_config(TrainConfig, tuned.arguments[0], tuned.arguments[1:])
+    data, is_validated = training.data, not training.is_validated
     roles = {"source": config.source, "target": config.target}
     roles |= {"target_test": (config.target_test,), "transfer_test": (config.transfer_test,)}
     lines: list[str] = []
     robots: dict[str, set[str]] = {role: set() for role in roles}
     tasks: dict[str, set[str]] = {role: set() for role in roles}
     for role, path in ((role, path) for role, paths in roles.items() for path in paths):
-        count, seen, done = _contents(path, data)
+        found = _episodes(path, data)
+        seen, done = {one.embodiment for one in found}, {one.task for one in found}
         robots[role] |= seen
         tasks[role] |= done
-        lines.append(f"{role:<14} {path}: {count} episodes, {_listed(seen)}, {_listed(done)}")
+        lines.append(f"{role:<14} {path}: {len(found)} episodes, {_listed(seen)}, {_listed(done)}")
+        if role == "target":
+            is_validated |= any(split_of(one.uid, data.splits) == "val" for one in found)
     _check_protocol(robots, tasks)
+    if not is_validated:
+        raise ValueError(f"no episode of target falls in the validation split of {data.splits}")
     if config.target_test in config.target:
         _check_division(config, data.splits)
     return lines
 
 
-def _contents(path: str, data: DataConfig) -> tuple[int, set[str], set[str]]:
-    """Readable episodes, their robots and their tasks; all are opened, as training will, but none decoded."""
+def _episodes(path: str, data: DataConfig) -> list[Episode]:
+    """Those that are readable; all are opened, as training will, but none decoded."""
     camera = data.clip.camera if isinstance(data.clip.camera, str) else None
     source = open_dataset(
         path,
@@ -76,7 +82,7 @@ def _contents(path: str, data: DataConfig) -> tuple[int, set[str], set[str]]:
                 raise ValueError(str(error)) from error
             continue
         found.append(episode)
-    return len(found), {one.embodiment for one in found}, {one.task for one in found}
+    return found
 
 
 def _check_protocol(robots: Mapping[str, set[str]], tasks: Mapping[str, set[str]]) -> None:

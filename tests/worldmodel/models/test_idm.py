@@ -105,3 +105,12 @@ def test_the_memory_of_the_controller_stays_in_float32_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         controller(torch.randn(2, 3, 7), torch.randn(2, 16))
     assert seen == [(False, torch.float32, torch.float32)]
+
+
+@pytest.mark.parametrize("size", [(32, 48), (48, 16), (32, 32)])
+def test_frames_need_not_be_square(size: tuple[int, int]) -> None:
+    config = IdmConfig(
+        image_height=size[0], image_width=size[1], encoder_width=24, encoder_layers=1, encoder_heads=2
+    )
+    idm = InverseDynamicsModel(config, latent_action_dim=None, robot_action_dim=3)
+    assert idm(torch.rand(1, 3, 3, *size)).motion.shape == (1, 2, config.hidden)

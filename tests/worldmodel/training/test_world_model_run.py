@@ -24,7 +24,7 @@ from worldmodel.training.datasets import open_index
 from worldmodel.training.loop.checkpoints import CheckpointStore, verify
 from worldmodel.training.loop.step import switch_on
 from worldmodel.training.world_model import TrainConfig, build_model, build_run, load_train_config, train
-from worldmodel.types import Episode, EpisodeSource
+from worldmodel.types import ClipBatch, Episode, EpisodeSource
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,22 @@ def test_a_run_with_mcl_says_once_what_it_trains(
     assert caplog.text.count(f"MCL (infonce, {mode}) sends gradient to") == 1
     verdicts = dict(re.findall(r"  (backbone|critic, heads): (yes|NO)", caplog.text))
     assert verdicts == {"backbone": "yes" if mode == "exact" else "NO", "critic, heads": "yes"}
+
+
+def test_the_report_before_the_first_step_takes_no_more_than_a_step(
+    overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def report(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> str:
+        seen.append((len(batch.robot_actions), model.fdm.backbone.gradient_checkpointing))
+        return ""
+
+    monkeypatch.setattr("worldmodel.training.world_model.mcl_reach", report)
+    small = ["fit.steps=1", "fit.micro_batch=1", "fit.gradient_checkpointing=true", "validation.num_clips=0"]
+    settings = [*overrides, *small, "model.mcl.mode=detached", f"output={tmp_path}"]
+    assert train(load_config(TrainConfig, CONFIG, settings), False)
+    assert seen == [(1, True)]
 
 
 def test_both_exports_use_the_data_and_the_model_of_the_run(

@@ -90,4 +90,7 @@ def _unit(features: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
 def _tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise ValueError(f"no weights at {path}")
-    return load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    loaded: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)  # saved on a GPU
+    return loaded

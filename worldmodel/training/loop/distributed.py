@@ -28,6 +28,11 @@ from worldmodel.mcl.features import inner_backward
 # Rank 0 writes checkpoints while the others wait; the default of 10 minutes is short for a full disk array.
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 Parallel = Literal["single", "ddp", "fsdp2"]
+NO_GPU = (
+    "the launch file is one for GPUs, and torch {} (CUDA: {}) finds none: the driver may be too old for "
+    "this wheel (CUDA 13 needs 580 or newer; update it, or take one of an older CUDA); to train on the CPU, "
+    "set machine.device=cpu"
+)
 IS_SYNCHRONIZED = "is_synchronized"  # attribute of a sharded model: whether gradients are exchanged now
 
 
@@ -54,6 +59,9 @@ class MachineConfig:
 def start_accelerator(config: MachineConfig) -> Accelerator:
     """Join the launched processes; ValueError when they are not what the config asked for."""
     is_cpu = config.device == "cpu" or not torch.cuda.is_available()
+    is_for_gpus = _launch_says("MIXED_PRECISION", "bf16") and not _launch_says("USE_CPU", "true")
+    if is_cpu and config.device != "cpu" and is_for_gpus:
+        raise ValueError(NO_GPU.format(torch.__version__, torch.version.cuda or "none"))
     precision = config.mixed_precision
     if precision == "auto":
         precision = "no" if is_cpu else "bf16"
@@ -113,7 +121,11 @@ def resolve_parallel(config: MachineConfig, num_processes: int) -> Parallel:
 
 
 def _is_fsdp_launched() -> bool:
-    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return _launch_says("USE_FSDP", "true")
+
+
+def _launch_says(setting: str, value: str) -> bool:
+    return os.environ.get(f"ACCELERATE_{setting}", "").lower() == value
 
 
 def describe_launch(accelerator: Accelerator, config: MachineConfig) -> str:

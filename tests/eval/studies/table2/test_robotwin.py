@@ -18,7 +18,11 @@ def robotwin(tmp_path, monkeypatch) -> Path:
     joints = {"aloha-agilex": 6, "arx-x5": 6, "franka": 7, "piper": 6, "ur5": 6}
     for task in ("place_a2b_left", "place_a2b_right"):
         for robot, count in joints.items():
-            write_robotwin_set(tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count)
+            # The target has as many as a validation split needs to get one.
+            episodes = 10 if (robot, task) == ("aloha-agilex", "place_a2b_left") else 2
+            write_robotwin_set(
+                tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count, episodes=episodes
+            )
     prompt = tmp_path / "outputs/wan/empty_prompt.safetensors"
     prompt.parent.mkdir(parents=True)
     save_file({"text": torch.zeros(1, 512, 4096)}, prompt)  # as training/encode_prompt.py makes it
@@ -48,6 +52,7 @@ def test_the_robotwin_config_passes_a_dry_run(robotwin, capsys):
         ("training_settings=[model.prompt=outputs/p.safetensors]", "training/encode_prompt.py makes it"),
         ("autoencoder=outputs/wan/vae", "training/train_autoencoder.py makes it"),
         ("rollout_settings=[locator=outputs/locator]", "target: locator names outputs/locator, which is not"),
+        ("finetuning_settings=[data.splits.val=0.01]", "no episode of target falls in the validation split"),
         ("pretrained.acg=outputs/wan/acg", "trained/acg/seed0: start_from names outputs/wan/acg"),
     ],
 )

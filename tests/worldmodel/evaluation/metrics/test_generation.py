@@ -53,6 +53,16 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+def test_weights_saved_on_a_gpu_are_read_without_one(
+    weights: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = torch.load(weights["alexnet"], weights_only=True)
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda _: "cuda:0")
+    torch.save(tensors, tmp_path / "alexnet.pth")
+    distance = AlexNetDistance.load(tmp_path / "alexnet.pth", weights["linear"])
+    assert torch.equal(distance.features[0].weight, tensors["features.0.weight"])
+
+
 def test_alexnet_has_the_published_layout() -> None:
     names = {name: tuple(tensor.shape) for name, tensor in AlexNetDistance().state_dict().items()}
     # Indices and shapes of the convolutions of torchvision's AlexNet.

@@ -102,6 +102,15 @@ def test_fsdp_asked_of_the_launcher_only_is_refused(tmp_path: Path, monkeypatch:
         toy_fit(tmp_path, [])
 
 
+def test_a_launch_file_for_gpus_is_not_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")  # as every file of configs/accelerate
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "False")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"torch .* finds none: the driver .*machine.device=cpu"):
+        toy_fit(tmp_path, ["machine.device=auto", "steps=1"])
+    assert toy_fit(tmp_path, ["machine.device=cpu", "steps=1"]).is_finished
+
+
 def test_auto_means_ddp_for_several_processes() -> None:
     assert resolve_parallel(MachineConfig(), 1) == "single"
     assert resolve_parallel(MachineConfig(), 8) == "ddp"

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,6 +88,17 @@ def test_an_encoder_is_found_in_the_hub_cache(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert load_encoder(Dinov2Model, "someone/dino").config.hidden_size == 24
+
+
+def test_settings_that_the_library_ignores_are_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_wan(tiny_wan()).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"clip_output": False}))
+    for _ in range(2):
+        assert load_part(Wan, tmp_path).config.num_layers == 2
+    assert caplog.text.count("'clip_output' is no setting of WanTransformer3DModel, and is ignored") == 1
 
 
 def write_hub_cache(cache: Path, name: str) -> None:
