@@ -3,8 +3,8 @@
 #
 #   sbatch --nodes 2 training/slurm.sh configs/accelerate/2x8xh100_fsdp2.yaml configs/wan/full_mcl.yaml key=value ...
 #
-# Five minutes before the time limit, and when the job is preempted, SLURM sends a signal. The training processes get
-# it, save a checkpoint and end, and the job goes back into the queue. It then goes on from that checkpoint.
+# Five minutes before the time limit (SIGUSR1), and when the job is preempted (SIGTERM, to all processes at once), the
+# training processes save a checkpoint and end, and the job goes back into the queue. It then goes on from there.
 # Fill the latent cache first; each machine takes its part:
 #   srun --nodes 2 --ntasks-per-node 1 bash -c \
 #       'python training/encode_latents.py configs/wan/full_mcl.yaml --processes 8 --part $SLURM_NODEID/$SLURM_NNODES'
@@ -16,11 +16,12 @@
 #SBATCH --signal=B:USR1@300
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=outputs/slurm/%j.log
+#SBATCH --output=slurm-%j.log
 set -uo pipefail
 launch=$1
 shift
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=270  # seconds for saving, after which a launcher kills; its default is 30
 export MASTER_ADDR=$head MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
 # One task a machine: it starts the processes of its GPUs, and hands the signal on to them. A launcher that gets the
@@ -29,7 +30,7 @@ machine='
 accelerate launch --config_file "$0" --machine_rank "$SLURM_NODEID" --main_process_ip "$MASTER_ADDR" \
     --main_process_port "$MASTER_PORT" training/train_world_model.py "$@" --resume &
 launcher=$!
-trap "pkill -USR1 --parent $launcher" USR1
+trap "pkill -USR1 --parent $launcher" USR1 TERM
 while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; code=$?; done
 exit "$code"
 '

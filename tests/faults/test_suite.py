@@ -46,3 +46,12 @@ def test_broken_inputs_are_refused_or_read(name: str) -> None:
     counts, faults = fuzz(name, first=0, count=500)
     assert not faults, "\n".join(faults)
     assert sum(counts.values()) == 500
+
+
+def test_signals_stop_commands_that_then_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "signals.jsonl"
+    command = [sys.executable, "-m", "tests.faults.signals", "--out", str(out)]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'eval'}"})
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(results) == 27
+    assert [result for result in results if not result["is_good"]] == []

@@ -1,9 +1,13 @@
+import multiprocessing
+import signal
+import subprocess
 from collections.abc import Iterable
 from itertools import chain, islice
 
 import pytest
 
-from worldmodel.data.batches import BatchSampler
+from worldmodel.data.batches import BatchSampler, load_batches
+from worldmodel.data.dataset import ClipDataset
 
 
 def take(sampler: BatchSampler, count: int, epoch: int = 0, batch: int = 0) -> list[list[int]]:
@@ -76,3 +80,24 @@ def test_impossible_batches_are_refused() -> None:
         BatchSampler(7, 1, rank=2, world_size=2)
     with pytest.raises(ValueError, match="has 3 batches, cannot start at batch 4"):
         take(BatchSampler(7, 2), 1, 0, 4)
+
+
+def test_a_loading_process_outlives_the_signals_of_its_group(clips: ClipDataset) -> None:
+    def send(*names: str) -> None:
+        (worker,) = multiprocessing.active_children()
+        for name in names:  # from another process than its parent, as a terminal, launcher or cluster does
+            subprocess.run(["sh", "-c", f"kill -s {name} {worker.pid}"], check=True)
+
+    before = {child.pid for child in multiprocessing.active_children()}
+    assert not before
+    batches = load_batches(clips, ([0, 1] for _ in range(6)), num_workers=1)
+    next_batch = iter(batches)
+    previous = signal.signal(signal.SIGALRM, lambda *_: send("INT", "TERM", "USR1"))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)  # while the new interpreter starts
+    try:
+        first = next(next_batch)
+        send("INT", "TERM", "USR1")
+        assert all(batch.robot_actions.equal(first.robot_actions) for batch in next_batch)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert not multiprocessing.active_children()

@@ -14,6 +14,8 @@ import torch
 
 from tests.support.debug_run import CONFIG, MCL, ROOT, losses
 from worldmodel.models.model import WorldModel
+from worldmodel.models.vae import VideoAutoencoder
+from worldmodel.training import model_data
 from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.encode_latents import parse_part
 
@@ -95,11 +97,71 @@ def test_machines_share_the_episodes_of_a_cache(
     assert range(10)[parse_part("1/4")] == range(1, 10, 4)
 
 
+def test_encoding_that_is_stopped_says_so_and_goes_on(
+    overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = model_data._encode
+
+    def encode_and_stop(vae: VideoAutoencoder, video: torch.Tensor) -> torch.Tensor:
+        signal.raise_signal(signal.SIGTERM)
+        return encode(vae, video)
+
+    cache = [CONFIG, *overrides, f"data.latents={tmp_path}"]
+    monkeypatch.setattr(model_data, "_encode", encode_and_stop)
+    assert encode_latents(cache) == 143
+    said = f"stopped by SIGTERM: what is encoded is in {tmp_path}, the same command goes on from there\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 1
+    monkeypatch.setattr(model_data, "_encode", encode)
+    assert encode_latents(cache) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: 3 episodes encoded now\n"
+
+
 def test_the_slurm_script_hands_signals_on_and_queues_again() -> None:
     script = ROOT / "training/slurm.sh"
     assert subprocess.run(["bash", "-n", script]).returncode == 0
     text = script.read_text()
     assert re.search(r"#SBATCH --signal=B:USR1@\d+", text)
-    assert "pkill -USR1 --parent $launcher" in text
-    assert 'scontrol requeue "$SLURM_JOB_ID"' in text
+    (log,) = re.findall(r"#SBATCH --output=(.*)", text)
+    assert "/" not in log  # SLURM makes no folder, and says nothing where there is none
     assert "--resume" in text
+
+
+FAKES = {
+    # A launcher as torch's: it hands SIGTERM on, and waits for its process.
+    "accelerate": """
+sh -c 'trap "echo saved >> saved; exit 143" USR1 TERM; echo up >> up; while :; do sleep 0.05; done' &
+rank=$!
+trap 'kill -TERM $rank' TERM
+while kill -0 $rank 2>/dev/null; do wait $rank; done
+exit 1""",
+    "srun": 'shift; echo $$ > machine; exec "$@"',
+    "scontrol": '[ "$1" = show ] && echo localhost || echo "$@" >> requeued',
+    "scancel": "kill -USR1 $(cat machine)",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_the_slurm_script_saves_and_queues_again(number: signal.Signals, tmp_path: Path) -> None:
+    for name, script in FAKES.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a", "SLURM_NODEID": "0"}
+    job = subprocess.Popen(
+        ["bash", ROOT / "training/slurm.sh", "launch.yaml", "config.yaml"],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    if number == signal.SIGTERM:
+        os.killpg(job.pid, number)  # preemption: all processes at once
+    else:
+        os.kill(job.pid, number)  # `--signal=B:`: the script alone
+    assert job.wait(30) != 0
+    assert (tmp_path / "saved").read_text() == "saved\n"
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
