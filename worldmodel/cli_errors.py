@@ -3,7 +3,7 @@
 0 done
 1 the machine failed: full disk, no right to write, not enough memory, a loss that is not finite
 2 wrong input: config, data or model
-130 interrupted; 141 nobody reads the output any more; 143 stopped by a signal after saving
+130 interrupted; 141 nobody reads the output any more; 143 stopped by a signal, and the same command goes on
 
 Errors that are faults of the program still end in a traceback. WORLDMODEL_TRACEBACK=1 shows one for all.
 """

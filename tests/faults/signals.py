@@ -105,7 +105,9 @@ COMMANDS = {
     "encode": Command(run_encode, lambda out: len(list(out.rglob("*.safetensors"))) >= 3),
     "rollout": Command(run_rollout, lambda out: lines(out / "report/clips.jsonl") >= 2, ("results.json",)),
     "quickstart": Command(
-        run_quickstart, lambda out: lines(out / "q/run/log.jsonl") >= 2, (".safetensors", "results.json")
+        run_quickstart,
+        lambda out: lines(out / "q/run/log.jsonl") >= 2,
+        (*kills.MODEL_FILES, "results.json"),  # a run that was stopped keeps other checkpoints
     ),
 }
 LAUNCHED = ("launch1", "launch2")  # accelerate launch with one process, and with two
@@ -237,6 +239,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON lines to add the results to")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # launchers of a background job hear it too
     with tempfile.TemporaryDirectory(prefix="signals_") as place:
         folder = Path(place)
         preparing = os.fork()
