@@ -4,7 +4,6 @@ Every frame is encoded once; pairs are formed on its tokens. The mean of z is ma
 layers without biases, so two identical frames give exactly z = 0: no motion, no action.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -169,9 +168,8 @@ class InverseDynamicsModel(nn.Module):
 def _image_encoder(config: IdmConfig) -> Dinov2Model:
     if config.pretrained:
         return load_encoder(Dinov2Model, config.pretrained)
-    height, width, patch = config.image_height, config.image_width, config.patch_size
-    # Positions are learned on a square of as many patches, and stretched to frames of another shape.
-    side = height if height == width else patch * math.ceil(math.sqrt(height * width) / patch)
+    patch, area = config.patch_size, config.image_height * config.image_width
+    side = patch * int(-(-(area**0.5) // patch))  # positions of a square, stretched to frames of other shapes
     return Dinov2Model(
         Dinov2Config(
             image_size=(side, side),
@@ -229,8 +227,7 @@ def _prepared(encoder: Dinov2Model, config: IdmConfig) -> Dinov2Model:
 class Controller(nn.Module):
     """Robot actions, read in order from the last known frame on -> one latent action for each.
 
-    A command says where to go, and the commands before it say where the robot is by then: future frames,
-    which do not exist yet while driving, are not needed.
+    The commands before a command say where the robot is by then, so no future frames are needed.
     """
 
     def __init__(
