@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from worldmodel.serving.config import ServeConfig
+from worldmodel.serving.run import server_config
+
 
 @contextmanager
-def running(app: FastAPI, ws_max_size: int = 32 << 20) -> Iterator[str]:
+def running(app: FastAPI, ws_max_size: int = 16 << 20) -> Iterator[str]:
     """The base address of the running app."""
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="error", ws="websockets-sansio", ws_max_size=ws_max_size
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(app, ServeConfig(port=0, max_request_bytes=ws_max_size)))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     until = time.monotonic() + 30

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="place_a2b_left",
         help="of simulated scenes: place_a2b_left, place_a2b_right, babble, carry",
     )
-    parser.add_argument("--steps", type=int, default=1, help="sampling steps per latent frame (default: 1)")
+    parser.add_argument("--steps", type=int, default=0, help="sampling steps (default: as the model is best)")
     parser.add_argument("--port", type=int, default=8200, help="(default: 8200)")
     parser.add_argument(
         "--out", default="outputs/play", help="where drives are saved (default: outputs/play)"
@@ -42,23 +42,25 @@ def run(arguments: argparse.Namespace) -> None:
 
     try:
         from worldmodel.serving.play.run import play_app
-        from worldmodel.serving.run import run_app
+        from worldmodel.serving.run import bind, run_app
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "websockets"):
             raise
         raise ValueError('the page needs FastAPI: pip install "worldmodel[serve]"') from error
-    app = play_app(
-        arguments.checkpoint,
-        dataset=arguments.dataset,
-        mapping=arguments.mapping,
-        camera=arguments.camera,
-        embodiment=arguments.embodiment,
-        task=arguments.task,
-        num_inference_steps=arguments.steps,
-        out=arguments.out,
-    )
-    address = f"http://127.0.0.1:{arguments.port}/"
-    print(f"drive at {address}, Ctrl-C ends it", flush=True)
-    if not arguments.no_browser:
-        threading.Timer(1.0, webbrowser.open, [address]).start()
-    run_app(app, ServeConfig(port=arguments.port))
+    config = ServeConfig(port=arguments.port)
+    with bind(config) as door:
+        app = play_app(
+            arguments.checkpoint,
+            dataset=arguments.dataset,
+            mapping=arguments.mapping,
+            camera=arguments.camera,
+            embodiment=arguments.embodiment,
+            task=arguments.task,
+            num_inference_steps=arguments.steps,
+            out=arguments.out,
+        )
+        address = f"http://127.0.0.1:{door.getsockname()[1]}/"
+        print(f"drive at {address}, Ctrl-C ends it", flush=True)
+        if not arguments.no_browser:
+            threading.Timer(1.0, webbrowser.open, [address]).start()
+        run_app(app, config, door)

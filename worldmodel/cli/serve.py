@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="ID=ROBOT",
         help="name of a profile (default: worldmodel-ROBOT for every robot)",
     )
-    parser.add_argument("--steps", type=int, default=1, help="sampling steps per latent frame (default: 1)")
+    parser.add_argument("--steps", type=int, default=0, help="sampling steps (default: as the model is best)")
     parser.add_argument("--max-concurrency", type=int, default=4, help="requests held at once (default: 4)")
     parser.add_argument("--max-sessions", type=int, default=8, help="open websockets (default: 8)")
     parser.add_argument(
@@ -52,13 +52,17 @@ def run(arguments: argparse.Namespace) -> None:
     )
     profiles = dict(_profile(text) for text in arguments.profile)
     try:
-        from worldmodel.serving.run import start_service
+        from worldmodel.serving.app import create_app
+        from worldmodel.serving.run import bind, run_app, serve_model
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "websockets"):
             raise
         raise ValueError('the service needs FastAPI: pip install "worldmodel[serve]"') from error
-    print(f"serving {arguments.checkpoint} at http://{config.host}:{config.port}/docs, Ctrl-C ends it")
-    start_service(arguments.checkpoint, config, profiles or None, allow_external=arguments.allow_external)
+    with bind(config) as door:
+        served = serve_model(arguments.checkpoint, profiles or None, allow_external=arguments.allow_external)
+        address = f"http://{config.host}:{door.getsockname()[1]}/docs"
+        print(f"serving {arguments.checkpoint} at {address}, Ctrl-C ends it", flush=True)
+        run_app(create_app(served, config), config, door)
 
 
 def _profile(text: str) -> tuple[str, str]:

@@ -10,13 +10,19 @@ from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from worldmodel.serving.config import ServeConfig, is_loopback
-from worldmodel.serving.errors import ServiceError, first_fault, invalid
+from worldmodel.serving.errors import ServiceError, invalid
 from worldmodel.serving.idempotency import AnswerBook
-from worldmodel.serving.messages import API_VERSION, Identified, Prediction, PredictRequest, PredictResponse
+from worldmodel.serving.messages import (
+    API_VERSION,
+    Identified,
+    Prediction,
+    PredictRequest,
+    PredictResponse,
+    parse_message,
+)
 from worldmodel.serving.predictor import Predictor, ServedModel
 from worldmodel.serving.sessions import SessionDesk
 from worldmodel.serving.worker import Worker
@@ -48,6 +54,7 @@ class Service:
         self.worker = Worker(config.max_concurrency)
         self.book = AnswerBook(config.remembered, config.remembered_bytes)
         self.desk = SessionDesk(self.predictor, self.worker, config)
+        self.held = 0  # bytes of bodies that are arriving or being answered
 
     def check_caller(self, headers: Any) -> None:
         """A token where one is set; no page of another site, be it by name or by origin."""
@@ -67,11 +74,16 @@ class Service:
         """The body of an answer."""
         if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
             raise invalid("expected the header Content-Type: application/json")
-        body = await self._read(request)
+        async with self._body(request) as body:
+            return await self._answer(body, request)
+
+    async def _answer(self, body: bytearray, request: Request) -> bytes:
+        # In a thread, so that others are answered meanwhile.
         try:
-            asked = PredictRequest.model_validate_json(body)
-        except ValidationError as error:
-            raise ServiceError("INVALID_ARGUMENT", first_fault(error), _request_id(body)) from error
+            asked = await asyncio.to_thread(parse_message, PredictRequest, body)
+        except ServiceError as error:
+            error.request_id = await asyncio.to_thread(_request_id, body)
+            raise
         request_id = asked.request_id
         digest = hashlib.sha256(asked.model_dump_json().encode()).digest()
         try:
@@ -81,7 +93,7 @@ class Service:
             raise
 
     async def _compute(self, asked: PredictRequest, request: Request) -> bytes:
-        samples = self.predictor.check(asked)
+        samples = await asyncio.to_thread(self.predictor.check, asked)
         job = asyncio.ensure_future(
             self.worker.run(
                 lambda is_wanted: self.predictor.predict(samples, asked.profile_id, is_wanted),
@@ -102,34 +114,54 @@ class Service:
         )
         return answer.model_dump_json(warnings=False).encode()
 
-    async def _read(self, request: Request) -> bytes:
-        """The body, as far as the limits go."""
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytearray]:
+        """The body, as far as the limits go; it counts as held until it is answered."""
+        body = bytearray()
+        try:
+            await self._read(request, body)
+            yield body
+        finally:
+            self.held -= len(body)
+
+    async def _read(self, request: Request, body: bytearray) -> None:
+        try:
+            async with asyncio.timeout(self.config.read_s):
+                refusal = await self._receive(request, body)
+        except TimeoutError as error:
+            raise invalid(f"the body did not arrive in {self.config.read_s:g} s") from error
+        if refusal is not None:
+            raise refusal
+
+    async def _receive(self, request: Request, body: bytearray) -> ServiceError | None:
         limit = self.config.max_request_bytes
         too_large = ServiceError("PAYLOAD_TOO_LARGE", f"a request has at most {limit} bytes")
         declared = request.headers.get("content-length", "0")
-        is_declared = declared.isdigit() and int(declared) > limit
-        body, num_read = bytearray(), 0
-        try:
-            async with asyncio.timeout(self.config.read_s):
-                async for chunk in request.stream():
-                    num_read += len(chunk)
-                    # What is too large is read on and dropped, up to a bound: a client that is still sending
-                    # would otherwise see a broken pipe instead of the answer.
-                    if num_read > DROPPED_BODIES * limit:
-                        raise too_large
-                    if not is_declared and num_read <= limit:
-                        body += chunk
-        except TimeoutError as error:
-            raise invalid(f"the body did not arrive in {self.config.read_s:g} s") from error
-        if is_declared or num_read > limit:
-            raise too_large
-        return bytes(body)
+        refusal = too_large if declared.isdigit() and int(declared) > limit else None
+        num_read = 0
+        async for chunk in request.stream():
+            num_read += len(chunk)
+            if num_read > limit:
+                refusal = too_large
+            elif self.held + len(chunk) > self.config.max_concurrency * limit:
+                refusal = refusal or ServiceError("OVERLOADED", "other requests are arriving; try again soon")
+            # What is refused is read on and dropped, up to a bound: a client that is still sending would
+            # otherwise see a broken pipe instead of the answer.
+            if num_read > DROPPED_BODIES * limit:
+                break
+            if refusal is None:
+                body += chunk
+                self.held += len(chunk)
+            else:
+                self.held -= len(body)
+                body.clear()
+        return refusal
 
 
-def _request_id(body: bytes) -> str | None:
+def _request_id(body: bytearray) -> str | None:
     try:
-        return Identified.model_validate_json(body).request_id
-    except ValidationError:
+        return parse_message(Identified, body).request_id
+    except ServiceError:
         return None
 
 

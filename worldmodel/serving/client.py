@@ -232,4 +232,9 @@ def _context(frames: np.ndarray, past_actions: Any) -> dict[str, Any]:
 
 
 def _pictures(frames: Sequence[dict[str, Any]]) -> UInt8[np.ndarray, "n H W 3"]:
-    return np.stack([np.array(Image.open(io.BytesIO(base64.b64decode(frame["data"])))) for frame in frames])
+    return np.stack(
+        [
+            np.array(Image.open(io.BytesIO(base64.b64decode(frame["data"])), formats=("PNG",)))
+            for frame in frames
+        ]
+    )

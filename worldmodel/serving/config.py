@@ -16,9 +16,9 @@ class ServeConfig:
     host: str = "127.0.0.1"  # address to listen on; others than loopback need a token
     port: int = 8100  # 0: any free one
     token: str = ""  # what clients must send as a bearer token; empty: none is asked
-    num_inference_steps: int = 1  # sampling steps per latent frame
+    num_inference_steps: int = 0  # sampling steps per latent frame; 0: those that show the model best
     max_batch_size: int = 8  # samples in one request
-    max_request_bytes: int = 32 << 20  # of one request or websocket message
+    max_request_bytes: int = 16 << 20  # of one request or websocket message
     max_concurrency: int = 4  # requests that are held at once; more get 429
     max_sessions: int = 8  # open websockets; more are refused
     max_prediction_frames: int = 64  # of one sample

@@ -3,19 +3,26 @@
 Unknown fields are ignored; known ones are checked strictly. Numbers must be finite.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from worldmodel.serving.errors import first_fault, invalid
 
 API_VERSION = "1.0"
 MAX_ROWS = 4096  # actions of one sample, before the profile's own bound is checked
 MAX_COLUMNS = 256  # of an action
+# Signs in a message: of values, lists and names. The parser takes up to a kilobyte for each, before any
+# other bound is checked.
+MAX_SIGNS = {",": 1 << 18, "[": 1 << 14, ":": 1 << 14}
 Number = Annotated[float, Field(allow_inf_nan=False, strict=False)]
-Row = Annotated[list[Number], Field(max_length=MAX_COLUMNS)]
-Rows = Annotated[list[Row], Field(max_length=MAX_ROWS)]
+# The first fault is the one that is told: a million of them would take gigabytes.
+Row = Annotated[list[Number], Field(max_length=MAX_COLUMNS, fail_fast=True)]
+Rows = Annotated[list[Row], Field(max_length=MAX_ROWS, fail_fast=True)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Field(max_length=256)]
+M = TypeVar("M", bound=BaseModel)
 
 
 def _uuid_text(text: str) -> str:
@@ -54,7 +61,7 @@ class CameraText(Message):
 class Context(Message):
     """What is known before the first action to predict."""
 
-    frames: list[Picture] = Field(min_length=1, max_length=64)  # oldest first
+    frames: list[Picture] = Field(min_length=1, max_length=64, fail_fast=True)  # oldest first
     actions: Rows  # one less than frames
     states: Rows | None = None  # accepted and not used
     instruction: str | None = Field(default=None, max_length=4096)  # accepted and not used
@@ -77,7 +84,7 @@ class PredictRequest(Message):
     request_id: RequestId
     model_version: Text
     profile_id: Text
-    samples: list[Sample] = Field(min_length=1, max_length=1024)
+    samples: list[Sample] = Field(min_length=1, max_length=1024, fail_fast=True)
 
 
 class Identified(Message):
@@ -124,3 +131,15 @@ class CloseMessage(Message):
     """Ends a session."""
 
     type: Literal["close"]
+
+
+def parse_message(kind: type[M], text: bytes | bytearray) -> M:
+    """A message, or its first fault; what has too many values is not looked into."""
+    for sign, most in MAX_SIGNS.items():
+        count = text.count(sign.encode())
+        if count > most:
+            raise invalid(f"a message has at most {most} of the sign {sign!r}, got {count}")
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise invalid(first_fault(error)) from error

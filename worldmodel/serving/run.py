@@ -1,5 +1,6 @@
 """From a checkpoint to a running service."""
 
+import socket
 from pathlib import Path
 
 import uvicorn
@@ -10,8 +11,8 @@ from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
 from worldmodel.files import fingerprint
 from worldmodel.models.model import WorldModel
-from worldmodel.serving.app import create_app
 from worldmodel.serving.config import ServeConfig
+from worldmodel.serving.connections import BACKLOG, SocketProtocol, WebProtocol
 from worldmodel.serving.predictor import ServedModel
 from worldmodel.types import CameraMatrices
 
@@ -27,30 +28,37 @@ def serve_model(
     return ServedModel(model, version, known, _tabletop_camera(model))
 
 
-def run_app(app: FastAPI, config: ServeConfig) -> None:
+def bind(config: ServeConfig) -> socket.socket:
+    """The port, before anything is loaded: another program may have it."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host.strip("[]"), config.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(
+            f"{config.host}:{config.port} cannot be used ({reason}): name another --port"
+        ) from error
+
+
+def run_app(app: FastAPI, config: ServeConfig, door: socket.socket) -> None:
     """Serve until interrupted. Bodies and tokens are never logged."""
-    uvicorn.run(
+    uvicorn.Server(server_config(app, config)).run(sockets=[door])
+
+
+def server_config(app: FastAPI, config: ServeConfig) -> uvicorn.Config:
+    """How requests and messages are taken in."""
+    return uvicorn.Config(
         app,
         host=config.host,
         port=config.port,
         log_level="warning",
         ws_max_size=config.max_request_bytes,
-        ws="websockets-sansio",
+        http=WebProtocol,
+        ws=SocketProtocol,
+        backlog=BACKLOG,
         timeout_keep_alive=30,
         server_header=False,
     )
-
-
-def start_service(
-    source: str,
-    config: ServeConfig,
-    profiles: dict[str, str] | None = None,
-    *,
-    allow_external: bool = False,
-) -> None:
-    """Load, say where, and serve."""
-    app = create_app(serve_model(source, profiles, allow_external=allow_external), config)
-    run_app(app, config)
 
 
 def _tabletop_camera(model: WorldModel) -> CameraMatrices | None:

@@ -12,24 +12,23 @@ A message that does not fit is answered by {"type": "error", "error"}; the sessi
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import torch
 from fastapi import WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.pipelines.session import Session
 from worldmodel.serving.config import ServeConfig
-from worldmodel.serving.errors import ServiceError, first_fault, invalid
-from worldmodel.serving.messages import CloseMessage, OpenMessage, StepMessage
+from worldmodel.serving.errors import ServiceError, invalid
+from worldmodel.serving.messages import CloseMessage, OpenMessage, StepMessage, parse_message
 from worldmodel.serving.predictor import Predictor, encode_frames
 from worldmodel.serving.worker import Worker
 from worldmodel.types import FRAMES_PER_LATENT
 
 LOG = logging.getLogger("worldmodel.serving")
 TRY_AGAIN, GOING_AWAY, NORMAL = 1013, 1001, 1000  # websocket close codes
-M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass
@@ -76,7 +75,7 @@ class SessionDesk:
                 await _send_error(socket, invalid("expected JSON text, got bytes"))
                 continue
             try:
-                message = _parse(text)
+                message = await asyncio.to_thread(_parse, text.encode())
                 if isinstance(message, CloseMessage):
                     await socket.close(NORMAL)
                     return
@@ -125,34 +124,20 @@ class SessionDesk:
         return await self.worker.run(job, self.config.deadline_s, is_bounded=False)
 
 
-def _parse(text: str) -> OpenMessage | StepMessage | CloseMessage:
+def _parse(text: bytes) -> OpenMessage | StepMessage | CloseMessage:
     kinds: dict[str, type[OpenMessage | StepMessage | CloseMessage]] = {
         "open": OpenMessage,
         "step": StepMessage,
         "close": CloseMessage,
     }
-    kind = _Kind.parse(text).type
+    kind = parse_message(_Kind, text).type
     if kind not in kinds:
         raise invalid(f"type: expected open, step or close, got {kind!r}")
-    try:
-        return kinds[kind].model_validate_json(text)
-    except ValidationError as error:
-        raise invalid(first_fault(error)) from error
+    return parse_message(kinds[kind], text)
 
 
 class _Kind(BaseModel):
     type: str
-
-    @classmethod
-    def parse(cls, text: str) -> "_Kind":
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            _refuse(error)
-
-
-def _refuse(error: ValidationError) -> NoReturn:
-    raise invalid(first_fault(error)) from error
 
 
 async def _send_error(socket: WebSocket, error: ServiceError) -> None:

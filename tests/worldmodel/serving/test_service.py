@@ -1,6 +1,7 @@
 """The checklist of WorldArena's Track-2 interface, one test a line, and what else a service must stand."""
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -15,6 +16,7 @@ import torch
 
 from tests.support.malformed import malformed
 from tests.support.service import running
+from worldmodel.cli import main
 from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.model import WorldModel
@@ -321,3 +323,20 @@ def test_a_restarted_service_goes_on_with_the_clients_frames(served: ServedModel
         session.reopen()
         assert len(session.step(block)) == 4
         session.close()
+
+
+@pytest.mark.parametrize("command", ["serve", "play"])
+def test_a_used_port_is_said_before_anything_is_loaded(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([command, "desk", "--port", str(port)]) == 2
+    out, err = capsys.readouterr()
+    assert "http" not in out
+    assert f"127.0.0.1:{port} cannot be used" in err
+
+
+def test_a_wrong_model_gets_no_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "no/such/model", "--port", "0"]) == 2
+    assert "http" not in capsys.readouterr().out

@@ -70,7 +70,7 @@ class Game:
         embodiment: str | None = None,
         task: str = TASK,
         dataset: EpisodeSource | None = None,
-        num_inference_steps: int = 1,
+        num_inference_steps: int = 0,
         locator: Locator | None = None,
     ) -> None:
         """The first scene is set by `reset` or `load`."""

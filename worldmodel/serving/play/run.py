@@ -20,7 +20,7 @@ def play_app(
     camera: str | None = None,
     embodiment: str | None = None,
     task: str = TASK,
-    num_inference_steps: int = 1,
+    num_inference_steps: int = 0,
     out: str = "outputs/play",
 ) -> FastAPI:
     """The application; the model is loaded once, and the first scene is tried."""
