@@ -10,6 +10,8 @@ from PIL import Image
 
 MIN_SIDE, MAX_SIDE = 8, 1 << 13  # pixels
 NOT_RGB = ("depth", "seg", "mask", "normal", "flow", "point")  # in names of arrays that look like pictures
+# Others (EPS, for one) start an interpreter or another program, or are rarely looked after.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
 
@@ -60,7 +62,7 @@ def as_rgb(picture: Image.Image) -> UInt8[ndarray, "H W 3"]:
 def decode_picture(where: str, data: bytes, size: tuple[int, int] | None = None) -> UInt8[ndarray, "H W 3"]:
     """The RGB picture in these bytes (JPEG, PNG, ...); refused if cut off or of another (height, width)."""
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             if max(picture.size) > MAX_SIDE:
                 raise ValueError(f"{picture.size} pixels")
             pixels = as_rgb(picture)

@@ -1,6 +1,5 @@
 """The rows of one episode of a LeRobot parquet file: checked numbers, and images stored in the table."""
 
-import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float, UInt8
-from PIL import Image
 
-from robotwin_adapters.arrays.pictures import as_rgb
-from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, read_table
+from robotwin_adapters.arrays.pictures import decode_picture
+from robotwin_adapters.lerobot.meta import EpisodeRow, Feature, LerobotMeta, file_stamp, read_table
 from worldmodel.checked import check_regular, is_regular, lfs_hint
 from worldmodel.data.decode_cache import ensure_sound
 
@@ -47,7 +45,9 @@ class ParquetImages:
         images = _encoded(self.path, os.stat(self.path).st_mtime_ns, self.column, self.episode_index)
         if any(not 0 <= index < self.length for index in indices) or len(images) != self.length:
             raise ValueError(f"{self.path}: frame {list(indices)} asked for, it has 0..{self.length - 1}")
-        frames = [_decode(f"{self.path}: {self.column!r} frame {index}", images[index]) for index in indices]
+        frames = [
+            decode_picture(f"{self.path}: {self.column!r} frame {index}", images[index]) for index in indices
+        ]
         if any(frame.shape != (*self.size, 3) for frame in frames):
             raise ValueError(f"{self.path}: the images of {self.column!r} differ in size")
         return np.stack(frames) if frames else np.zeros((0, *self.size, 3), np.uint8)
@@ -58,7 +58,7 @@ def open_images(path: Path, column: str, row: EpisodeRow, verify: bool) -> Parqu
     images = _encoded(str(path), os.stat(path).st_mtime_ns, column, row.index)
     if len(images) != row.length:
         raise ValueError(f"{path}: {len(images)} images in {column!r}, expected {row.length}")
-    height, width, _ = _decode(f"{path}: {column!r} frame 0", images[0]).shape
+    height, width, _ = decode_picture(f"{path}: {column!r} frame 0", images[0]).shape
     reader = ParquetImages(str(path), column, row.index, row.length, (height, width))
     if verify:
         reader.check()
@@ -90,22 +90,13 @@ def image_bytes(root: Path, entry: object) -> object:
     return entry.get("bytes")
 
 
-def _decode(where: str, image: bytes) -> UInt8[np.ndarray, "H W 3"]:
-    try:
-        with Image.open(io.BytesIO(image)) as picture:
-            return as_rgb(picture)
-    # Pillow lets parser errors of many kinds through; UnidentifiedImageError is an OSError.
-    except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{where} cannot be decoded ({error})") from error
-
-
 def episode_rows(
     path: Path, meta: LerobotMeta, row: EpisodeRow, cameras: Mapping[str, str], keys: Sequence[str]
 ) -> pa.Table:
     """The rows of one episode with these columns and no images, checked against the episode table."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file, episode {row.index} should be there")
-    schema = _schema(str(path), _stamp(path))
+    schema = _schema(str(path), file_stamp(path))
     for key in (*keys, *(key for key in cameras.values() if meta.features[key].dtype == "image")):
         if key not in schema.names:
             raise ValueError(f"{path}: no column {key!r}, it has {', '.join(schema.names)}")
@@ -125,7 +116,7 @@ def _rows_of_episode(path: Path, columns: list[str], index: int) -> pa.Table:
     """From the whole table, kept for the next episode; from the file where that is large or damaged."""
     if "episode_index" not in columns:
         return read_table(path, columns)
-    kept = _whole_table(str(path), _stamp(path), tuple(columns))
+    kept = _whole_table(str(path), file_stamp(path), tuple(columns))
     if kept is None:
         return read_table(path, columns, [("episode_index", "==", index)])
     table, episodes = kept
@@ -147,11 +138,6 @@ def _whole_table(
         return table, _numbers(Path(path), table, "episode_index")
     except ValueError:
         return None
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, " t"] | None:

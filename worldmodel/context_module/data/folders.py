@@ -147,7 +147,7 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "n H W"]:
 def read_picture(path: Path) -> UInt8[np.ndarray, "H W 3"]:
     """One picture as RGB."""
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=("PNG", "JPEG")) as picture:
             return np.asarray(picture.convert("RGB"))
     except (UnidentifiedImageError, OSError) as error:
         raise ValueError(f"{path} is no readable picture: {error}") from error
