@@ -27,6 +27,7 @@ class Leaf:
     """A column as the schema has it."""
 
     kind: int | None
+    width: int  # bytes of a number, or of a text of fixed length
     repetition: int  # highest level, as is the next
     definition: int
 
@@ -139,7 +140,7 @@ class Compact:
 def _file(footer: Compact) -> int:
     """Bytes of all columns of all groups of rows."""
     number: Reader = footer.number
-    element = partial(footer.struct, {1: (SHORT, number), 3: (SHORT, number), 5: (SHORT, number)})
+    element = partial(footer.struct, dict.fromkeys((1, 2, 3, 5), (SHORT, number)))
     sizes = {1: (NUMBER, number), 2: (LIST, footer.counted), 3: (LIST, footer.counted)}
     column: dict[int, tuple[int, Reader]] = {5: (NUMBER, number), 6: (NUMBER, number)}
     column |= {16: (STRUCT, partial(footer.struct, sizes))}
@@ -167,7 +168,7 @@ def _leaves(elements: list[dict[int, int]]) -> Iterator[Leaf]:
         if element.get(5, 0) > 0:
             above.append((element[5], repetition, definition))
         elif 1 in element:
-            yield Leaf(element[1], repetition, definition)
+            yield Leaf(element[1], max(8, element.get(2, 0)), repetition, definition)
 
 
 def _group(chunks: list[dict[int, Any]], leaves: list[Leaf]) -> int:
@@ -187,5 +188,5 @@ def _group(chunks: list[dict[int, Any]], leaves: list[Leaf]) -> int:
         values, unpacked = column.get(5, 0), column.get(6, 0)
         if values < 0 or unpacked < 0:
             raise ValueError(f"column {number} has {values} values in {unpacked} bytes")
-        total += max(8 * values, unpacked)
+        total += max(leaf.width * values, unpacked)
     return total

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from robotwin_adapters.lerobot.footer import unpacked_bytes
@@ -36,6 +37,7 @@ MAX_NAME, MAX_PATH = 255, 3000  # bytes that file systems take
 V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 MAX_LINES_BYTES = 256 << 20  # of a table of episodes in JSON lines
+VARIABLE = ("string", "binary", "large_string", "large_binary")  # types of texts and pictures
 FIELD = re.compile(r"\{(\w+)(?::(0?\d)d)?\}")
 
 
@@ -154,25 +156,46 @@ def fill_path(template: str, where: Path, **values: int | str) -> str:
 
 def read_table(path: Path, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
     """A parquet file; page checksums are verified where the writer left them, and bombs refused."""
+    size = check_regular(path).stat().st_size
+    label = f"{path}: the table"
     try:
-        texts = _check_budget(path)
-        # Repeated texts stay references to one: a long one could otherwise fill the memory.
+        check_expansion(label, size, unpacked_bytes(str(path), file_stamp(path)), free=TABLE_FREE_BYTES)
+        leaves = pq.read_metadata(path).schema
+        texts = [
+            leaf.path for leaf in map(leaves.column, range(len(leaves))) if leaf.physical_type == "BYTE_ARRAY"
+        ]
+        # Repeated texts and pictures stay references to one, until we know how much they would fill.
         table = pq.read_table(
             path, columns=columns, filters=filters, page_checksum_verification=True, read_dictionary=texts
         )
         table.validate(full=True)  # texts that are no UTF-8 would end in an error that names no file
+        decoded = sum(_decoded_bytes(part) for column in table.columns for part in column.chunks)
+        check_expansion(label, size, decoded, free=TABLE_FREE_BYTES)
+        schema = pq.read_schema(path)
+        for place, name in enumerate(table.column_names):
+            if not pa.types.is_string(schema.field(name).type):
+                table = table.set_column(place, name, table[name].cast(schema.field(name).type))
         return table
     except (OSError, pa.ArrowException, UnicodeError, OverflowError, KeyError) as error:
         reason = lfs_hint(path) or f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})"
         raise ValueError(reason) from error
 
 
-def _check_budget(path: Path) -> list[str]:
-    """Refuse a table that unpacks to far more than it holds; gives the names of its columns of text."""
-    status = check_regular(path).stat()
-    unpacked = unpacked_bytes(str(path), (status.st_size, status.st_mtime_ns))
-    check_expansion(f"{path}: the table", status.st_size, unpacked, free=TABLE_FREE_BYTES)
-    return [field.name for field in pq.read_schema(path) if pa.types.is_string(field.type)]
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Size and time of the last change, to keep what was read of a file."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _decoded_bytes(values: pa.Array) -> int:
+    """What an array takes once each entry is written out."""
+    if isinstance(values, pa.StructArray):
+        return sum(map(_decoded_bytes, values.flatten()))
+    if isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _decoded_bytes(values.flatten())
+    if not isinstance(values, pa.DictionaryArray) or str(values.type.value_type) not in VARIABLE:
+        return int(values.nbytes)
+    return int(pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0)
 
 
 def _features(path: Path, info: Mapping[str, Any]) -> dict[str, Feature]:
