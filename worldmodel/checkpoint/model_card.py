@@ -53,7 +53,7 @@ from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 
 pipeline = RolloutPipeline(WorldModel.from_pretrained("."))
-settings = {{"embodiment": "{first}", "num_inference_steps": 8{cameras}}}
+settings = {{"embodiment": "{first}"{cameras}}}
 video = pipeline(frames, robot_actions, **settings).frames
 ```
 """

@@ -56,7 +56,7 @@ class DreamWorld:
         starts: StartSource | None,
         spec: WorldSpec,
         *,
-        num_inference_steps: int = 1,
+        num_inference_steps: int = 0,
         distrust: DistrustMeter | None = None,
     ) -> None:
         self.model, self.starts, self.spec = model, starts, spec
@@ -127,7 +127,7 @@ class WorldModelVectorEnv(WorldVectorEnv):
         embodiment: str | None = None,
         task: str = TASK,
         judge: Judge | None = None,
-        num_inference_steps: int = 1,
+        num_inference_steps: int = 0,
         distrust: bool = False,
         max_episode_steps: int = 24,
         action_block: int = FRAMES_PER_LATENT,
@@ -144,7 +144,7 @@ class WorldModelVectorEnv(WorldVectorEnv):
             task: of the simulated scenes; a dataset has its own.
             judge: gives rewards; none: the picture is judged by the rule of the a2b tasks where the start
                 tells camera and places, and gets no reward elsewhere.
-            num_inference_steps: sampling steps per latent frame.
+            num_inference_steps: sampling steps per latent frame; 0: those that show the model best.
             distrust: add signals of how far the dream is to be believed to `info`, for about twice the time.
             max_episode_steps: blocks after which an episode is cut off.
             action_block: actions in one step; blocks of 4 cost least.

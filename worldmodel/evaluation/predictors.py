@@ -36,7 +36,7 @@ class Predict(Protocol):
 class ModelPredictor:
     """The rollout pipeline as a Predict."""
 
-    def __init__(self, model: WorldModel, num_inference_steps: int = 8, drive: Drive = "robot") -> None:
+    def __init__(self, model: WorldModel, num_inference_steps: int = 0, drive: Drive = "robot") -> None:
         if drive == "latent" and model.config.regime != "lacg":
             raise ValueError(f"latent actions need a model of regime lacg, this one is {model.config.regime}")
         self.pipeline, self.num_inference_steps, self.drive = (

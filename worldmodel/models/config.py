@@ -171,6 +171,7 @@ class FrameContract:
     # From the world into the picture, 3x4 row by row, where poses are drawn by a camera that never moved; it
     # stands in for camera matrices that a rollout does not bring. Empty: it moved, or none are drawn.
     projection: tuple[float, ...] = ()
+    num_inference_steps: int = 8  # sampling steps that show the model best; wherever none are asked for
 
     def __post_init__(self) -> None:
         if len(self.projection) not in (0, 12) or not all(map(math.isfinite, self.projection)):
@@ -183,6 +184,7 @@ class FrameContract:
             fps=(1e-3, 1e4),
             latent_channels=(1, 4096),
             latent_scale=(1, 64),
+            num_inference_steps=(1, 1000),
         )
         num_latent_frames(self.num_frames)
         if self.height % self.latent_scale or self.width % self.latent_scale:

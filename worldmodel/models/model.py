@@ -36,6 +36,7 @@ from worldmodel.checkpoint.model_card import model_card
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedOn
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.files import read_into, replaced_folder, write_tensors
 from worldmodel.models.actions.interface import TextContext
 from worldmodel.models.backbone import (
@@ -246,6 +247,11 @@ class WorldModel(nn.Module):
         if self.vae is not None:
             self.vae.eval()
         return self
+
+    def sigmas(self, num_inference_steps: int = 0) -> Float[Tensor, " levels"]:
+        """Noise levels of so many sampling steps; 0: as many as show this model best."""
+        count = num_inference_steps or self.contract.num_inference_steps
+        return sigma_schedule(count, self.config.objective.shift)
 
     def encode(
         self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.data.pose_tracks import settled_track
-from worldmodel.diffusion.euler import euler_sample, sigma_schedule
+from worldmodel.diffusion.euler import euler_sample
 from worldmodel.models.actions.interface import ActionEmbedding, TextContext, join_embeddings
 from worldmodel.models.attention_mask import stream_view
 from worldmodel.models.kv_cache import FrameMemory, MemoryCall
@@ -48,7 +48,7 @@ class CausalStream:
         latents = model.encode(given)
         assert model.vae is not None, "a model that encodes has an autoencoder"
         self.text: TextContext = model.text_context(with_keys=True)
-        self.sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
+        self.sigmas = model.sigmas(num_inference_steps)
         self.first, self.memory = latents[:, :, :1], FrameMemory()
         # Known, but not in the memory yet; the latest of them is the frame before the next one.
         self.waiting, self.num_latents = latents, latents.shape[2]

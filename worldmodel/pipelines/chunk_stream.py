@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.actions.interface import TextContext
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
@@ -38,7 +37,7 @@ class ChunkStream:
         self.hands = HandFollower(model, frames, past.track) if hands is None else hands
         self.recent = frames[:, -self.num_recent :]
         self.past = past.part(-(self.num_recent - 1)) if self.num_recent > 1 else StepActions()
-        self.sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
+        self.sigmas = model.sigmas(num_inference_steps)
         self.text: TextContext = model.text_context(with_keys=True)
 
     def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions, pose_track_for
 from worldmodel.pipelines.causal_stream import CausalStream
@@ -51,7 +50,7 @@ class RolloutPipeline:
         >>> from worldmodel import RolloutPipeline, WorldModel
         >>> pipeline = RolloutPipeline(WorldModel.from_pretrained("desk"))
         >>> first_frame, poses = torch.rand(1, 1, 3, 64, 64), torch.zeros(1, 16, 16)
-        >>> result = pipeline(first_frame, poses, embodiment="heron", num_inference_steps=1)
+        >>> result = pipeline(first_frame, poses, embodiment="heron")
         >>> tuple(result.frames.shape), result.num_history
         ((1, 17, 3, 64, 64), 1)
     """
@@ -67,7 +66,7 @@ class RolloutPipeline:
         embodiment: str | Sequence[str] = (),
         latent_actions: Float[Tensor, "b n k"] | None = None,
         num_frames: int | None = None,
-        num_inference_steps: int = 8,
+        num_inference_steps: int = 0,
         generator: Generators | None = None,
         fps: float | None = None,
         camera: str | None = None,
@@ -83,7 +82,7 @@ class RolloutPipeline:
             embodiment: whose commands they are, for all samples or one per sample.
             latent_actions: instead of robot actions, for instance inferred from another episode (lacg).
             num_frames: length of the whole video; needed when there are no actions to tell.
-            num_inference_steps: Euler steps per chunk.
+            num_inference_steps: Euler steps per chunk; 0: those that show the model best.
             generator: one for the batch, or one per sample, which makes a sample independent of its batch.
             fps: rate of frames and actions; refused when it is not the model's.
             camera: refused when it is not the model's.
@@ -122,7 +121,7 @@ class RolloutPipeline:
         *,
         embodiment: str | Sequence[str] = (),
         cameras: Cameras = None,
-        num_inference_steps: int = 1,
+        num_inference_steps: int = 0,
         generator: Generators | None = None,
         window: int | None = None,
         start_actions: StartActions | None = None,
@@ -160,7 +159,7 @@ class RolloutPipeline:
         robot_actions: Float[Tensor, "b n a"] | None = None,
         latent_actions: Float[Tensor, "b n k"] | None = None,
         num_frames: int | None = None,
-        num_inference_steps: int = 8,
+        num_inference_steps: int = 0,
         generator: Generators | None = None,
         pose_track: PoseTrack | None = None,
         embodiments: Sequence[str] = (),
@@ -204,7 +203,7 @@ class RolloutPipeline:
         self,
         frames: Float[Tensor, "b t 3 H W"],
         conditions: ActionConditions,
-        num_inference_steps: int = 8,
+        num_inference_steps: int = 0,
         generator: Generators | None = None,
     ) -> Iterator[Float[Tensor, "b n 3 H W"]]:
         """The generated frames, chunk by chunk: memory does not grow with the length of the video."""
@@ -215,7 +214,7 @@ class RolloutPipeline:
             yield from self._latent_frames(frames, conditions, num_inference_steps, generator)
             return
         text = model.text_context(with_keys=True)
-        sigmas = sigma_schedule(num_inference_steps, config.objective.shift)
+        sigmas = model.sigmas(num_inference_steps)
         num_known, recent = frames.shape[1], frames[:, -num_recent:]
         while num_known < conditions.num_frames:
             embedding = conditions.embed(num_known, recent)

@@ -30,7 +30,6 @@ from worldmodel.training.world_model import load_train_config
 TRIAL_STEPS = 4  # of which the first is not counted: it loads and warms up
 LEAST_STEPS, MOST_STEPS = 20, 5000
 NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
-INFERENCE_STEPS = 2  # the shipped model draws well in two
 COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
 NOTES = "quickstart.json"  # what was asked for and what the trial found, so that the same command goes on
 GO_ON = "what is done is in {}, the same command goes on from there"
@@ -141,11 +140,10 @@ def _length_settings(steps: int) -> list[str]:
 def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
     model = [f"{asked.out}/run/model", asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
     held_out = ["held_out.episodes=16", "held_out.clips_per_episode=2"]
-    shared = [f"num_inference_steps={INFERENCE_STEPS}", *held_out]
     controls = f"controls=[{','.join(TRIED)}]"
-    _command("rollout", [*model, *shared, controls, "videos=3", f"output={asked.out}/rollouts"], say)
+    _command("rollout", [*model, *held_out, controls, "videos=3", f"output={asked.out}/rollouts"], say)
     few = ["response_clips=2", "scales=[0.5,1.0,2.0]", f"output={asked.out}/sensitivity"]
-    _command("sensitivity", [*model, *shared, *few], say, fine=(0, NOT_FOLLOWED))
+    _command("sensitivity", [*model, *held_out, *few], say, fine=(0, NOT_FOLLOWED))
 
 
 def _command(

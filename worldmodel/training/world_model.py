@@ -142,6 +142,7 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
         )
     needs_frames = model.idm is not None or model.compositor is not None
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, with_poses)
+    model.contract = replace(model.contract, num_inference_steps=config.validation.num_inference_steps)
     if with_poses:
         model.contract = replace(model.contract, projection=still_projection(clips))
     if model.hand_references is not None:

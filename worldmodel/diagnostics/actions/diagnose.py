@@ -72,7 +72,7 @@ def diagnose_world_model(
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
     grouped = [index for indices in found.dimensions.values() for index in indices]
-    first = view and replace(view, projections=view.projections[:1])
+    first = view and view.first()
     contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
     sections = (
         _group_section(found, names),

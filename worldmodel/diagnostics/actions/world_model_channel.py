@@ -8,7 +8,7 @@ from torch import Tensor
 
 from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
-from worldmodel.diffusion.euler import euler_sample, sigma_schedule
+from worldmodel.diffusion.euler import euler_sample
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import ClipBatch, PoseTrack, num_video_frames, to_unit_range
@@ -31,6 +31,11 @@ class PoseView:
         name = model.normalizer.embodiments[int(batch.embodiment[0])]
         return cls(name, batch.pose_track.projections, batch.pose_track.start)
 
+    def first(self) -> "PoseView":
+        """Of the first sample alone, for any number of its variants."""
+        start = self.start and self.start.each(lambda x: x[:1])
+        return PoseView(self.embodiment, self.projections[:1], start)
+
     def track(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> PoseTrack:
         """The track of these actions; one camera serves any number of samples."""
         raw = model.normalizer.denormalize_tensor(actions, self.embodiment)
@@ -47,7 +52,7 @@ def world_model_channel(
     model: WorldModel,
     frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
     *,
-    num_inference_steps: int = 4,
+    num_inference_steps: int = 0,
     view: PoseView | None = None,
 ) -> VideoGenerator:
     """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
@@ -60,7 +65,7 @@ def world_model_channel(
     num_known, recent = frames.shape[1], recent_frames(model, frames)
     with torch.no_grad():
         history, text = model.encode(recent), model.text_context()
-    sigmas = sigma_schedule(num_inference_steps, model.config.objective.shift)
+    sigmas = model.sigmas(num_inference_steps)
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
         track = None if view is None else view.track(model, actions)

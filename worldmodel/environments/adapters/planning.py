@@ -31,7 +31,7 @@ class PlanningModel:
         embodiment: str | None = None,
         *,
         camera: CameraMatrices | None = None,
-        num_inference_steps: int = 1,
+        num_inference_steps: int = 0,
         seed: int = 0,
     ) -> None:
         self.pipeline = RolloutPipeline(model)

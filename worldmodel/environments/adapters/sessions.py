@@ -40,7 +40,7 @@ class SessionBackend:
         *,
         camera: CameraMatrices | None = None,
         chunk: int = FRAMES_PER_LATENT,
-        num_inference_steps: int = 1,
+        num_inference_steps: int = 0,
     ) -> None:
         """`chunk` is how many actions a call has, a multiple of 4; `camera` is for models with pose maps."""
         if chunk < 1 or chunk % FRAMES_PER_LATENT:

@@ -8,7 +8,7 @@ inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from whic
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,7 +53,7 @@ class RolloutsConfig:
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     controls: tuple[str, ...] = CONTROLS  # which wrong actions are tried beside the true ones
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
-    num_inference_steps: int = 8  # Euler steps per chunk
+    num_inference_steps: int = 0  # Euler steps per chunk; 0: those that show the model best
     compositor: bool = True  # false: show decoded frames, as a model without one does
     seed: int = 0  # of the noise and of shuffled actions
     judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
@@ -64,7 +64,7 @@ class RolloutsConfig:
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.controls) - set(CONTROLS)):
             raise ValueError(f"controls are {', '.join(CONTROLS)}; got {', '.join(unknown)}")
-        check_ranges(self, num_inference_steps=(1, 1000), max_batch=(1, 1 << 20))
+        check_ranges(self, num_inference_steps=(0, 1000), max_batch=(1, 1 << 20))
 
 
 class RolloutEvaluation:
@@ -216,6 +216,8 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
+    steps = config.num_inference_steps or model.contract.num_inference_steps
+    config = replace(config, num_inference_steps=steps)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     output = Path(config.output)
     evaluation = RolloutEvaluation(model, clips, config)

@@ -8,7 +8,7 @@ OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class SensitivityConfig:
     allow_external: bool = False  # load also from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
-    num_inference_steps: int = 8  # Euler steps per chunk
+    num_inference_steps: int = 0  # Euler steps per chunk; 0: those that show the model best
     seed: int = 0  # of the noise and of shuffled actions
     action_gain: float = 1.0  # multiplies every command on its way to the model; 50: a fault to be found
     judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
@@ -60,7 +60,7 @@ class SensitivityConfig:
     def __post_init__(self) -> None:
         if self.scales and 1.0 not in self.scales:
             raise ValueError(f"scales are compared with 1, which must be among them, got {self.scales}")
-        check_ranges(self, num_inference_steps=(1, 1000), max_batch=(1, 1 << 20))
+        check_ranges(self, num_inference_steps=(0, 1000), max_batch=(1, 1 << 20))
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,8 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
+    steps = config.num_inference_steps or model.contract.num_inference_steps
+    config = replace(config, num_inference_steps=steps)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     settings = {
         **settings_of(config),
