@@ -209,7 +209,7 @@ class Composed:
         line = images.new_tensor([0.25, 0.5, 0.25])
         kernel = (line[:, None] * line).expand(3, 1, 3, 3)
         soft = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), kernel, groups=3)
-        return self.frames + amount * self.moved * (images - soft).view_as(self.frames)
+        return (self.frames + amount * self.moved * (images - soft).view_as(self.frames)).clamp(0, 1)
 
 
 @dataclass(frozen=True)

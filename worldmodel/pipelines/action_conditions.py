@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from worldmodel.checked import LARGEST
 from worldmodel.data.pose_tracks import clip_projections, pose_columns, settled_track
 from worldmodel.models.actions.interface import ActionEmbedding
 from worldmodel.models.compositor import Composed, KnownFrame
@@ -93,6 +94,14 @@ class ActionConditions:
         return latent_actions
 
 
+def check_numbers(values: Tensor, name: str, low: float, high: float) -> Tensor:
+    """The tensor itself; NaN, infinity and what lies outside is refused."""
+    least, most = (float(bound) for bound in values.aminmax()) if values.numel() else (low, high)
+    if not (low <= least and most <= high):
+        raise ValueError(f"{name}: expected numbers in {low:g} .. {high:g}, got {least:g} .. {most:g}")
+    return values
+
+
 def normalize_actions(
     model: WorldModel,
     robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
@@ -105,7 +114,7 @@ def normalize_actions(
             f"expected one embodiment for all samples or {len(robot_actions)}, one for each, of "
             f"{', '.join(model.normalizer.embodiments)}; got {list(embodiments)}"
         )
-    raw = robot_actions.cpu().double().numpy() if isinstance(robot_actions, Tensor) else robot_actions
+    raw = check_numbers(torch.as_tensor(robot_actions).cpu().double(), "actions", -LARGEST, LARGEST).numpy()
     normalize = model.normalizer.normalize
     return torch.stack(
         [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
@@ -130,7 +139,10 @@ def pose_track_for(
             the camera of training, if it never moved; otherwise there is no track.
         first_frame: of the video, which action 0 leads on from.
     """
-    raw, contract = torch.as_tensor(robot_actions), model.contract
+    raw, contract = (
+        check_numbers(torch.as_tensor(robot_actions), "actions", -LARGEST, LARGEST),
+        model.contract,
+    )
     names = [model.normalizer.names_of(embodiment) for embodiment in embodiments]
     poses = torch.stack([pose_columns(row, known) for row, known in zip(raw, names, strict=True)])
     if cameras is None:

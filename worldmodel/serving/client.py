@@ -227,7 +227,9 @@ class RemoteSession:
 
 
 def _context(frames: np.ndarray, past_actions: Any) -> dict[str, Any]:
-    pictures = [encode_picture(frame) for frame in np.asarray(frames, np.uint8)]
+    if np.asarray(frames).dtype != np.uint8:
+        raise ValueError(f"frames: expected uint8 in 0 .. 255, got {np.asarray(frames).dtype}")
+    pictures = [encode_picture(frame) for frame in np.asarray(frames)]
     return {"frames": pictures, "actions": np.asarray(past_actions, np.float64).tolist()}
 
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from worldmodel.checked import LARGEST
 from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.model import WorldModel
@@ -29,6 +30,8 @@ from worldmodel.serving.messages import (
 )
 from worldmodel.serving.pictures import decode_picture, encode_picture
 from worldmodel.types import CameraMatrices, num_video_frames, to_uint8
+
+FARTHEST = 1e6  # pixels or metres, of a camera
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,10 @@ class Predictor:
         for number, row in enumerate(rows):
             if len(row) != width:
                 raise invalid(f"{place}[{number}] has dimension {len(row)}; expected {width}")
-        return np.array(rows, np.float64).reshape(len(rows), width)
+        array = np.array(rows, np.float64).reshape(len(rows), width)
+        if np.abs(array).max(initial=0) > LARGEST:
+            raise invalid(f"{place}: expected numbers up to {LARGEST:g}, got {np.abs(array).max():g}")
+        return array
 
     def _profile(self, name: str) -> dict[str, Any]:
         spec = self.spec_of(name)
@@ -212,9 +218,14 @@ def _camera(camera: CameraText | None, size: tuple[int, int], place: str) -> Cam
         return None
     if {len(row) for row in camera.intrinsics} != {3} or {len(row) for row in camera.extrinsics} != {4}:
         raise invalid(f"{place}.camera: expected intrinsics of 3x3 and extrinsics of 3x4 numbers")
-    return CameraMatrices(
-        np.array(camera.intrinsics, np.float32), np.array(camera.extrinsics, np.float32), size
-    )
+    intrinsics, extrinsics = np.array(camera.intrinsics), np.array(camera.extrinsics)
+    farthest = max(np.abs(intrinsics).max(), np.abs(extrinsics).max())
+    focal, turn = min(intrinsics[0, 0], intrinsics[1, 1]), extrinsics[:, :3]
+    if farthest > FARTHEST or focal <= 0 or not np.allclose(turn @ turn.T, np.eye(3), atol=0.01):
+        raise invalid(
+            f"{place}.camera: expected positive focal lengths, a rotation, and numbers up to {FARTHEST:g}"
+        )
+    return CameraMatrices(intrinsics.astype(np.float32), extrinsics.astype(np.float32), size)
 
 
 def _unsupported(message: str) -> ServiceError:

@@ -14,14 +14,18 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
 
 from tests.support.service import running
-from tests.worldmodel.serving.test_service import post
+from tests.worldmodel.serving.test_service import post, request, sample
+from worldmodel.environments.spaces import WorldSpec
 from worldmodel.serving import connections
 from worldmodel.serving.app import create_app
+from worldmodel.serving.client import WorldModelClient
 from worldmodel.serving.config import ServeConfig
 from worldmodel.serving.run import serve_model
 
@@ -128,6 +132,24 @@ def test_a_session_that_never_reads_frees_its_slot(app: FastAPI, monkeypatch: py
         while desk.num_open and time.monotonic() < until:
             time.sleep(0.05)
         assert desk.num_open == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("actions", [[1e308] * 16]), ("camera", "zero"), ("camera", "far")],
+)
+def test_impossible_numbers_are_refused(app: FastAPI, field: str, value: Any) -> None:
+    served = app.state.service.predictor.served
+    one = sample(WorldSpec.of(served.model.contract, served.model.normalizer), num_actions=1)
+    if field == "actions":
+        one["actions"] = value
+    else:
+        matrix = np.zeros((3, 4)) if value == "zero" else np.full((3, 4), 1e300)
+        one["context"]["camera"] = {"intrinsics": matrix[:, :3].tolist(), "extrinsics": matrix.tolist()}
+    with running(app) as address:
+        status, answer = post(address, request(WorldModelClient(address), [one]))
+    assert (status, answer["error"]["retryable"]) == (400, False)
+    assert field in answer["error"]["message"]
 
 
 @pytest.mark.slow

@@ -340,3 +340,8 @@ def test_a_used_port_is_said_before_anything_is_loaded(
 def test_a_wrong_model_gets_no_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "no/such/model", "--port", "0"]) == 2
     assert "http" not in capsys.readouterr().out
+
+
+def test_the_client_refuses_frames_of_another_kind(url: str) -> None:
+    with pytest.raises(ValueError, match="expected uint8 in 0 .. 255, got float64"):
+        WorldModelClient(url).open(np.zeros((1, 64, 64, 3)))
