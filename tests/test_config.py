@@ -10,8 +10,10 @@ from typing import Literal
 import pytest
 
 from worldmodel.config import config_to_yaml, describe_config, load_config, save_config
+from worldmodel.evaluation.sensitivity.run import SensitivityConfig
 from worldmodel.training.loop.distributed import MachineConfig
 from worldmodel.training.loop.fit import FitConfig
+from worldmodel.training.world_model import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
@@ -225,3 +227,17 @@ def test_a_config_from_elsewhere_cannot_read_the_environment(
         load_config(OuterConfig, write(tmp_path, text))
     with pytest.raises(ValueError, match="plain values"):
         load_config(OuterConfig, None, ["name=${oc.env:WORLDMODEL_SECRET}"])
+
+
+@pytest.mark.parametrize("given", ["data.paths=one,two", "data.paths=[one,two]", "data.paths=[one, two]"])
+def test_lists_need_no_brackets(given: str) -> None:
+    """In zsh, brackets are a pattern."""
+    assert list(load_config(TrainConfig, None, [given, "model.vae=any"]).data.paths) == ["one", "two"]
+
+
+def test_a_list_of_one_and_a_list_of_numbers_need_no_brackets() -> None:
+    assert list(load_config(TrainConfig, None, ["data.paths=myrobot", "model.vae=any"]).data.paths) == [
+        "myrobot"
+    ]
+    config = load_config(SensitivityConfig, None, ["scales=0.5,1"])
+    assert list(config.scales) == [0.5, 1.0]

@@ -51,7 +51,8 @@ def load_config(
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
         if overrides:
-            given = OmegaConf.from_dotlist([_as_text(override) for override in overrides])
+            known = OmegaConf.merge(*layers)
+            given = OmegaConf.from_dotlist([_as_text(_in_brackets(known, text)) for text in overrides])
             layers.append(_without_interpolation(given, "the command line"))
         merged = OmegaConf.merge(*layers)
         if sections := beneath(merged):
@@ -103,6 +104,14 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
             yield from _texts(entry, f"{where}[{number}]")
     elif isinstance(value, str):
         yield where, value
+
+
+def _in_brackets(known: Any, override: str) -> str:
+    """A list may come without its brackets, which shells such as zsh take for a pattern."""
+    key, _, value = override.partition("=")
+    is_bare = value not in ("", "null") and not value.startswith("[")
+    is_list = is_bare and re.fullmatch(r"[\w.]+", key) and OmegaConf.is_sequence(OmegaConf.select(known, key))
+    return f"{key}=[{value}]" if is_list else override
 
 
 def _as_text(override: str) -> str:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from worldmodel.checked import check_range, check_type, is_finite, is_regular, read_json, shorten
-from worldmodel.shipped import find_weights
+from worldmodel.shipped import find_weights, is_hub_id
 from worldmodel.tensors import check_finite, check_headers, check_loaded, read_headers, skeleton
 
 log = logging.getLogger(__name__)
@@ -72,11 +72,6 @@ def find_part(source: str, name: str) -> Path:
         raise ValueError(f"{source}: no such folder, and not a hub id (owner/name)")
     patterns = [str(PurePosixPath(name, end)) for end in PATTERNS]
     return Path(snapshot_download(source, allow_patterns=patterns)) / name
-
-
-def is_hub_id(source: str) -> bool:
-    """Whether it reads like owner/name; anything else that does not exist is a wrong path."""
-    return source.count("/") == 1 and not source.startswith((".", "/", "~"))
 
 
 def load_part(kind: type[M], folder: Path, dtype: torch.dtype = torch.float32) -> M:

@@ -4,6 +4,8 @@
 """
 
 import difflib
+from collections.abc import Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 PRESETS = Path(__file__).parent / "presets"
@@ -39,3 +41,30 @@ def find_weights(name: str) -> Path:
     if not Path(name).exists() and is_plain and ".." not in shipped.parts and shipped.is_dir():
         return shipped
     return Path(name)
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether it reads like owner/name; in a folder that is here, what does not exist is a wrong path."""
+    is_plain = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    return is_plain and not Path(source).parent.is_dir()
+
+
+def check_names(kinds: Sequence[str], words: Sequence[str]) -> None:
+    """Refuse the first words of a command where they name no config, model or data.
+
+    Commands do so themselves, once torch is imported: that takes seconds.
+    """
+    options = {"--dataset": "data", "--mapping": "config"}
+    places = [(options[option], word) for option, word in pairwise(words) if option in options]
+    for kind, word in (*zip(kinds, takewhile(_is_name, words), strict=False), *places):
+        if kind == "config":
+            find_config(word)
+        elif kind == "data" and not Path(word).exists():
+            raise ValueError(f"no dataset at {word}: no such file or folder")
+        elif kind == "model" and not (find_weights(word).exists() or is_hub_id(word) or ":" in word):
+            shipped = ", ".join(sorted(path.name for path in WEIGHTS.iterdir()))
+            raise ValueError(f"no world model folder at {word}, and none of the shipped ones: {shipped}")
+
+
+def _is_name(word: str) -> bool:
+    return not word.startswith("-") and "=" not in word

@@ -156,6 +156,8 @@ def _stop_before_work() -> Iterator[None]:
             method = stopping(getattr(argparse.ArgumentParser, name))
             patches.enter_context(mock.patch.object(argparse.ArgumentParser, name, method))
         patches.enter_context(mock.patch.object(OmegaConf, "to_object", to_object))
+        # Earlier commands would have made the data and models that are named.
+        patches.enter_context(mock.patch.object(worldmodel.cli, "check_names"))
         # Its models are NAME=FOLDER, which looks like a setting; no config follows.
         patches.enter_context(mock.patch.object(compare_models, "compare", side_effect=ParsedError))
         yield

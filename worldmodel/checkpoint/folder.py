@@ -30,7 +30,6 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import FILE as TRAINED_ON_FILE
 from worldmodel.data.provenance import TrainedOn
 from worldmodel.files import read_tensors, write_json, write_tensors
-from worldmodel.hub import is_hub_id
 from worldmodel.models.backbone import (
     WAN_1_3B,
     LoraConfig,
@@ -44,7 +43,7 @@ from worldmodel.models.backbone import (
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.idm import IdmConfig, read_encoder_config
 from worldmodel.models.parts import build_parts, check_fit
-from worldmodel.shipped import find_weights
+from worldmodel.shipped import find_weights, is_hub_id
 from worldmodel.tensors import check_headers, skeleton
 
 FORMAT = 1

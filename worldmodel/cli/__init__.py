@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worldmodel.cli_errors import one_way_out
+from worldmodel.shipped import check_names
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Command:
     group: str  # heading in the list of commands
     help: str  # one line
     example: str  # what follows `worldmodel NAME`
+    names: tuple[str, ...] = ()  # what its first words are: model, data or config
 
 
 COMMANDS = (
@@ -33,6 +35,7 @@ COMMANDS = (
         "Start",
         "from a folder of robot data to a report, in one command",
         "data/finch --minutes 10",
+        ("data",),
     ),
     Command(
         "collect",
@@ -47,6 +50,7 @@ COMMANDS = (
         "Data",
         "print what is in a dataset, write a contact sheet and a video",
         "data/finch",
+        ("data",),
     ),
     Command(
         "convert",
@@ -54,6 +58,7 @@ COMMANDS = (
         "Data",
         "write any dataset as LeRobot v3.0 or RoboTwin 2.0",
         "data/finch data/finch_lerobot --to lerobot",
+        ("data",),
     ),
     Command(
         "encode-latents",
@@ -61,6 +66,7 @@ COMMANDS = (
         "Data",
         "fill the latent cache of a training config",
         "my.yaml --processes 8",
+        ("config",),
     ),
     Command(
         "encode-prompt",
@@ -82,6 +88,7 @@ COMMANDS = (
         "Training",
         "memory and time of a training config, before anything is loaded",
         "wan/lora --gpus 4xH100",
+        ("config",),
     ),
     Command(
         "train",
@@ -89,6 +96,7 @@ COMMANDS = (
         "Training",
         "train or fine-tune a world model",
         "debug/world_model fit.steps=2 output=outputs/first",
+        ("config",),
     ),
     Command(
         "train-autoencoder",
@@ -96,6 +104,7 @@ COMMANDS = (
         "Training",
         "train the small video autoencoder",
         "debug/autoencoder output=outputs/autoencoder",
+        ("config",),
     ),
     Command(
         "train-concepts",
@@ -103,6 +112,7 @@ COMMANDS = (
         "Training",
         "train EncDiff or MDDiff, one stage at a time",
         "disentanglement/debug/vqvae",
+        ("config",),
     ),
     Command(
         "train-vae",
@@ -110,6 +120,7 @@ COMMANDS = (
         "Training",
         "train an image VAE: beta-VAE, FactorVAE, beta-TCVAE",
         "disentanglement/debug/beta_vae",
+        ("config",),
     ),
     Command(
         "train-context",
@@ -117,6 +128,7 @@ COMMANDS = (
         "Training",
         "train an autoencoder whose concepts can be intervened on",
         "context/debug",
+        ("config",),
     ),
     Command(
         "train-locator",
@@ -124,6 +136,7 @@ COMMANDS = (
         "Training",
         "train the network that finds grippers and objects in frames",
         "data/finch output=outputs/locator fit.steps=500",
+        ("data",),
     ),
     Command(
         "export",
@@ -131,6 +144,7 @@ COMMANDS = (
         "Training",
         "make a small folder to publish out of a finished run",
         "outputs/first exports/first",
+        ("data",),
     ),
     Command(
         "rollout",
@@ -138,6 +152,7 @@ COMMANDS = (
         "Evaluation",
         "roll a world model out on held-out episodes and write a report",
         "outputs/first/model data/finch output=outputs/report held_out.split=all",
+        ("model", "data"),
     ),
     Command(
         "sensitivity",
@@ -145,6 +160,7 @@ COMMANDS = (
         "Evaluation",
         "does the video do what the actions say?",
         "outputs/first/model data/finch output=outputs/sensitivity",
+        ("model", "data"),
     ),
     Command(
         "diagnose",
@@ -152,6 +168,7 @@ COMMANDS = (
         "Evaluation",
         "one page about a generator or a world model's action channel",
         "desk --dataset data/heron",
+        ("model",),
     ),
     Command(
         "score-concepts",
@@ -159,6 +176,7 @@ COMMANDS = (
         "Evaluation",
         "disentanglement scores of a concept model",
         "outputs/mddiff/model data.path=rooms out=scores.json",
+        ("data",),
     ),
     Command(
         "play",
@@ -166,6 +184,7 @@ COMMANDS = (
         "Use",
         "take the controls, in a page of your browser",
         "desk",
+        ("model",),
     ),
     Command(
         "submit",
@@ -173,6 +192,7 @@ COMMANDS = (
         "Use",
         "write generated videos in the layout of WorldArena or EWMBench",
         "desk data/finch output=outputs/submission held_out.split=all",
+        ("model", "data"),
     ),
     Command(
         "serve",
@@ -180,6 +200,7 @@ COMMANDS = (
         "Use",
         "answer predictions and streaming sessions over HTTP",
         "desk --port 8100",
+        ("model",),
     ),
 )
 
@@ -218,14 +239,19 @@ def overview() -> str:
     return "\n".join([*lines, "`worldmodel COMMAND --help` explains a command and ends with an example."])
 
 
-@one_way_out
 def _run(command: Command, rest: list[str]) -> int:
     prog = f"worldmodel {command.name}"
     is_help = bool({"-h", "--help"} & set(rest))
-    before, sys.argv[0] = sys.argv[0], prog  # argparse names the program after it
+    before, sys.argv[0] = sys.argv[0], prog  # argparse and errors name the program after it
     try:
-        return int(importlib.import_module(command.module).main(rest) or 0)
+        return _checked(command, rest, () if is_help else command.names)
     finally:
         sys.argv[0] = before
         if is_help:
             print(f"\nexample:\n  {prog} {command.example}")
+
+
+@one_way_out
+def _checked(command: Command, rest: list[str], names: Sequence[str]) -> int:
+    check_names(names, rest)
+    return int(importlib.import_module(command.module).main(rest) or 0)

@@ -255,11 +255,11 @@ def read_frames(
     model: WorldModel, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
 ) -> Float[Tensor, "b t 3 H W"]:
     """Given frames in [0, 1] beside the model; other sizes, orders of axes, kinds and ranges are refused."""
-    height, width = model.contract.height, model.contract.width
-    if frames.ndim != 5 or frames.shape[2:] != (3, height, width):
+    if frames.ndim != 5 or frames.shape[2] != 3:
         raise ValueError(
-            f"frames: expected [batch, time, 3, {height}, {width}], colors first, got {list(frames.shape)}"
+            f"frames: expected [batch, time, 3, height, width], colors first, got {list(frames.shape)}"
         )
+    model.contract.check(size=(frames.shape[3], frames.shape[4]))
     if frames.dtype != torch.uint8 and not frames.is_floating_point():
         raise ValueError(f"frames: expected uint8 in 0 .. 255 or floats in 0 .. 1, got {frames.dtype}")
     given = to_unit_range(frames.to(model.text.device))

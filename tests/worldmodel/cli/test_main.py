@@ -70,7 +70,8 @@ def test_without_mujoco_collect_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_a_page_of_another_kind_is_refused_before_anything_is_loaded(tmp_path, capsys) -> None:
-    assert main(["diagnose", "no_such_model", "--dataset", "none", "--out", str(tmp_path / "folder")]) == 2
+    given = ["diagnose", "desk", "--dataset", str(tmp_path), "--out", str(tmp_path / "folder")]
+    assert main(given) == 2
     assert "expected a page named *.html or *.md" in capsys.readouterr().err
 
 

@@ -39,7 +39,9 @@ def test_wrong_frames_are_refused(kind: str, pipeline: RolloutPipeline) -> None:
     for name, call in calls.items():
         # In tests a wrong shape or kind does not even reach the body of an annotated function.
         is_read = name == "read"
-        with pytest.raises(ValueError if is_read else (ValueError, TypeCheckError), match=message * is_read):
+        with pytest.raises(
+            ValueError if is_read else (ValueError, TypeCheckError), match=message if is_read else None
+        ):
             call()
 
 

@@ -6,11 +6,7 @@ from pathlib import Path
 from worldmodel.models.model import WorldModel
 
 ROOT = Path(__file__).parents[3]
-OWN = (
-    "models/world_model/config.py",
-    "validation.py",
-    "concept_validation.py",
-)  # the contract, and what training looks at
+OWN = ("models/config.py", "validation.py")  # the contract, and what training looks at
 
 
 def test_the_model_says_its_number() -> None:

@@ -343,5 +343,5 @@ def test_a_wrong_model_gets_no_address(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_client_refuses_frames_of_another_kind(url: str) -> None:
-    with pytest.raises(ValueError, match="expected uint8 in 0 .. 255, got float64"):
+    with pytest.raises(ValueError, match=r"expected uint8 in 0 .. 255, got float64"):
         WorldModelClient(url).open(np.zeros((1, 64, 64, 3)))
