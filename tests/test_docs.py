@@ -107,3 +107,16 @@ def test_the_prose_is_plain() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
+
+
+def test_readme_activates_before_the_first_bare_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert (
+        text.index("source .venv/bin/activate")
+        < re.search(r"^(worldmodel|python|import) ", text, re.M).start()
+    )
+
+
+def test_no_page_or_message_installs_from_an_index_that_has_no_such_package() -> None:
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "worldmodel").rglob("*.py")]:
+        assert not re.search(r"pip install [\"']?worldmodel", path.read_text()), path

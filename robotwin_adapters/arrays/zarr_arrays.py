@@ -249,7 +249,7 @@ def _decompress(data: bytes, settings: Any, target: ndarray) -> bytes:
     try:
         import numcodecs
     except ImportError as error:
-        raise ValueError("Zarr chunks need the package numcodecs: pip install worldmodel[zarr]") from error
+        raise ValueError("Zarr chunks need the package numcodecs: pip install -e '.[zarr]'") from error
     if name in IMAGE_CODECS:
         _register_image_codecs(name)
         numcodecs.get_codec({"id": name}).decode(data, out=target)  # pictures of another size are refused
@@ -288,6 +288,6 @@ def _register_image_codecs(name: str) -> None:
         from imagecodecs.numcodecs import register_codecs
     except ImportError as error:
         raise ValueError(
-            f"pictures packed by {name} need the package imagecodecs: pip install worldmodel[zarr]"
+            f"pictures packed by {name} need the package imagecodecs: pip install -e '.[zarr]'"
         ) from error
     register_codecs(name, verbose=False)

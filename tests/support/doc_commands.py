@@ -33,7 +33,7 @@ TINY = {
     "rollout": ["held_out.split=all", "held_out.episodes=1", "controls=[null]", "videos=1"],
     "sensitivity": ["held_out.split=all", "held_out.episodes=1", "response_clips=1", "scales=[1.0]"],
 }
-OTHERS = ("pip", "git", "cd", "mkdocs", "mkdir", "mv", "sed")  # programs that are not checked
+OTHERS = ("pip", "source", "git", "cd", "mkdocs", "mkdir", "mv", "sed")  # programs that are not checked
 VERDICTS = {0, 3}  # exit codes of a finished sensitivity report
 
 

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         if error.name != "mujoco":
             raise
-        raise ValueError('the tabletop needs MuJoCo: pip install "worldmodel[sim]"') from error
+        raise ValueError('the tabletop needs MuJoCo: pip install -e ".[sim]"') from error
 
     width, height = arguments.size
     configs = [

@@ -106,7 +106,7 @@ def _check_extras(requirements: list[Requirement]) -> Iterator[Finding]:
         needed = [one for one in requirements if one.marker and _applies(one, extra) and not _applies(one)]
         missing = [one.name for one in needed if _problem(one)]
         found = "missing " + ", ".join(missing) if missing else ", ".join(one.name for one in needed)
-        remedy = f'If you need it: pip install "worldmodel[{extra}]"'
+        remedy = f'If you need it: pip install -e ".[{extra}]"'
         yield Finding(f"extra {extra}", "absent" if missing else "ok", found, remedy)
 
 

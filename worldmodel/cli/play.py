@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "websockets"):
             raise
-        raise ValueError('the page needs FastAPI: pip install "worldmodel[serve]"') from error
+        raise ValueError('the page needs FastAPI: pip install -e ".[serve]"') from error
     config = ServeConfig(port=arguments.port)
     with bind(config) as door:
         app = play_app(

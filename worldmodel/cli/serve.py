@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn", "websockets"):
             raise
-        raise ValueError('the service needs FastAPI: pip install "worldmodel[serve]"') from error
+        raise ValueError('the service needs FastAPI: pip install -e ".[serve]"') from error
     with bind(config) as door:
         served = serve_model(arguments.checkpoint, profiles or None, allow_external=arguments.allow_external)
         address = f"http://{config.host}:{door.getsockname()[1]}/docs"

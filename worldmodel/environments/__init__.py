@@ -1,6 +1,6 @@
 """World models and the simulator as gymnasium environments. Importing this registers their ids.
 
-The names below are imported when they are first used: gymnasium asks every installed package for its ids.
+The names below are imported when they are first used: registering takes no torch.
 """
 
 import importlib

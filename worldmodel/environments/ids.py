@@ -1,6 +1,7 @@
 """The names under which gymnasium finds the environments; imports gymnasium and nothing else.
 
-The package is a plugin of gymnasium, so an installed one need not be imported first.
+Gymnasium 1.x loads no plugins: import `worldmodel.environments` first, or write it before the id, as in
+`gymnasium.make("worldmodel.environments:worldmodel/Dream-v0")`.
 """
 
 import gymnasium
@@ -12,7 +13,7 @@ IDS = {
 
 
 def register_ids() -> None:
-    """Tell gymnasium the ids, once. Installed packages are asked by gymnasium itself."""
+    """Tell gymnasium the ids, once."""
     for name, (single, vector) in IDS.items():
         if name not in gymnasium.registry:
             gymnasium.register(

@@ -25,7 +25,7 @@ TASK = "place_a2b_left"
 def require_simulator() -> None:
     """Say what to install where the simulator is missing."""
     if importlib.util.find_spec("mujoco") is None:
-        raise ValueError('the tabletop needs MuJoCo: pip install "worldmodel[sim]"')
+        raise ValueError('the tabletop needs MuJoCo: pip install -e ".[sim]"')
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def test_without_mujoco_collect_says_what_to_install(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert 'pip install "worldmodel[sim]"' in done.stderr
+    assert 'pip install -e ".[sim]"' in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -6,6 +6,10 @@ import torch
 
 pytest.importorskip("mujoco")
 
+import subprocess
+import sys
+from pathlib import Path
+
 import gymnasium
 from gymnasium.utils.env_checker import check_env
 
@@ -29,6 +33,19 @@ from worldmodel.types import to_uint8
 @pytest.fixture(scope="module")
 def desk() -> WorldModel:
     return WorldModel.from_pretrained("desk")
+
+
+@pytest.mark.parametrize("before", ["import worldmodel.environments", "pass"])
+def test_the_ids_are_found_as_the_page_says(before: str) -> None:
+    """With the import, or with the module before the id; gymnasium 1.x loads no plugins."""
+    prefix = "" if before != "pass" else "worldmodel.environments:"
+    code = f"{before}\nfrom gymnasium.envs.registration import _find_spec\n"
+    code += f"print(_find_spec('{prefix}worldmodel/Dream-v0').entry_point)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "worldmodel.environments.dream:WorldModelEnv\n"
+    page = (Path(__file__).parents[3] / "docs/environments.md").read_text()
+    assert f"{before}  #" in page or f'gymnasium.make("{prefix}worldmodel/Dream-v0")' in page
+    assert "gymnasium.envs" not in (Path(__file__).parents[3] / "pyproject.toml").read_text()
 
 
 @pytest.mark.filterwarnings("ignore")
