@@ -122,6 +122,24 @@ def test_actions_fifty_times_too_large_are_named(clips, colors):
     assert any("multiplied by 0.02: their scale is wrong" in reason for reason in following.reasons)
 
 
+def test_a_scale_is_named_when_the_intervals_lie_apart(clips, colors):
+    """From two clips that say opposite things, the mean names a scale and nothing is known."""
+    records = records_of(Renderer(clips.normalizer, colors), clips)[:2]
+    tried = [{"1.0": 0.010, "0.5": 0.001}, {"1.0": 0.010, "0.5": 0.015}]
+    few = judge([{**one, "scale_error": errors} for one, errors in zip(records, tried, strict=True)])
+    assert few.best_scale == 0.5
+    assert not any("their scale is wrong" in reason for reason in few.reasons)
+    sure = judge([{**one, "scale_error": {"1.0": 0.01, "0.5": 0.001}} for one in records])
+    assert any("multiplied by 0.5: their scale is wrong" in reason for reason in sure.reasons)
+
+
+def test_silence_of_a_dimension_is_said_when_its_interval_is_below_the_bar(clips, colors):
+    records = records_of(Renderer(clips.normalizer, colors), clips)[:2]
+    seen = [{"x": 1.0, "y": 0.0}, {"x": 1.0, "y": 0.03}]
+    unsure = judge([{**one, "response": found} for one, found in zip(records, seen, strict=True)])
+    assert not any("No visible response" in reason for reason in unsure.reasons)
+
+
 def test_a_dimension_without_effect_is_named(clips, colors):
     class OneArmed(Renderer):
         def __call__(self, given, actions, num_frames, seed, clip):
@@ -196,7 +214,7 @@ def test_script_on_a_model_writes_the_page_and_goes_on(model_folder, source, tmp
     assert (tmp_path / "clips.jsonl").read_text() == lines
 
 
-FEW = {"num_inference_steps": 1, "response_clips": 1, "sheets": 0}
+FEW = {"num_inference_steps": 1, "response_clips": 3, "sheets": 0}
 
 
 @pytest.mark.parametrize(("gain", "code"), [(1.0, 0), (50.0, 3)])
