@@ -281,7 +281,7 @@ def _lookup(path: Path, content: Mapping[str, Any], key: str) -> Any:
 def _column(path: Path, key: str, value: Any) -> Float64[np.ndarray, "t d"]:
     try:
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # a whole number of hundreds of digits
         raise ValueError(f"{path}: {key!r} is not a table of numbers ({error})") from error
     if array.ndim not in (1, 2) or array.size == 0:
         raise ValueError(f"{path}: {key!r} has shape {array.shape}, expected rows of numbers")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robotwin_adapters import video_folder
 from robotwin_adapters.annotations import read_annotation
 from robotwin_adapters.mapping import DataMapping
 from robotwin_adapters.video_folder import VideoFolderDataset
@@ -300,3 +301,8 @@ def test_patterns_that_cannot_be_searched_for_are_refused(tmp_path: Path, patter
     (tmp_path / "dataset.yaml").write_text(json.dumps({"annotation": pattern}))
     with pytest.raises(ValueError, match=rf"dataset\.yaml.*{message}"):
         VideoFolderDataset(tmp_path)
+
+
+def test_a_whole_number_of_hundreds_of_digits_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'states' is not a table of numbers"):
+        video_folder._column(tmp_path / "a.json", "states", [[10**310, 1]])

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import FileResponse, JSONResponse, Response
 
 from worldmodel.evaluation.action_edits import arm_concepts
@@ -43,6 +44,17 @@ MAX_GAMES = 4
 MAX_LISTED = 64  # episodes that the page offers
 MAX_MESSAGE = 65_536  # characters
 STEP_S = 60.0  # seconds that a block may take
+# What a message that no page sends may end in; the game stays as it was.
+ODD = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    ServiceError,
+    TypeError,
+    ValueError,
+)
 SAVED = re.compile(r"drive-\d+\.mp4")
 
 
@@ -87,13 +99,13 @@ class PlayServer:
         turn = await self._run(lambda: game.reset(0))
         await socket.send_bytes(encode({"type": "hello", **self.describe(game)}, turn, game))
         while True:
-            text = await socket.receive_text()
             try:
+                text = await socket.receive_text()
                 if len(text) > MAX_MESSAGE:
                     raise ValueError("the message is too long")
                 message = json.loads(text)
                 answer = await self._run(partial(self._answer, game, message))
-            except (ValueError, KeyError, TypeError, OSError, ServiceError) as error:
+            except ODD as error:
                 answer = encode({"type": "error", "message": str(error) or type(error).__name__}, None, game)
             await socket.send_bytes(answer)
             await self._run(game.measure)  # while the page shows the frames
@@ -171,6 +183,8 @@ def create_play_app(server: PlayServer, host: str = "127.0.0.1") -> FastAPI:
 
     app = FastAPI(title="worldmodel play", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
+    if is_loopback(host):  # the page of another site cannot read what its visitors drive
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     for address, (name, media_type) in PAGE.items():
         app.get(address)(_file(name, media_type))
 
