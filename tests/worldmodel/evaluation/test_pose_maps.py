@@ -96,7 +96,7 @@ def test_the_action_channel_is_diagnosed_through_the_maps(model):
     nudged[:, 4, 0] += 0.5  # leads to frame 5, which latent frame 2 draws
     change = (generate(noise, nudged) - generate(noise, batch.robot_actions)).abs()
     assert change.max() > 1e-3
-    first = dataclasses.replace(view, projections=view.projections[:1])
+    first = view.first()
     sequences = torch.cat([batch.robot_actions[:1], nudged[:1]])
     channel = latent_channel(model, given[:1], sequences, first)
     one, other = (channel(noise[:1].double(), choice[None, None]) for choice in torch.eye(2).double())
