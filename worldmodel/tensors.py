@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from worldmodel.checked import is_regular
+from worldmodel.types import to_unit_range
 
 M = TypeVar("M", bound=nn.Module)
 FLOATS = ("F64", "F32", "F16", "BF16")  # whichever is stored, weights take the type of the model
@@ -118,3 +120,29 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ValueError(f"{where}: {name} holds NaN or infinity")
+
+
+ROUNDING = 0.01  # beyond [0, 1], of floats that were resized or saved in half precision
+
+
+def read_frames(
+    frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"], check: Callable[..., None]
+) -> Float[Tensor, "b t 3 H W"]:
+    """Given frames in [0, 1]; other orders of axes, kinds and ranges are refused, and sizes by `check`."""
+    if frames.ndim != 5 or frames.shape[2] != 3:
+        raise ValueError(
+            f"frames: expected [batch, time, 3, height, width], colors first, got {list(frames.shape)}"
+        )
+    check(size=(frames.shape[3], frames.shape[4]))
+    if frames.dtype != torch.uint8 and not frames.is_floating_point():
+        raise ValueError(f"frames: expected uint8 in 0 .. 255 or floats in 0 .. 1, got {frames.dtype}")
+    # Floats of 0 .. 255 are refused here; resizing leaves [0, 1] by a rounding error.
+    return check_numbers(to_unit_range(frames), "frames", -ROUNDING, 1 + ROUNDING).clamp(0, 1)
+
+
+def check_numbers(values: Tensor, name: str, low: float, high: float) -> Tensor:
+    """The tensor itself; NaN, infinity and what lies outside is refused."""
+    least, most = (float(bound) for bound in values.aminmax()) if values.numel() else (low, high)
+    if not (low <= least and most <= high):
+        raise ValueError(f"{name}: expected numbers in {low:g} .. {high:g}, got {least:g} .. {most:g}")
+    return values

@@ -12,6 +12,7 @@ from worldmodel.data.pose_tracks import clip_projections, pose_columns, settled_
 from worldmodel.models.actions.interface import ActionEmbedding
 from worldmodel.models.compositor import Composed, KnownFrame
 from worldmodel.models.model import WorldModel
+from worldmodel.tensors import check_numbers
 from worldmodel.types import CameraMatrices, PoseTrack
 
 
@@ -92,14 +93,6 @@ class ActionConditions:
         latent_actions = torch.cat([past, self.model.control(ahead, recent[:, -1])], 1)
         self._past = latent_actions[:, length - past.shape[1] :]
         return latent_actions
-
-
-def check_numbers(values: Tensor, name: str, low: float, high: float) -> Tensor:
-    """The tensor itself; NaN, infinity and what lies outside is refused."""
-    least, most = (float(bound) for bound in values.aminmax()) if values.numel() else (low, high)
-    if not (low <= least and most <= high):
-        raise ValueError(f"{name}: expected numbers in {low:g} .. {high:g}, got {least:g} .. {most:g}")
-    return values
 
 
 def normalize_actions(

@@ -20,7 +20,6 @@ from torch import Tensor
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import (
     ActionConditions,
-    check_numbers,
     normalize_actions,
     pose_track_for,
 )
@@ -37,16 +36,14 @@ from worldmodel.pipelines.step_actions import (
     read_actions,
     read_start,
 )
+from worldmodel.tensors import read_frames
 from worldmodel.types import (
     FRAMES_PER_LATENT,
     CameraMatrices,
     PoseTrack,
     RolloutResult,
     num_video_frames,
-    to_unit_range,
 )
-
-ROUNDING = 0.01  # beyond [0, 1], of floats that were resized or saved in half precision
 
 
 class RolloutPipeline:
@@ -147,7 +144,7 @@ class RolloutPipeline:
                 poses; or two, the earlier one first. None: the first action stands in for it.
         """
         names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
-        given = read_frames(self.model, frames)
+        given = read_frames(frames.to(self.model.text.device), self.model.contract.check)
         past = StepActions()
         if past_actions is not None:
             past = read_actions(self.model, past_actions, names, cameras).to(given)
@@ -176,7 +173,7 @@ class RolloutPipeline:
         conditions = ActionConditions(
             self.model, robot_actions, latent_actions, num_frames, pose_track, robots
         )
-        given = read_frames(self.model, frames)
+        given = read_frames(frames.to(self.model.text.device), self.model.contract.check)
         num_known = given.shape[1]
         # Filled in place: a list of chunks and their concatenation would need twice the memory.
         video = given.new_empty(len(given), conditions.num_frames, *given.shape[2:])
@@ -249,22 +246,6 @@ class RolloutPipeline:
             following = actions.part(start, start + FRAMES_PER_LATENT).held(FRAMES_PER_LATENT)
             made = stream.advance(following, FRAMES_PER_LATENT)
             yield made[:, : conditions.num_frames - 1 - start]
-
-
-def read_frames(
-    model: WorldModel, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
-) -> Float[Tensor, "b t 3 H W"]:
-    """Given frames in [0, 1] beside the model; other sizes, orders of axes, kinds and ranges are refused."""
-    if frames.ndim != 5 or frames.shape[2] != 3:
-        raise ValueError(
-            f"frames: expected [batch, time, 3, height, width], colors first, got {list(frames.shape)}"
-        )
-    model.contract.check(size=(frames.shape[3], frames.shape[4]))
-    if frames.dtype != torch.uint8 and not frames.is_floating_point():
-        raise ValueError(f"frames: expected uint8 in 0 .. 255 or floats in 0 .. 1, got {frames.dtype}")
-    given = to_unit_range(frames.to(model.text.device))
-    # Floats of 0 .. 255 are refused here; resizing leaves [0, 1] by a rounding error.
-    return check_numbers(given, "frames", -ROUNDING, 1 + ROUNDING).clamp(0, 1)
 
 
 def _check_start(num_given: int, num_recent: int, num_frames: int) -> None:

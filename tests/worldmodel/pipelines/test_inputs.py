@@ -9,7 +9,8 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.rollout import RolloutPipeline, read_frames
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.tensors import read_frames
 
 ACTIONS = torch.zeros(1, 4, 16)
 
@@ -32,7 +33,7 @@ WRONG = {
 def test_wrong_frames_are_refused(kind: str, pipeline: RolloutPipeline) -> None:
     frames, message = WRONG[kind]
     calls = {
-        "read": lambda: inspect.unwrap(read_frames)(pipeline.model, frames),
+        "read": lambda: inspect.unwrap(read_frames)(frames, pipeline.model.contract.check),
         "whole": lambda: pipeline(frames, ACTIONS, embodiment="heron"),
         "stream": lambda: pipeline.open(frames, embodiment="heron"),
     }
