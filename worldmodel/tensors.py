@@ -15,7 +15,7 @@ from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from worldmodel.checked import is_regular
+from worldmodel.checked import LARGEST, is_regular
 from worldmodel.types import to_unit_range
 
 M = TypeVar("M", bound=nn.Module)
@@ -140,7 +140,7 @@ def read_frames(
     return check_numbers(to_unit_range(frames), "frames", -ROUNDING, 1 + ROUNDING).clamp(0, 1)
 
 
-def check_numbers(values: Tensor, name: str, low: float, high: float) -> Tensor:
+def check_numbers(values: Tensor, name: str, low: float = -LARGEST, high: float = LARGEST) -> Tensor:
     """The tensor itself; NaN, infinity and what lies outside is refused."""
     least, most = (float(bound) for bound in values.aminmax()) if values.numel() else (low, high)
     if not (low <= least and most <= high):

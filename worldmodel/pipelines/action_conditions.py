@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from worldmodel.checked import LARGEST
 from worldmodel.data.pose_tracks import clip_projections, pose_columns, settled_track
 from worldmodel.models.actions.interface import ActionEmbedding
 from worldmodel.models.compositor import Composed, KnownFrame
@@ -107,7 +106,7 @@ def normalize_actions(
             f"expected one embodiment for all samples or {len(robot_actions)}, one for each, of "
             f"{', '.join(model.normalizer.embodiments)}; got {list(embodiments)}"
         )
-    raw = check_numbers(torch.as_tensor(robot_actions).cpu().double(), "actions", -LARGEST, LARGEST).numpy()
+    raw = check_numbers(torch.as_tensor(robot_actions).cpu().double(), "actions").numpy()
     normalize = model.normalizer.normalize
     return torch.stack(
         [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
@@ -132,10 +131,7 @@ def pose_track_for(
             the camera of training, if it never moved; otherwise there is no track.
         first_frame: of the video, which action 0 leads on from.
     """
-    raw, contract = (
-        check_numbers(torch.as_tensor(robot_actions), "actions", -LARGEST, LARGEST),
-        model.contract,
-    )
+    raw, contract = check_numbers(torch.as_tensor(robot_actions), "actions"), model.contract
     names = [model.normalizer.names_of(embodiment) for embodiment in embodiments]
     poses = torch.stack([pose_columns(row, known) for row, known in zip(raw, names, strict=True)])
     if cameras is None:

@@ -18,11 +18,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.action_conditions import (
-    ActionConditions,
-    normalize_actions,
-    pose_track_for,
-)
+from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions, pose_track_for
 from worldmodel.pipelines.causal_stream import CausalStream
 from worldmodel.pipelines.chunk_stream import ChunkStream
 from worldmodel.pipelines.hand_follower import HandFollower, robot_numbers
