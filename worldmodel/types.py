@@ -11,7 +11,7 @@ T = 4 (F - 1) + 1 frames have T - 1 transitions and F latent frames:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -142,42 +142,96 @@ class EpisodeSource(Protocol):
     def __getitem__(self, index: int) -> Episode: ...
 
 
+class Row(NamedTuple):
+    """What one row of an extra looks like."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+
+# What action paths bring beside the actions, by name: [b n ...], one row per transition, as robot_actions;
+# of a single clip [n ...].
+Extras = dict[str, Tensor]
+
+
 @dataclass(frozen=True)
-class PoseTrack:
-    """Where two hands are told to be, and how the camera sees them; a row is a transition.
+class Transitions:
+    """n transitions of one sample before scaling: of a recorded clip, or of a step of a session."""
 
-    The camera of a transition is that of the frame it leads to.
-    """
+    actions: Float[Tensor, "n a"]  # in the robot's own units; may require grad (diagnostics)
+    before: Float[Tensor, "2 a"]  # the two commands in force before the first; unknown: the first itself
+    names: tuple[str, ...]  # one per action dimension
+    changes: tuple[str, ...] = ()  # dimensions that hold changes, not absolute values
+    # One for each of the n + 1 frames: (x, y, z, 1) of the world -> (u depth, v depth, depth); u, v in [0, 1]
+    # span the picture of the clip.
+    views: Float[Tensor, "m 3 4"] | None = None
+    why_no_views: str = ""  # for messages
+    source: str = ""  # the file to name in messages
 
-    poses: Float[Tensor, "*b n 16"]  # left, right: x y z (m, world), quaternion w x y z, opening 0 .. 1
-    # (x, y, z, 1) of the world -> (u depth, v depth, depth); u, v in [0, 1] span the picture of the clip
-    projections: Float[Tensor, "*b n 3 4"]
-    # Two rows: the command in force one frame before the first one, and that when it was taken, both seen by
-    # the camera of the first frame. None: not known, then the first transition stands in for them.
-    start: "PoseTrack | None" = None
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "PoseTrack":
-        """The same track with every tensor changed."""
-        start = None if self.start is None else self.start.each(change)
-        return PoseTrack(change(self.poses), change(self.projections), start)
+class RowReader(Protocol):
+    """Settings of action paths, as the data and the pipelines know them: what is read of a clip."""
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "PoseTrack":
-        """The same track on another device."""
-        return self.each(lambda part: part.to(device, non_blocking=non_blocking))
+    @property
+    def row_shapes(self) -> Mapping[str, Row]:
+        """Name -> one row of every extra; empty: actions alone."""
+        ...
 
-    def rows(self, start: int, stop: int | None = None) -> "PoseTrack":
-        """Some transitions, without the start."""
-        return PoseTrack(self.poses[..., start:stop, :], self.projections[..., start:stop, :, :])
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Of the rows of every path that reads; part of the key of cached latents."""
+        ...
 
-    def then(self, other: "PoseTrack") -> "PoseTrack":
-        """This track and behind it the rows of another."""
-        poses = torch.cat([self.poses, other.poses], -2)
-        return PoseTrack(poses, torch.cat([self.projections, other.projections], -3), self.start)
+    def read(self, clip: Transitions) -> Extras:
+        """The rows of a clip; a ValueError says what is missing, and what to set instead."""
+        ...
 
-    def known_start(self) -> "PoseTrack":
-        """The start, or what stands in for it."""
-        first = self.rows(0, 1)
-        return first.then(first) if self.start is None else self.start
+
+def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change every tensor in dicts, tuples, lists and dataclasses; leave the rest."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {name: map_tensors(part, change) for name, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_tensors(part, change) for part in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{f.name: map_tensors(getattr(tree, f.name), change) for f in fields(tree)})
+    return tree
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What drives n transitions, as the model takes it; None: unknown."""
+
+    robot: Float[Tensor, "b n a"] | None = None  # scaled and padded
+    latent: Float[Tensor, "b n k"] | None = None  # instead (lacg)
+    extras: Extras = field(default_factory=dict)
+
+    def __getitem__(self, rows: slice) -> "Actions":
+        """Those of some transitions."""
+        found: Actions = map_tensors(self, lambda part: part[:, rows])
+        return found
+
+    def concat(self, others: "Actions") -> "Actions":
+        """These and the others after them, where both are known."""
+        pairs = ((self.robot, others.robot), (self.latent, others.latent))
+        robot, latent = (b if a is None or b is None else torch.cat([a, b], 1) for a, b in pairs)
+        extras = {
+            name: torch.cat([self.extras[name], rows], 1) if name in self.extras else rows
+            for name, rows in others.extras.items()
+        }
+        return Actions(robot, latent, extras)
+
+    def pad_last(self, count: int) -> "Actions":
+        """Pad to `count` transitions by repeating the last one."""
+
+        def padded(part: Tensor) -> Tensor:
+            missing = max(0, count - part.shape[1])
+            return torch.cat([part, part[:, -1:].expand(-1, missing, *part.shape[2:])], 1)
+
+        held: Actions = map_tensors(self, padded)
+        return held
 
 
 @dataclass(frozen=True)
@@ -190,7 +244,7 @@ class Clip:
     source: str  # "file#first_frame"
     frames: UInt8[Tensor, "t 3 H W"] | None = None
     latents: Float[Tensor, "c f h w"] | None = None
-    pose_track: PoseTrack | None = None  # raw poses and the camera, for models that draw them
+    extras: Extras = field(default_factory=dict)  # rows of the action paths that read more than actions
     task: str = ""  # name of the task, where the data say it
 
 
@@ -204,33 +258,23 @@ class ClipBatch:
     sources: tuple[str, ...]
     frames: UInt8[Tensor, "b t 3 H W"] | None = None
     latents: Float[Tensor, "b c f h w"] | None = None
-    pose_track: PoseTrack | None = None
+    extras: Extras = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
 
     def __getitem__(self, which: slice) -> "ClipBatch":
         """Some of the clips."""
-        return replace(self, **{f.name: _clips_of(getattr(self, f.name), which) for f in fields(self)})
+        some: ClipBatch = map_tensors(self, lambda part: part[which])
+        return replace(some, sources=self.sources[which], tasks=self.tasks[which])
 
     def to(self, device: torch.device | str) -> "ClipBatch":
         """The same batch on another device."""
-        moved = {
-            name: value.to(device, non_blocking=True)
-            for name in ("robot_actions", "action_mask", "embodiment", "frames", "latents", "pose_track")
-            if (value := getattr(self, name)) is not None
-        }
-        return replace(self, **moved)
+        moved: ClipBatch = map_tensors(self, lambda part: part.to(device, non_blocking=True))
+        return moved
 
     @property
     def batch_size(self) -> int:
         """Number of clips."""
         return self.robot_actions.shape[0]
-
-
-def _clips_of(value: Any, which: slice) -> Any:
-    """Part of what has one entry per clip: a tensor, a tuple, or a dataclass of them."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _clips_of(getattr(value, f.name), which) for f in fields(value)})
-    return None if value is None else value[which]
 
 
 @dataclass(frozen=True)

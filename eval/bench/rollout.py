@@ -44,7 +44,7 @@ from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.report.intervals import estimate_of, mean_estimate
-from worldmodel.types import num_latent_frames
+from worldmodel.types import Actions, num_latent_frames
 
 ACTION_DIM = 14
 OURS, GUIDANCE = "ours", 5.0  # the guidance scale is the default of diffusers' Wan pipeline
@@ -173,7 +173,7 @@ def measure_length(config: BenchConfig, num_chunks: int) -> dict[str, float]:
     frames = torch.rand(
         config.batch, 1, 3, config.size, config.size, generator=torch.Generator().manual_seed(1)
     )
-    conditions = ActionConditions(model, torch.zeros(config.batch, num_frames - 1, ACTION_DIM))
+    conditions = ActionConditions(model, Actions(torch.zeros(config.batch, num_frames - 1, ACTION_DIM)))
     start = time.process_time()
     made = sum(chunk.shape[1] for chunk in RolloutPipeline(model).stream(frames, conditions, config.steps))
     return {

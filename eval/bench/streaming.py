@@ -27,8 +27,7 @@ from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import build_refiner
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
-from worldmodel.pipelines.step_actions import StepActions
-from worldmodel.types import FRAMES_PER_LATENT, PoseTrack, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of a script, only its own folder is there
 from bench.rollout import DESK, BenchConfig, build_model
@@ -71,19 +70,16 @@ def open_session(model: WorldModel, batch: int, steps: int) -> Session:
     return RolloutPipeline(model).open(frames, num_inference_steps=steps)
 
 
-def actions_of(model: WorldModel, batch: int, count: int) -> StepActions:
-    """Actions at rest, and hands at rest where the model draws them."""
-    track = None
-    if model.config.draws_poses:
-        poses = torch.zeros(batch, count, 16)
-        poses[..., [3, 11]] = 1.0
-        track = PoseTrack(poses, torch.eye(3, 4).expand(batch, count, 3, 4))
+def actions_of(model: WorldModel, batch: int, count: int) -> Actions:
+    """Actions at rest, and blank rows for action paths that read more."""
     if model.config.regime == "no_action":
-        return StepActions()
-    return StepActions(torch.zeros(batch, count, model.normalizer.width), track=track)
+        return Actions()
+    rows = {} if model.config.reader is None else model.config.reader.row_shapes
+    extras = {name: torch.zeros(batch, count, *row.shape, dtype=row.dtype) for name, row in rows.items()}
+    return Actions(torch.zeros(batch, count, model.normalizer.width), extras=extras)
 
 
-def time_steps(session: Session, actions: StepActions, count: int, rounds: int) -> list[float]:
+def time_steps(session: Session, actions: Actions, count: int, rounds: int) -> list[float]:
     """CPU seconds of each step."""
     seconds = []
     for _ in range(rounds):

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from worldmodel.data.pose_tracks import clip_pose_track
 
 from robotwin_adapters.mapping import MAPPING_FILE, read_mapping, relabeled
 from tests.support.pose_sets import HEAD, HandPoses
 from worldmodel.data.clips import ClipConfig
-from worldmodel.data.pose_tracks import clip_pose_track
 from worldmodel.types import Episode
 
 YAML = """

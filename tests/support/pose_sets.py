@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-
 from worldmodel.data.pose_tracks import ARM_COLUMNS, ARMS
+
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.types import CameraMatrices, Episode
 

@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
             mapping=arguments.mapping,
             action_space=action_space_for(model.normalizer),
         )
-        batch = first_clips(model, source, arguments.clips, camera=arguments.camera)
+        batch, view = first_clips(model, source, arguments.clips, camera=arguments.camera)
         written = diagnose_world_model(
-            model, batch, arguments.out, groups=arguments.groups, seed=arguments.seed
+            model, batch, arguments.out, view=view, groups=arguments.groups, seed=arguments.seed
         )
     print("\n".join(f"wrote {path}" for path in written))

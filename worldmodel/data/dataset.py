@@ -11,13 +11,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from worldmodel.data.clips import ClipConfig, cut_clip
+from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, merged
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.latents import LatentTable
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.data.pose_tracks import clip_pose_track, stack_tracks
 from worldmodel.data.splits import Split, SplitConfig
-from worldmodel.types import Clip, ClipBatch, Episode, EpisodeSource, PoseTrack
+from worldmodel.data.transitions import clip_transitions, read_rows
+from worldmodel.types import (
+    Clip,
+    ClipBatch,
+    Episode,
+    EpisodeSource,
+    Extras,
+    RowReader,
+    Transitions,
+)
 
 MAX_OPEN_EPISODES = 64  # per process; an open episode holds a file handle and its small arrays
 
@@ -33,7 +41,7 @@ class ClipDataset(Dataset[Clip]):
         latents: LatentTable | None = None,  # cached latents; episodes without them are left out
         with_frames: bool | None = None,  # decode frames too; none: only when there are no latents
         on_bad: OnBad = "stop",
-        with_poses: bool = False,  # pose tracks too; cached latents must have been built with them
+        reader: RowReader | None = None,  # of action paths; cached latents must have been built with it
     ) -> None:
         records = [r for r in index.of(split) if latents is None or (r.source, r.episode) in latents.paths]
         if not records:
@@ -42,7 +50,7 @@ class ClipDataset(Dataset[Clip]):
         self.index, self.split, self.normalizer, self.latents = index, split, normalizer, latents
         self.with_frames = latents is None if with_frames is None else with_frames
         assert self.with_frames or latents is not None, "a clip has frames, latents or both"
-        self.on_bad, self.with_poses = on_bad, with_poses
+        self.on_bad, self.reader = on_bad, reader
         self.records = records
         self.skipped: list[BadEpisode] = []  # clips found unreadable by this process
         self._ends = np.cumsum([len(record.starts) for record in records])
@@ -76,16 +84,18 @@ class ClipDataset(Dataset[Clip]):
         frames: Tensor | None = None
         latents: Tensor | None = None
         names: tuple[str, ...] | None = None  # cached latents carry none
-        track: PoseTrack | None = None
+        extras: Extras = {}
         if self.latents is not None:
             latents, robot_actions = self.latents.read(record, clip)
-            track = self.latents.read_pose_track(record, clip) if self.with_poses else None
+            extras = self.latents.read_extras(record, clip) if self.reader is not None else {}
         if self.with_frames:
             episode, start = self._episode(record), record.starts[clip]
             frames, robot_actions = cut_clip(episode, start, self.index.config)
             names = episode.action_names
-            if self.with_poses and track is None:
-                track = clip_pose_track(episode, start, robot_actions, self.index.config)
+            if self.reader is not None and self.latents is None:
+                extras = read_rows(
+                    self.reader, clip_transitions(episode, start, robot_actions, self.index.config)
+                )
         return Clip(
             robot_actions=self.normalizer.normalize(robot_actions, record.embodiment, names),
             action_mask=self.normalizer.mask(record.embodiment),
@@ -93,7 +103,7 @@ class ClipDataset(Dataset[Clip]):
             source=f"{record.file}#{record.starts[clip]}",
             frames=frames,
             latents=latents,
-            pose_track=track,
+            extras=extras,
             task=record.task,
         )
 
@@ -127,7 +137,7 @@ def collate_clips(clips: Sequence[Clip]) -> ClipBatch:
         sources=tuple(clip.source for clip in clips),
         frames=_stacked([clip.frames for clip in clips]),
         latents=_stacked([clip.latents for clip in clips]),
-        pose_track=_stacked_tracks([clip.pose_track for clip in clips]),
+        extras={name: torch.stack([clip.extras[name] for clip in clips]) for name in clips[0].extras},
         tasks=tuple(clip.task for clip in clips),
     )
 
@@ -139,7 +149,7 @@ def build_clip_dataset(
     splits: SplitConfig | None = None,
     normalizer: ActionNormalizer | None = None,  # none: fitted to the training split of these sources
     on_bad: OnBad = "stop",
-    with_poses: bool = False,  # pose tracks beside the actions
+    reader: RowReader | None = None,  # of action paths that read more than actions
 ) -> ClipDataset:
     """Index and dataset in one call, for when a single split is wanted; share an index to get several.
 
@@ -153,7 +163,7 @@ def build_clip_dataset(
     """
     index = index_episodes(sources, config, splits, on_bad)
     normalizer = normalizer or index.normalizer()
-    return ClipDataset(index, split, normalizer, on_bad=on_bad, with_poses=with_poses)
+    return ClipDataset(index, split, normalizer, on_bad=on_bad, reader=reader)
 
 
 def how_to_fill(split: Split, index: EpisodeIndex) -> str:
@@ -190,12 +200,17 @@ def check_action_names(
             raise ValueError(_naming(record, error)) from error
 
 
-def check_pose_tracks(index: EpisodeIndex, records: Sequence[EpisodeRecord]) -> None:
-    """Refuse data whose actions are no poses, or whose camera is not described."""
+def check_extras(index: EpisodeIndex, records: Sequence[EpisodeRecord], reader: RowReader) -> None:
+    """Read the rows of the first clip of each robot: what action paths lack is refused before training."""
     for record in _first_of_each_robot(records):
-        episode = index.open(record)
-        actions = episode.robot_actions[:1].repeat(index.config.num_frames - 1, 0)  # any: names are looked at
-        clip_pose_track(episode, record.starts[0], actions, index.config)
+        read_rows(reader, record_transitions(index, record, record.starts[0]))
+
+
+def record_transitions(index: EpisodeIndex, record: EpisodeRecord, start: int) -> Transitions:
+    """Those of a clip of an episode; no frame is decoded."""
+    episode = index.open(record)
+    actions = merged(episode, start + clip_offsets(episode.fps, index.config), index.config.merge)
+    return clip_transitions(episode, start, actions, index.config)
 
 
 def _first_of_each_robot(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -204,12 +219,6 @@ def _first_of_each_robot(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord
     for record in records:
         firsts.setdefault((record.source, record.embodiment), record)
     return list(firsts.values())
-
-
-def _stacked_tracks(tracks: list[PoseTrack | None]) -> PoseTrack | None:
-    present = [track for track in tracks if track is not None]
-    assert len(present) in (0, len(tracks)), "clips of one batch either all have it or none has"
-    return stack_tracks(present) if present else None
 
 
 def _stacked(tensors: list[Tensor | None]) -> Tensor | None:

@@ -36,16 +36,16 @@ from torch import Tensor, nn
 from worldmodel.data.cameras import Cameras, find_views
 from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, merge_rule
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
-from worldmodel.data.pose_tracks import clip_pose_track, stack_tracks
+from worldmodel.data.transitions import clip_transitions, read_rows
 from worldmodel.files import write_tensors
-from worldmodel.types import Episode, PoseTrack, evenly_spread, num_latent_frames
+from worldmodel.types import Episode, Extras, RowReader, evenly_spread, num_latent_frames
 
 EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
 MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a time
 CUT_VERSION = (
     1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
 )
-POSE_VERSION = 2  # of what is kept of poses; shards without them have names of their own
+EXTRA = "extras."  # begins the names of tensors that action paths have read
 # Parts of AutoencoderKLWan and of our own autoencoder that latents do not go through.
 DECODING = ("decoder", "post_quant_conv", "synthesis")
 SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
@@ -71,11 +71,10 @@ class LatentTable:
         tensors = self._shard(record)
         return tensors["latents"][clip], tensors["robot_actions"][clip].numpy()
 
-    def read_pose_track(self, record: EpisodeRecord, clip: int) -> PoseTrack:
-        """The pose track of one clip; only of a cache that was built with them."""
-        tensors = self._shard(record)
-        start = PoseTrack(tensors["start_poses"][clip], tensors["start_projections"][clip])
-        return PoseTrack(tensors["poses"][clip], tensors["projections"][clip], start)
+    def read_extras(self, record: EpisodeRecord, clip: int) -> Extras:
+        """The rows of action paths of one clip; empty where the cache was built without."""
+        tensors = self._shard(record).items()
+        return {name.removeprefix(EXTRA): rows[clip] for name, rows in tensors if name.startswith(EXTRA)}
 
     def _shard(self, record: EpisodeRecord) -> dict[str, Tensor]:
         path = self.paths[record.source, record.episode]
@@ -102,10 +101,10 @@ class LatentCache:
         vae_id: str,
         dtype: Literal["float16", "bfloat16", "float32"] = "float16",
         *,
-        with_poses: bool = False,  # keep pose tracks beside the latents
+        reader: RowReader | None = None,  # keep what action paths read beside the latents
     ) -> None:
         self.folder = Path(root) / hashlib.sha256(vae_id.encode()).hexdigest()[:12]
-        self.vae_id, self.dtype, self.with_poses = vae_id, dtype, with_poses
+        self.vae_id, self.dtype, self.reader = vae_id, dtype, reader
 
     def build(
         self,
@@ -161,8 +160,8 @@ class LatentCache:
         }
         if isinstance(config.camera, tuple):
             described["layout"] = config.layout
-        if self.with_poses:
-            described["pose_track"] = POSE_VERSION
+        if self.reader is not None:
+            described["extras"] = dict(self.reader.versions)
         return described
 
 
@@ -191,7 +190,7 @@ class _Builder:
         return True
 
     def _encode_episode(self, episode: Episode, record: EpisodeRecord) -> dict[str, Tensor]:
-        latents, actions, tracks = [], [], []
+        latents, actions, extras = [], [], []
         for first in range(0, len(record.starts), self.batch_size):
             starts = record.starts[first : first + self.batch_size]
             clips = [cut_clip(episode, start, self.index.config) for start in starts]
@@ -200,13 +199,14 @@ class _Builder:
                 encoded = self.encode(frames.float().div_(127.5).sub_(1))
             latents.append(self._stored(encoded, len(starts), record))
             actions += [torch.from_numpy(robot_actions) for _, robot_actions in clips]
-            if self.cache.with_poses:
-                cut = zip(starts, clips, strict=True)
-                tracks += [clip_pose_track(episode, at, raw, self.index.config) for at, (_, raw) in cut]
+            if self.cache.reader is not None:
+                extras += [
+                    read_rows(self.cache.reader, clip_transitions(episode, at, raw, self.index.config))
+                    for at, (_, raw) in zip(starts, clips, strict=True)
+                ]
         tensors = {"latents": torch.cat(latents), "robot_actions": torch.stack(actions).double()}
-        if tracks:
-            tensors |= _track_tensors(stack_tracks(tracks))
-        return tensors
+        named = extras[0] if extras else ()
+        return tensors | {EXTRA + name: torch.stack([rows[name] for rows in extras]) for name in named}
 
     def _stored(self, encoded: Tensor, count: int, record: EpisodeRecord) -> Tensor:
         num_latents = num_latent_frames(self.index.config.num_frames)
@@ -218,16 +218,6 @@ class _Builder:
         if not torch.isfinite(stored).all():
             raise ValueError(f"{record.file}: latents are not finite in {self.cache.dtype}")
         return stored
-
-
-def _track_tensors(track: PoseTrack) -> dict[str, Tensor]:
-    first = track.known_start()
-    return {
-        "poses": track.poses,
-        "projections": track.projections,
-        "start_poses": first.poses,
-        "start_projections": first.projections,
-    }
 
 
 def encoder_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:

@@ -24,7 +24,7 @@ from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.model import DTYPES, WorldModel
 from worldmodel.models.vae import VideoAutoencoder
 from worldmodel.objectives.training_step import world_model_step
-from worldmodel.types import ClipBatch, PoseTrack
+from worldmodel.types import ClipBatch, Extras
 
 GIB = 2**30
 # Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
@@ -335,13 +335,14 @@ def _step(run: RunShape, model: WorldModel) -> Tensor:
         sources=("traced",) * batch,
         frames=torch.zeros(shape, dtype=torch.uint8) if needs_frames else None,
         latents=torch.zeros(batch, contract.latent_channels, *contract.latent_grid),
-        pose_track=_still_hands(batch, contract.num_frames - 1) if run.model.draws_poses else None,
+        extras=_blank_extras(run.model, batch, contract.num_frames - 1),
     )
     return world_model_step(model, clips, torch.Generator()).total
 
 
-def _still_hands(batch: int, transitions: int) -> PoseTrack:
-    return PoseTrack(torch.zeros(batch, transitions, 16), torch.zeros(batch, transitions, 3, 4))
+def _blank_extras(config: WorldModelConfig, batch: int, transitions: int) -> Extras:
+    rows = {} if config.reader is None else config.reader.row_shapes
+    return {name: torch.zeros(batch, transitions, *row.shape, dtype=row.dtype) for name, row in rows.items()}
 
 
 def _size(parameter: Tensor) -> int:

@@ -5,20 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from worldmodel.checked import check_ranges
-from worldmodel.data.cameras import choose_camera
-from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip
+from worldmodel.data.clips import clip_offsets, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.data.pose_tracks import clip_projections, has_poses, start_track
 from worldmodel.data.provenance import TrainedOn, describe_overlap
 from worldmodel.data.splits import SplitConfig
+from worldmodel.data.transitions import clip_transitions
 from worldmodel.models.config import FrameContract
-from worldmodel.types import Episode, EpisodeSource, PoseTrack, evenly_spread, to_unit_range
+from worldmodel.types import EpisodeSource, Transitions, evenly_spread, to_unit_range
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +50,13 @@ class HeldOutClip:
     frames: Float[Tensor, "t 3 H W"]  # RGB in [0, 1]
     actions: Float[Tensor, "n a"]  # normalized and padded
     mask: Bool[Tensor, " a"]  # False in the padding
-    names: tuple[str, ...]  # of the robot's own dimensions
+    transitions: Transitions  # the same actions before scaling, and how the camera saw every frame
     recorded: tuple[int, ...]  # number of each frame in the recording
-    unclipped: Float[Tensor, "n a"]  # the actions where they leave [-1, 1] too: nothing of them is lost
-    projections: Float[Tensor, "n 3 4"] | None  # from the world into the pictures; None: not known
-    hands: PoseTrack | None = None  # of the first frame, where actions are poses; None: not known
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the robot's own dimensions."""
+        return self.transitions.names
 
 
 class HeldOutClips:
@@ -129,11 +129,8 @@ class HeldOutClips:
             frames=to_unit_range(frames),
             actions=actions,
             mask=self.normalizer.mask(robot),
-            names=episode.action_names,
+            transitions=clip_transitions(episode, start, raw, self.index.config),
             recorded=tuple(recorded.tolist()),
-            unclipped=self.normalizer.normalize(raw, robot, clip=False),
-            projections=_projections(episode, self.index.config, recorded),
-            hands=_first_hands(episode, self.index.config, recorded),
         )
 
     def partner(self, number: int) -> int | None:
@@ -175,22 +172,6 @@ def held_out_clips(
     if "TRAINED ON" in clips.overlap:
         log.warning("%s", clips.overlap)
     return clips
-
-
-def _projections(
-    episode: Episode, config: ClipConfig, recorded: Int[np.ndarray, " t"]
-) -> Float[Tensor, "n 3 4"] | None:
-    camera = episode.cameras.get(choose_camera(episode, config.camera).name)
-    if camera is None:
-        return None
-    return clip_projections(camera, recorded[1:], (config.height, config.width), config.aspect)
-
-
-def _first_hands(episode: Episode, config: ClipConfig, recorded: Int[np.ndarray, " t"]) -> PoseTrack | None:
-    camera = episode.cameras.get(choose_camera(episode, config.camera).name)
-    if camera is None or not has_poses(episode.action_names):
-        return None
-    return start_track(episode, camera, recorded, config)
 
 
 def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_space: str = "") -> None:

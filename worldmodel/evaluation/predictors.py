@@ -1,17 +1,18 @@
 """A world model as a function from given frames and actions to video, the only thing evaluation asks for."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.models.model import WorldModel
+from worldmodel.pipelines.commands import rows_of
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import PoseTrack, num_video_frames
+from worldmodel.types import Actions, Extras, num_video_frames
 
 Drive = Literal["robot", "latent"]  # robot actions, or latent actions inferred from the true video (lacg)
 
@@ -53,36 +54,30 @@ class ModelPredictor:
         seed: int,
         clip: HeldOutClip | None = None,
     ) -> Float[Tensor, "b t 3 H W"]:
-        """See Predict; only a model that draws poses needs the clip."""
-        is_latent = self.drive == "latent"
-        track = None
-        if actions is not None and clip is not None and self.draws_poses:
-            track, actions = self._pose_track(actions, clip), actions.clamp(-1, 1)
+        """See Predict; only a model whose action paths read more than actions needs the clip."""
+        is_latent, extras = self.drive == "latent", {}
+        if actions is not None and clip is not None and self.reads_extras:
+            extras, actions = self._extras(actions, clip), actions.clamp(-1, 1)
         rollout = self.pipeline.rollout(
             given,
-            robot_actions=None if is_latent else actions,
-            latent_actions=actions if is_latent else None,
+            Actions(latent=actions) if is_latent else Actions(actions, extras=extras),
             num_frames=num_frames,
             num_inference_steps=self.num_inference_steps,
             generator=[torch.Generator().manual_seed(seed) for _ in given],
-            pose_track=track,
-            embodiments=[clip.embodiment] * len(given) if track is not None and clip is not None else (),
+            embodiments=[clip.embodiment] * len(given) if extras and clip is not None else (),
         )
         return rollout.frames.cpu()
 
     @property
-    def draws_poses(self) -> bool:
-        """Whether the model draws the poses that it is told."""
-        return self.pipeline.model.config.draws_poses
+    def reads_extras(self) -> bool:
+        """Whether the model's action paths read more than scaled actions."""
+        return self.pipeline.model.config.reader is not None
 
-    def _pose_track(self, actions: Float[Tensor, "b n a"], clip: HeldOutClip) -> PoseTrack:
-        """The poses that these actions mean, whatever was done to them, seen by the camera of the clip."""
-        if clip.projections is None:
-            raise ValueError(f"{clip.source}: the model draws poses, but the data do not describe the camera")
-        raw = self.pipeline.model.normalizer.denormalize_tensor(actions, clip.embodiment)
-        start = None if clip.hands is None else clip.hands.each(lambda x: x.expand(len(actions), *x.shape))
-        projections = clip.projections.expand(len(actions), *clip.projections.shape)
-        return PoseTrack(pose_columns(raw, clip.names), projections, start)
+    def _extras(self, actions: Float[Tensor, "b n a"], clip: HeldOutClip) -> Extras:
+        """The rows of these actions, whatever was done to them, in the place of the clip's own."""
+        model = self.pipeline.model
+        raw = model.normalizer.denormalize_tensor(actions, clip.embodiment)
+        return rows_of(model, [replace(clip.transitions, actions=one) for one in raw])
 
     @property
     def num_given(self) -> int:
@@ -92,8 +87,11 @@ class ModelPredictor:
     def commands(self, clip: HeldOutClip) -> Float[Tensor, "n u"]:
         """What drives the model along the true video."""
         if self.drive == "robot":
-            # Poses are drawn where they are, at the ends of the known range too.
-            return clip.unclipped if self.draws_poses else clip.actions
+            if not self.reads_extras:
+                return clip.actions
+            # Rows are read where the commands are, at the ends of the known range too.
+            normalizer = self.pipeline.model.normalizer
+            return normalizer.normalize(clip.transitions.actions.numpy(), clip.embodiment, clip=False)
         model = self.pipeline.model
         return model.infer_latent_actions(clip.frames[None].to(model.text.device))[0].cpu()
 

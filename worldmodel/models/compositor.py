@@ -25,11 +25,11 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from worldmodel.data.pose_tracks import ARMS, HAND_POINTS, carried_places, pixel_rays
 from worldmodel.desk.refiner import ResidualLevels, zero_convolution
-from worldmodel.models.actions.pose_maps import PoseMaps
+from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, PoseMaps, hand_points
 from worldmodel.models.hand_references import HandReferences
-from worldmodel.types import PoseTrack
+from worldmodel.models.pose_track import PoseTrack, carried_places, pixel_rays
+from worldmodel.types import map_tensors
 
 DEPTH = 3  # levels of halved size
 CELL = 2  # pixels per side that the U-Net sees as one place
@@ -57,8 +57,8 @@ class KnownFrame:
     def carried(self, arm: int) -> "Carried":
         """The picture that a hand carries, one row for every sample."""
         if self.taken is None or self.taken_hands is None:
-            return Carried(self.frame, self.hands.each(lambda x: x[:, 0]))
-        return Carried(self.taken[:, arm], self.taken_hands.each(lambda x: x[:, arm]))
+            return Carried(self.frame, map_tensors(self.hands, lambda x: x[:, 0]))
+        return Carried(self.taken[:, arm], map_tensors(self.taken_hands, lambda x: x[:, arm]))
 
     def openings(self) -> Float[Tensor, "b arm"]:
         """How far each hand is open in the picture that it carries."""
@@ -86,26 +86,6 @@ class KnownFrame:
 
         hands = PoseTrack(choose(lambda x: x.hands.poses), choose(lambda x: x.hands.projections))
         return replace(self, taken=choose(lambda x: x.frame), taken_hands=hands)
-
-    def copies(self, count: int) -> "KnownFrame":
-        """The same with every sample so many times."""
-
-        def repeat(x: Tensor) -> Tensor:
-            return x.repeat_interleave(count, 0)
-
-        def each(part: Tensor | None) -> Tensor | None:
-            return None if part is None else repeat(part)
-
-        hands = None if self.taken_hands is None else self.taken_hands.each(repeat)
-        return KnownFrame(
-            repeat(self.frame),
-            self.hands.each(repeat),
-            each(self.robots),
-            each(self.latest),
-            each(self.taken),
-            hands,
-            each(self.places),
-        )
 
 
 class Compositor(nn.Module):
@@ -137,10 +117,15 @@ class Compositor(nn.Module):
     ) -> "Composed":
         """Frames in [0, 1] for those decoded, to each of which a row of the track leads."""
         num_frames = decoded.shape[1]
-        rows = track.rows(0).each(lambda x: x.flatten(0, 1))
-        given = known.first().carried(0).copies(num_frames)
+        rows = map_tensors(track, lambda x: x.flatten(0, 1))
+
+        def repeated(part: Carried) -> Carried:
+            copies: Carried = map_tensors(part, lambda x: x.repeat_interleave(num_frames, 0))
+            return copies
+
+        given = repeated(known.first().carried(0))
         latest = known.frame if known.latest is None else known.latest
-        carried = [known.carried(arm).copies(num_frames) for arm in range(len(ARMS))]
+        carried = [repeated(known.carried(arm)) for arm in range(len(ARMS))]
         if references is not None and known.robots is not None:
             robots = known.robots.repeat_interleave(num_frames)
             carried += [_reference(references, robots, rows, arm, carried[arm]) for arm in range(len(ARMS))]
@@ -170,7 +155,8 @@ class Compositor(nn.Module):
             for number, source in enumerate(carried)
         ]
         pictures = [_sample(source.frame, at) for source, at in zip(carried, places, strict=True)]
-        marks = [self.maps.draw_hands(track) for track in (rows, given_hands)]
+        points = [hand_points(track.poses, track.projections) for track in (rows, given_hands)]
+        marks = [self.maps.draw(one[None])[0] for one in points]
         place = pixel_rays(height, width)[:, :2].T.to(decoded).unflatten(1, (height, width))
         place = place.expand(len(decoded), -1, -1, -1)
         seen = torch.cat([*(2 * x - 1 for x in (decoded, *still, *pictures)), *marks, 2 * place - 1], 1)
@@ -218,11 +204,6 @@ class Carried:
 
     frame: Float[Tensor, "n 3 H W"]
     hands: PoseTrack
-
-    def copies(self, count: int) -> "Carried":
-        """The same with every row so many times."""
-        frame, hands = self.frame, self.hands
-        return Carried(frame.repeat_interleave(count, 0), hands.each(lambda x: x.repeat_interleave(count, 0)))
 
 
 def openings(rows: PoseTrack) -> Float[Tensor, "*b arm"]:

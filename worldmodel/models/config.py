@@ -8,10 +8,11 @@ from worldmodel.checked import check_ranges
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.backbone import LoraConfig, WanConfig
 from worldmodel.models.dynamics import Prediction
 from worldmodel.models.idm import IdmConfig
-from worldmodel.types import num_latent_frames
+from worldmodel.types import RowReader, num_latent_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
 ActionPath = Literal["adaln", "adaln+tokens", "adaln+map", "adaln+pose_maps"]
@@ -149,8 +150,13 @@ class WorldModelConfig:
 
     @property
     def draws_poses(self) -> bool:
-        """Whether clips must bring pose tracks."""
+        """Whether clips must bring hand poses and views."""
         return self.action_path == "adaln+pose_maps" and self.regime == "acg"
+
+    @property
+    def reader(self) -> RowReader | None:
+        """What is read of clips beside their actions; none: nothing."""
+        return PoseMapsConfig(self.command_lag) if self.draws_poses else None
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
-from worldmodel.data.pose_tracks import ARMS, HAND_POINTS, hand_frames, hand_points
-from worldmodel.types import PoseTrack, to_unit_range
+from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, hand_frames, hand_points
+from worldmodel.models.pose_track import PoseTrack
+from worldmodel.types import to_unit_range
 
 MARGIN = 0.08  # of the picture: a hand is shown whole if its points are further from the border
 TOOL = HAND_POINTS.index("tool")
@@ -80,7 +81,7 @@ class HandReferences(nn.Module):
 def hand_features(rows: PoseTrack) -> Float[Tensor, "n arm features"]:
     """What makes two pictures of a hand alike: how it is turned and opened, where it is and how near."""
     axes, _ = hand_frames(rows.poses)
-    points = hand_points(rows).unflatten(1, (len(ARMS), len(HAND_POINTS)))[:, :, TOOL]
+    points = hand_points(rows.poses, rows.projections).unflatten(1, (len(ARMS), len(HAND_POINTS)))[:, :, TOOL]
     opening = rows.poses.unflatten(-1, (len(ARMS), -1))[..., -1:]
     place = PLACE_WEIGHT * points[..., :2].clamp(-1, 2)
     return torch.cat([axes.flatten(2), opening, place, DEPTH_WEIGHT * points[..., 2:3]], -1)
@@ -88,7 +89,7 @@ def hand_features(rows: PoseTrack) -> Float[Tensor, "n arm features"]:
 
 def whole_hands(rows: PoseTrack) -> Bool[Tensor, "n arm"]:
     """Whether all points of each hand are inside the picture."""
-    points = hand_points(rows).unflatten(1, (len(ARMS), len(HAND_POINTS)))
+    points = hand_points(rows.poses, rows.projections).unflatten(1, (len(ARMS), len(HAND_POINTS)))
     inside = (points[..., :2] > MARGIN) & (points[..., :2] < 1 - MARGIN)
     return inside.all(-1).all(-1) & (points[..., 2] > 0).all(-1)
 

@@ -53,8 +53,9 @@ from worldmodel.models.config import Dtype, FrameContract, WorldModelConfig
 from worldmodel.models.dynamics import ForwardDynamics
 from worldmodel.models.idm import Controller, InverseDynamicsModel
 from worldmodel.models.parts import build_parts, check_fit, condition_dim
+from worldmodel.models.pose_track import PoseTrack
 from worldmodel.models.vae import VideoAutoencoder, decode_latents, encode_frames, freeze, load_vae
-from worldmodel.types import ClipBatch, PoseTrack
+from worldmodel.types import ClipBatch
 
 log = logging.getLogger(__name__)
 

@@ -78,7 +78,7 @@ def build_pose_maps(config: WorldModelConfig, contract: FrameContract) -> PoseMa
     if not config.draws_poses:
         return None
     _, height, width = contract.latent_grid
-    return PoseMaps((height, width))
+    return PoseMaps((height, width), command_lag=config.command_lag)
 
 
 def build_pose_map_embedding(

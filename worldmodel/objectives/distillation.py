@@ -26,7 +26,7 @@ from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
-from worldmodel.objectives.training_step import pose_track_of
+from worldmodel.objectives.training_step import extras_of
 from worldmodel.types import ClipBatch
 
 
@@ -84,7 +84,7 @@ def _ask(
     actions = batch.robot_actions * batch.action_mask[:, None]
     if model.config.regime == "no_action":
         actions = actions[:, :, :0]
-    embedding = model.interface(actions, None, pose_track_of(model, batch))
+    embedding = model.interface(actions, extras_of(model, batch))
     output: FdmOutput = model.fdm(noisy, sigma, embedding, model.text_context(), view=view)
     return output
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
-from worldmodel.data.pose_tracks import settled_track
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
 from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import math_attention
@@ -23,7 +22,7 @@ from worldmodel.objectives.contrast import DrivenClips, contrast_actions, read_m
 from worldmodel.objectives.forcing import draw_forcing
 from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.world_model_pictures import ClipEstimate, pixel_error
-from worldmodel.types import ClipBatch, PoseTrack, num_video_frames
+from worldmodel.types import ClipBatch, Extras, map_tensors, num_video_frames
 
 
 @dataclass(frozen=True)
@@ -152,13 +151,13 @@ def _driven(
     which: list[int] | None = None,
 ) -> DrivenClips:
     """Clips and the network between their actions and them; `which` of them, some more than once."""
-    text, track = model.text_context(), pose_track_of(model, batch)
+    text, extras = model.text_context(), extras_of(model, batch)
     if which is not None:
         clip, actions = clip[which], actions[which]
-        track = None if track is None else track.each(lambda part: part[which])
+        extras = map_tensors(extras, lambda part: part[which])
 
     def embed(actions: Tensor) -> ActionEmbedding:
-        embedding: ActionEmbedding = model.interface(actions, clip.missing, track)
+        embedding: ActionEmbedding = model.interface(actions, extras, clip.missing)
         return embedding
 
     def run(noisy: Tensor, embedding: ActionEmbedding) -> FdmOutput:
@@ -179,7 +178,7 @@ def _with_reconstruction(
     weighted = {"reconstruction": (1.0, _reconstruction(model, output, clip).mean())}
     if weight := model.config.objective.pixel_weight:
         is_made = is_future(clip.num_given, clip.sigma)
-        estimate = ClipEstimate(output.clean, clip.data, is_made, pose_track_of(model, batch))
+        estimate = ClipEstimate(output.clean, clip.data, is_made, extras_of(model, batch))
         weighted["pixels"] = (weight, pixel_error(model, estimate, batch, generator))
     return Terms(weighted | terms.weighted, terms.metrics)
 
@@ -253,15 +252,17 @@ def _latent_drive(
     return latent_actions, Terms(terms, metrics)
 
 
-def pose_track_of(model: WorldModel, batch: ClipBatch) -> PoseTrack | None:
-    """The track that a model draws, if it draws any: where the hands are."""
-    if not model.config.draws_poses:
-        return None
-    if batch.pose_track is None:
+def extras_of(model: WorldModel, batch: ClipBatch) -> Extras:
+    """What the model's action paths read of the clips beside their actions."""
+    reader = model.config.reader
+    if reader is None:
+        return {}
+    if missing := set(reader.row_shapes) - set(batch.extras):
         raise ValueError(
-            f"action_path adaln+pose_maps needs clips with pose tracks, got none: {batch.sources[0]}, ..."
+            f"the model's action paths need clips with {', '.join(sorted(missing))}, got none: "
+            f"{batch.sources[0]}, ..."
         )
-    return settled_track(batch.pose_track, model.config.command_lag)
+    return batch.extras
 
 
 def _frames_of(batch: ClipBatch, need: str) -> UInt8[Tensor, "b t 3 H W"]:

@@ -8,12 +8,13 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from worldmodel.data.pose_tracks import ARMS
+from worldmodel.models.actions.pose_maps import ARMS
 from worldmodel.models.compositor import KnownFrame
 from worldmodel.models.model import WorldModel
+from worldmodel.models.pose_track import PoseTrack, track_of
 from worldmodel.models.vae import decode_video
 from worldmodel.objectives.pictures import picture_loss
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, PoseTrack
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras, map_tensors
 
 MOVING_WEIGHT, EDGE_WEIGHT = 5.0, 0.3  # of moving pixels, and of the error of edges
 LATER_SHARE = 0.5  # of the clips in which a later frame than the first is known too
@@ -26,12 +27,12 @@ class ClipEstimate:
     clean: Float[Tensor, "b c f h w"]
     data: Float[Tensor, "b c f h w"]  # the truth
     is_made: Bool[Tensor, "b f"]  # latent frames that are generated; the others are given
-    track: PoseTrack | None  # where the hands are, for a model with a compositor
+    extras: Extras  # rows of the action paths; a compositor reads where the hands are
 
     def first(self, count: int) -> "ClipEstimate":
         """Of the first clips."""
-        track = None if self.track is None else self.track.each(lambda x: x[:count])
-        return ClipEstimate(self.clean[:count], self.data[:count], self.is_made[:count], track)
+        some: ClipEstimate = map_tensors(self, lambda part: part[:count])
+        return some
 
     @property
     def latents(self) -> Float[Tensor, "b c f h w"]:
@@ -67,15 +68,15 @@ def _composed_error(
     generator: torch.Generator,
 ) -> Float[Tensor, ""]:
     """The error of the composed frames of one latent frame of every clip, drawn at random."""
-    assert estimate.track is not None, "a model with a compositor has pose tracks"
+    hands = track_of(estimate.extras, model.config.command_lag)
     chosen = _draw_made(estimate.is_made, generator)
     within = torch.arange(1, FRAMES_PER_LATENT + 1, device=chosen.device)
     frames = FRAMES_PER_LATENT * (chosen[:, None] - 1) + within
     rows = torch.arange(len(chosen), device=chosen.device)[:, None]
-    track = estimate.track.rows(0).each(lambda x: x[rows, frames - 1])
+    track = map_tensors(hands, lambda x: x[rows, frames])
     first, truth = real[:, :, :1], real.movedim(2, 1)[rows, frames]
-    known = KnownFrame((first[:, :, 0] + 1) / 2, estimate.track.known_start().rows(1, 2), robots)
-    known = _with_later(known, estimate.track, real, frames[:, 0], generator)
+    known = KnownFrame((first[:, :, 0] + 1) / 2, hands.rows(0, 1), robots)
+    known = _with_later(known, hands, real, frames[:, 0], generator)
     composed = model.compose((made.movedim(2, 1)[rows, frames] + 1) / 2, track, known)
     pair = (torch.cat([first, x.movedim(1, 2)], 2) for x in (2 * composed.frames - 1, truth))
     return picture_loss(*pair, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
@@ -91,7 +92,7 @@ def _with_later(
     """In half of the clips a true frame drawn from those before these is known too, as in a stream."""
     draw = torch.rand(2, len(frames), generator=generator, device=generator.device).to(real.device)
     number, rows = (draw[0] * frames).long(), torch.arange(len(frames), device=real.device)
-    hands = track.known_start().then(track).each(lambda x: x[rows, number + 1][:, None])
+    hands = map_tensors(track, lambda x: x[rows, number][:, None])
     later, is_later = KnownFrame((real.movedim(2, 1)[rows, number] + 1) / 2, hands), draw[1] < LATER_SHARE
     return known.taking(later, is_later[:, None].expand(-1, len(ARMS))).keeping(later.frame, is_later)
 

@@ -5,13 +5,11 @@ and so writes down its keys and values. Further sampling steps carry the new fra
 """
 
 import copy
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.data.pose_tracks import settled_track
 from worldmodel.diffusion.euler import euler_sample
 from worldmodel.models.actions.interface import ActionEmbedding, TextContext, join_embeddings
 from worldmodel.models.attention_mask import stream_view
@@ -21,8 +19,7 @@ from worldmodel.models.vae import open_decoder
 from worldmodel.pipelines.action_conditions import check_actions
 from worldmodel.pipelines.hand_follower import HandFollower
 from worldmodel.pipelines.sampling import Generators, draw_noise
-from worldmodel.pipelines.step_actions import StepActions
-from worldmodel.types import FRAMES_PER_LATENT, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
 
 
 class CausalStream:
@@ -32,14 +29,14 @@ class CausalStream:
         self,
         model: WorldModel,
         frames: Float[Tensor, "b t 3 H W"],
-        past: StepActions,
+        past: Actions,
         num_inference_steps: int,
         generator: Generators | None,
         window: int | None = None,
         hands: HandFollower | None = None,
     ) -> None:
         self.model, self.generator = model, generator
-        self.hands = HandFollower(model, frames, past.track) if hands is None else hands
+        self.hands = HandFollower(model, frames, past.extras) if hands is None else hands
         self.tokens_per_frame = model.fdm.tokens_per_frame(model.contract.latent_grid)
         self.window = default_window(model) if window is None else window
         if self.window < 1:
@@ -57,13 +54,11 @@ class CausalStream:
         self.decoder = open_decoder(model.vae, latents)
 
     @torch.no_grad()
-    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+    def advance(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """The frames that so many actions lead to."""
-        check_actions(self.model, actions.robot, actions.latent, actions.track)
-        if actions.track is not None:
-            actions = replace(actions, track=self.hands.settle(actions.track))
+        check_actions(self.model, actions)
         starts = range(0, num_actions, FRAMES_PER_LATENT)
-        return torch.cat([self._next(actions.part(i, i + FRAMES_PER_LATENT)) for i in starts], 1)
+        return torch.cat([self._next(actions[i : i + FRAMES_PER_LATENT]) for i in starts], 1)
 
     def copies(self, count: int) -> "CausalStream":
         """The same stream with every sample so many times."""
@@ -75,7 +70,7 @@ class CausalStream:
         twin.waiting_actions = self.waiting_actions.each(lambda x: x.repeat_interleave(count, 0))
         return twin
 
-    def _num_given(self, num_frames: int, past: StepActions) -> int:
+    def _num_given(self, num_frames: int, past: Actions) -> int:
         """How many latent frames to start from: all that the model has learned to start from."""
         config = self.model.config
         if num_frames < num_video_frames(config.history):
@@ -88,17 +83,15 @@ class CausalStream:
             return config.history
         return min(1 + (num_frames - 1) // FRAMES_PER_LATENT, self.window + 1)
 
-    def _embed_given(self, frames: Float[Tensor, "b t 3 H W"], past: StepActions) -> ActionEmbedding:
+    def _embed_given(self, frames: Float[Tensor, "b t 3 H W"], past: Actions) -> ActionEmbedding:
         model, num_actions = self.model, frames.shape[1] - 1
         if not num_actions:
-            return self._embed(StepActions(), 0)
+            return self._embed(Actions(), 0)
         if model.config.regime == "lacg" and past.latent is None:
-            return self._embed(StepActions(latent=model.infer_latent_actions(frames)), num_actions)
-        if past.track is not None:
-            past = replace(past, track=settled_track(past.track, model.config.command_lag))
-        return self._embed(past.part(-num_actions), num_actions)
+            return self._embed(Actions(latent=model.infer_latent_actions(frames)), num_actions)
+        return self._embed(past[-num_actions:], num_actions)
 
-    def _embed(self, actions: StepActions, num_actions: int) -> ActionEmbedding:
+    def _embed(self, actions: Actions, num_actions: int) -> ActionEmbedding:
         """Of the null frame and the latent frames that so many actions lead to."""
         model = self.model
         given = actions.robot if actions.latent is None else actions.latent
@@ -108,15 +101,15 @@ class CausalStream:
         if given is None or model.config.regime == "no_action":
             given = self.first.new_zeros(len(self.first), num_actions, model.condition_dim)
             missing = torch.ones(len(given), num_latents, dtype=torch.bool, device=given.device)
-            return model.interface(given, missing)
-        return model.interface(given, pose_track=actions.track)
+            return model.interface(given, missing=missing)
+        return model.interface(given, actions.extras)
 
-    def _next(self, actions: StepActions) -> Float[Tensor, "b 4 3 H W"]:
+    def _next(self, actions: Actions) -> Float[Tensor, "b 4 3 H W"]:
         embedding = self._embed(actions, FRAMES_PER_LATENT).each(lambda x: x[:, 1:])
         latents = self._sample(embedding)
         self.waiting, self.waiting_actions = latents, embedding
         self.num_latents += 1
-        composed = self.hands.compose(self.decoder.decode(latents), actions.track)
+        composed = self.hands.compose(self.decoder.decode(latents), actions.extras)
         self.last_frame = composed.frames[:, -1]
         return composed.sharpened(self.model.config.sharpen)
 

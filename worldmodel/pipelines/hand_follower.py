@@ -14,24 +14,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from worldmodel.data.pose_tracks import settled_track
 from worldmodel.models.compositor import Composed, KnownFrame, openings, places
 from worldmodel.models.model import WorldModel
-from worldmodel.types import PoseTrack
+from worldmodel.models.pose_track import PoseTrack, track_of
+from worldmodel.types import Extras, map_tensors
 
 CHANGE, REST = 0.25, 0.02  # of the opening: a hand has taken or left something; it does not move
 GONE = 0.12  # m from where it did so: the place can be seen again
 
 
 class HandFollower:
-    """Turns commands into where the hands are, and composes frames with the latest true one."""
+    """Composes frames with the latest true one, by where the hands are."""
 
     def __init__(
         self,
         model: WorldModel,
         frames: Float[Tensor, "b t 3 H W"],
-        past: PoseTrack | None = None,
-        start: PoseTrack | None = None,
+        past: Extras | None = None,
         robots: Int[Tensor, " b"] | None = None,
     ) -> None:
         """Begins at the last of the given frames.
@@ -40,45 +39,38 @@ class HandFollower:
             model: whose arms may be behind their commands, and which may have a compositor.
             frames: what is given.
             past: rows that led to the given frames behind the first.
-            start: what is known of the first given frame; see `PoseTrack`.
             robots: numbers of the embodiments whose hands they are; none: not known.
         """
-        self.model, self.frame, self.start = model, frames[:, -1], start
-        self.robots = robots
+        self.model, self.frame, self.robots = model, frames[:, -1], robots
         self.known: KnownFrame | None = None
-        if past is not None and past.poses.shape[1]:
-            self.known = KnownFrame(self.frame, self.settle(past).rows(-1), self.robots)
+        if model.compositor is not None and past and past["poses"].shape[1]:
+            self.known = KnownFrame(self.frame, self._track(past).rows(-1), self.robots)
 
-    def settle(self, track: PoseTrack) -> PoseTrack:
-        """Where the hands are in the frames that these commands lead to, behind those of the last call."""
-        track = PoseTrack(track.poses, track.projections, self.start or track.start)
-        hands = settled_track(track, self.model.config.command_lag)
-        if self.known is None:
-            self.known = KnownFrame(self.frame, hands.known_start().rows(1), self.robots)
-        self.start = track.known_start().then(track).rows(-2)
-        return hands
-
-    def compose(self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack | None) -> Composed:
+    def compose(self, decoded: Float[Tensor, "b n 3 H W"], extras: Extras) -> Composed:
         """Frames for those decoded; the same where the hands are not known.
 
         A stream goes on from the frames as composed. They are sharpened to be shown only: what is sharpened
         again and again would not stay true.
         """
-        if hands is None or self.known is None:
+        if self.model.compositor is None or not extras:
             return Composed.still(decoded)
-        composed = self.model.compose(decoded, hands, self.known)
-        if self.model.compositor is not None and self.model.config.causal:
-            self.known = renewed(self.known, composed.frames[:, -1], hands.rows(-2))
+        track = self._track(extras)
+        if self.known is None:
+            self.known = KnownFrame(self.frame, track.rows(0, 1), self.robots)
+        composed = self.model.compose(decoded, track.rows(1), self.known)
+        if self.model.config.causal:
+            self.known = renewed(self.known, composed.frames[:, -1], track.rows(-2))
         return composed
 
     def copies(self, count: int) -> "HandFollower":
         """The same with every sample so many times."""
         twin = copy.copy(self)
-        twin.frame = self.frame.repeat_interleave(count, 0)
-        twin.start = None if self.start is None else self.start.each(lambda x: x.repeat_interleave(count, 0))
-        twin.robots = None if self.robots is None else self.robots.repeat_interleave(count, 0)
-        twin.known = None if self.known is None else self.known.copies(count)
+        for name in ("frame", "robots", "known"):
+            setattr(twin, name, map_tensors(getattr(self, name), lambda x: x.repeat_interleave(count, 0)))
         return twin
+
+    def _track(self, extras: Extras) -> PoseTrack:
+        return track_of(extras, self.model.config.command_lag)
 
 
 def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:

@@ -18,25 +18,25 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions, normalize_actions, pose_track_for
+from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.causal_stream import CausalStream
 from worldmodel.pipelines.chunk_stream import ChunkStream
-from worldmodel.pipelines.hand_follower import HandFollower, robot_numbers
-from worldmodel.pipelines.sampling import Generators, continue_clip, evaluation_mode
-from worldmodel.pipelines.session import Session, Stream
-from worldmodel.pipelines.step_actions import (
+from worldmodel.pipelines.commands import (
     Cameras,
     RawActions,
     StartActions,
-    StepActions,
-    read_actions,
-    read_start,
+    first_commands,
+    latest_commands,
+    read_commands,
 )
+from worldmodel.pipelines.hand_follower import HandFollower, robot_numbers
+from worldmodel.pipelines.sampling import Generators, continue_clip, evaluation_mode
+from worldmodel.pipelines.session import Session, Stream, on_device
 from worldmodel.tensors import read_frames
 from worldmodel.types import (
     FRAMES_PER_LATENT,
+    Actions,
     CameraMatrices,
-    PoseTrack,
     RolloutResult,
     num_video_frames,
 )
@@ -93,24 +93,32 @@ class RolloutPipeline:
             start_actions: the command in force at the first given frame; see `open`.
         """
         self.model.contract.check(fps=fps, camera=camera)
-        normalized = pose_track = None
+        actions, names = Actions(latent=latent_actions), []
         if robot_actions is not None:
             names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
-            normalized = normalize_actions(self.model, robot_actions, names, action_names)
-            if self.model.config.draws_poses:
-                pose_track = pose_track_for(self.model, robot_actions, names, cameras)
-                if pose_track is not None:
-                    start = read_start(self.model, start_actions, names, cameras)
-                    pose_track = replace(pose_track, start=start)
+            count = len(robot_actions[0])
+            if num_frames not in (None, count + 1):
+                raise ValueError(f"{count} actions make {count + 1} frames, not {num_frames}")
+            known, num_frames = frames.shape[1] - 1, count + 1
+            # A causal model makes whole latent frames: the last command is held to fill one.
+            steps = -(-(count - known) // FRAMES_PER_LATENT) if self.model.config.causal else 0
+            actions = read_commands(
+                self.model,
+                robot_actions,
+                names,
+                cameras,
+                before=first_commands(start_actions),
+                num_actions=known + FRAMES_PER_LATENT * steps,
+                action_names=action_names,
+            )
+            actions = replace(actions, latent=latent_actions)
         return self.rollout(
             frames,
-            robot_actions=normalized,
-            latent_actions=latent_actions,
+            actions,
             num_frames=num_frames,
             num_inference_steps=num_inference_steps,
             generator=generator,
-            pose_track=pose_track,
-            embodiments=names if robot_actions is not None else (),
+            embodiments=names,
         )
 
     @torch.no_grad()
@@ -141,34 +149,30 @@ class RolloutPipeline:
         """
         names = [embodiment] * len(frames) if isinstance(embodiment, str) else list(embodiment)
         given = read_frames(frames.to(self.model.text.device), self.model.contract.check)
-        past = StepActions()
+        past, commands = Actions(), first_commands(start_actions)
         if past_actions is not None:
-            past = read_actions(self.model, past_actions, names, cameras).to(given)
+            read = read_commands(self.model, past_actions, names, cameras, before=commands)
+            past = on_device(read, given)
+            commands = latest_commands(commands, torch.as_tensor(past_actions))
         _check_past(self.model, given.shape[1], past)
-        start = read_start(self.model, start_actions, names, cameras)
-        start = None if start is None else start.to(given.device)
         with evaluation_mode(self.model):
             robots = robot_numbers(self.model, names, given.device)
-            stream = self._open(given, past, num_inference_steps, generator, window, start, robots)
-        return Session(self.model, stream, names, given[:, -1], given.shape[1], cameras)
+            stream = self._open(given, past, num_inference_steps, generator, window, robots)
+        return Session(self.model, stream, names, given[:, -1], given.shape[1], cameras, commands)
 
     def rollout(
         self,
         frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
+        actions: Actions | None = None,
         *,
-        robot_actions: Float[Tensor, "b n a"] | None = None,
-        latent_actions: Float[Tensor, "b n k"] | None = None,
         num_frames: int | None = None,
         num_inference_steps: int = 0,
         generator: Generators | None = None,
-        pose_track: PoseTrack | None = None,
         embodiments: Sequence[str] = (),
     ) -> RolloutResult:
-        """As `__call__`, for robot actions that are normalized and padded, as those of a ClipBatch are."""
+        """As `__call__`, for actions as the model takes them: those of a ClipBatch, or of `read_commands`."""
         robots = robot_numbers(self.model, embodiments, self.model.text.device)
-        conditions = ActionConditions(
-            self.model, robot_actions, latent_actions, num_frames, pose_track, robots
-        )
+        conditions = ActionConditions(self.model, actions or Actions(), num_frames, robots)
         given = read_frames(frames.to(self.model.text.device), self.model.contract.check)
         num_known = given.shape[1]
         # Filled in place: a list of chunks and their concatenation would need twice the memory.
@@ -183,14 +187,13 @@ class RolloutPipeline:
     def _open(
         self,
         frames: Float[Tensor, "b t 3 H W"],
-        past: StepActions,
+        past: Actions,
         num_inference_steps: int,
         generator: Generators | None,
         window: int | None = None,
-        start: PoseTrack | None = None,
         robots: Int[Tensor, " b"] | None = None,
     ) -> Stream:
-        hands = HandFollower(self.model, frames, past.track, start, robots)
+        hands = HandFollower(self.model, frames, past.extras, robots)
         if self.model.config.causal:
             return CausalStream(self.model, frames, past, num_inference_steps, generator, window, hands)
         if window is not None:
@@ -232,14 +235,12 @@ class RolloutPipeline:
     ) -> Iterator[Float[Tensor, "b n 3 H W"]]:
         """The frames of a causal model, one latent frame at a time."""
         num_known = frames.shape[1]
-        known = (conditions.robot_actions, conditions.latent_actions, conditions.pose_track)
-        actions = StepActions(*known).to(frames)
-        first = None if actions.track is None else actions.track.start
-        past = actions.part(0, num_known - 1)
-        robots = conditions.robots
-        stream = self._open(frames, past, num_inference_steps, generator, start=first, robots=robots)
+        known = Actions(conditions.robot_actions, conditions.latent_actions, conditions.extras)
+        actions, robots = on_device(known, frames), conditions.robots
+        past = actions[: num_known - 1]
+        stream = self._open(frames, past, num_inference_steps, generator, robots=robots)
         for start in range(num_known - 1, conditions.num_frames - 1, FRAMES_PER_LATENT):
-            following = actions.part(start, start + FRAMES_PER_LATENT).held(FRAMES_PER_LATENT)
+            following = actions[start : start + FRAMES_PER_LATENT].pad_last(FRAMES_PER_LATENT)
             made = stream.advance(following, FRAMES_PER_LATENT)
             yield made[:, : conditions.num_frames - 1 - start]
 
@@ -254,7 +255,7 @@ def _check_start(num_given: int, num_recent: int, num_frames: int) -> None:
         )
 
 
-def _check_past(model: WorldModel, num_frames: int, past: StepActions) -> None:
+def _check_past(model: WorldModel, num_frames: int, past: Actions) -> None:
     needs_past = model.config.regime == "acg" and model.config.history > 1
     if past.robot is None and needs_past:
         raise ValueError(

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.models.model import WorldModel
+from worldmodel.pipelines.commands import Cameras, RawActions, latest_commands, read_commands
 from worldmodel.pipelines.sampling import Generators, evaluation_mode
-from worldmodel.pipelines.step_actions import Cameras, RawActions, StepActions, read_actions
-from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices
+from worldmodel.types import FRAMES_PER_LATENT, Actions, CameraMatrices, map_tensors
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class Stream(Protocol):
 
     generator: Generators | None
 
-    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+    def advance(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """The frames that so many actions lead to."""
 
     def copies(self, count: int) -> "Stream":
@@ -52,8 +52,10 @@ class Session:
         last_frame: Float[Tensor, "b 3 H W"],
         num_frames: int,
         cameras: Cameras = None,
+        commands: Float[Tensor, "b 2 raw"] | None = None,
     ) -> None:
         self.model, self.embodiments, self.cameras = model, tuple(embodiments), cameras
+        self.commands = commands  # the latest two in the robot's own units; none: not known
         self.last_frame = last_frame  # the latest, in [0, 1]
         self.num_frames = num_frames  # so far, given ones included
         self._stream = stream
@@ -77,15 +79,20 @@ class Session:
         count = num_actions if given is None else given.shape[1]
         self._check(given, count)
         if robot_actions is None or latent_actions is not None:
-            return self.advance(StepActions(latent=latent_actions), count)
-        names, first = self.embodiments, self.num_frames - 1
-        return self.advance(read_actions(self.model, robot_actions, names, self.cameras, first), count)
+            return self.advance(Actions(latent=latent_actions), count)
+        before, first = self.commands, self.num_frames - 1
+        actions = read_commands(
+            self.model, robot_actions, self.embodiments, self.cameras, before=before, first_frame=first
+        )
+        frames = self.advance(actions, count)
+        self.commands = latest_commands(before, torch.as_tensor(robot_actions))
+        return frames
 
     @torch.no_grad()
-    def advance(self, actions: StepActions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+    def advance(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """As `step`, for robot actions that are normalized and padded."""
         with evaluation_mode(self.model):
-            frames = self._stream.advance(actions.to(self.last_frame), num_actions)
+            frames = self._stream.advance(on_device(actions, self.last_frame), num_actions)
         # A copy: a view would keep the frames of the whole step.
         self.last_frame, self.num_frames = frames[:, -1].clone(), self.num_frames + num_actions
         return frames
@@ -103,7 +110,8 @@ class Session:
         if cameras is not None and not isinstance(cameras, CameraMatrices):
             cameras = [camera for camera in cameras for _ in range(copies)]
         last = self.last_frame.repeat_interleave(copies, 0)
-        return Session(self.model, stream, names, last, self.num_frames, cameras)
+        commands = map_tensors(self.commands, lambda part: part.repeat_interleave(copies, 0))
+        return Session(self.model, stream, names, last, self.num_frames, cameras, commands)
 
     def _check(self, given: RawActions | None, count: int) -> None:
         if count < 1 or count % FRAMES_PER_LATENT:
@@ -115,6 +123,12 @@ class Session:
                 f"expected actions of {len(self.last_frame)} samples, as the session was opened with, "
                 f"got {len(given)}"
             )
+
+
+def on_device(actions: Actions, like: Tensor) -> Actions:
+    """The same actions on the device of another tensor."""
+    moved: Actions = map_tensors(actions, lambda part: part.to(like.device))
+    return moved
 
 
 def _cloned(generator: Generators | None, copies: int) -> Generators | None:

@@ -19,7 +19,7 @@ from worldmodel.data.provenance import TrainedEpisode, TrainedOn
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.files import check_apart
-from worldmodel.types import EpisodeSource
+from worldmodel.types import EpisodeSource, RowReader
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def open_clips(
     normalizer: ActionNormalizer,
     latents: LatentTable | None,
     with_frames: bool,
-    with_poses: bool = False,
+    reader: RowReader | None = None,
 ) -> ClipDataset:
     """The clips of one split, with frames where they are needed or where there are no latents."""
     with_frames = with_frames or latents is None
-    return ClipDataset(index, split, normalizer, latents, with_frames, config.on_bad, with_poses)
+    return ClipDataset(index, split, normalizer, latents, with_frames, config.on_bad, reader)

@@ -64,10 +64,8 @@ def encode_all(config: TrainConfig, num_processes: int, part: slice = slice(None
     numbers = range(len(open_index(config.data).records))[part]
     if num_processes == 1:
         vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
-        index, with_poses = open_index(config.data), config.model.draws_poses
-        return cache_latents(
-            config.data, index, vae, part=part, with_poses=with_poses, with_progress=True
-        ).built
+        index, reader = open_index(config.data), config.model.reader
+        return cache_latents(config.data, index, vae, part=part, reader=reader, with_progress=True).built
     context = multiprocessing.get_context("spawn")
     devices, is_stopping = context.SimpleQueue(), context.Event()
     num_gpus = torch.cuda.device_count()
@@ -113,8 +111,8 @@ def _encode_episode(number: int) -> int:
         return 0
     part = slice(number, number + 1)
     config = _worker.config
-    with_poses = config.model.draws_poses
-    return cache_latents(config.data, _worker.index, _worker.vae, part=part, with_poses=with_poses).built
+    reader = config.model.reader
+    return cache_latents(config.data, _worker.index, _worker.vae, part=part, reader=reader).built
 
 
 if __name__ == "__main__":

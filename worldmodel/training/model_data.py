@@ -8,14 +8,14 @@ from torch import nn
 from tqdm import tqdm
 
 from worldmodel.data.clips import FPS_TOLERANCE, Merge, frames_per_step, merge_rule
-from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.dataset import ClipDataset, record_transitions
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
 from worldmodel.models.config import FrameContract
 from worldmodel.models.vae import VideoAutoencoder, encode_video
 from worldmodel.signals import stop_on_signals
 from worldmodel.training.datasets import DataConfig
-from worldmodel.types import evenly_spread
+from worldmodel.types import RowReader, evenly_spread
 
 ENCODED = "what is encoded is in {}, the same command goes on from there"
 RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change
@@ -42,8 +42,11 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
 
 def still_projection(clips: ClipDataset, count: int = 16) -> tuple[float, ...]:
     """The projection that some clips of the data have in common at every frame; empty where they differ."""
-    tracks = [clips[number].pose_track for number in evenly_spread(len(clips), count)]
-    seen = torch.cat([track.projections for track in tracks if track is not None])
+    places = [clips.locate(number) for number in evenly_spread(len(clips), count)]
+    found = [record_transitions(clips.index, record, record.starts[clip]).views for record, clip in places]
+    if any(views is None for views in found):
+        return ()
+    seen = torch.cat([views for views in found if views is not None])
     first = seen[0]
     return tuple(first.flatten().tolist()) if torch.allclose(seen, first.expand_as(seen)) else ()
 
@@ -101,12 +104,12 @@ def cache_latents(
     vae: VideoAutoencoder,
     *,
     part: slice = slice(None),
-    with_poses: bool = False,
+    reader: RowReader | None = None,
     with_progress: bool = False,
 ) -> LatentTable:
     """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
     identity = encoder_identity(vae, dict(vae.config))  # type: ignore[arg-type]
-    cache = LatentCache(config.latents, identity, config.latents_dtype, with_poses=with_poses)  # type: ignore[arg-type]
+    cache = LatentCache(config.latents, identity, config.latents_dtype, reader=reader)  # type: ignore[arg-type]
     records = index.records[part]
     with (
         tqdm(total=len(records), desc="latents", unit="episode", disable=not with_progress) as bar,

@@ -5,10 +5,10 @@ import logging
 import torch
 
 from worldmodel.data.dataset import ClipDataset
-from worldmodel.data.pose_tracks import settled_track
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.model import WorldModel
-from worldmodel.types import PoseTrack, evenly_spread
+from worldmodel.models.pose_track import PoseTrack, track_of
+from worldmodel.types import evenly_spread
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,7 @@ def fill_references(model: WorldModel, references: HandReferences, clips: ClipDa
             continue
         chosen = [clips[own[place]] for place in evenly_spread(len(own), MAX_CLIPS)]
         frames = [clip.frames[1:] for clip in chosen if clip.frames is not None]
-        tracks = [clip.pose_track for clip in chosen if clip.pose_track is not None]
-        hands = [settled_track(track, model.config.command_lag) for track in tracks]
+        hands = [track_of(clip.extras, model.config.command_lag).rows(1) for clip in chosen]
         rows = PoseTrack(
             torch.cat([track.poses for track in hands]), torch.cat([track.projections for track in hands])
         )

@@ -21,7 +21,7 @@ from worldmodel.report.videos import side_by_side
 from worldmodel.training.loop.distributed import move
 from worldmodel.training.loop.order import seed_micro_batch
 from worldmodel.training.loop.tracking import Tracker
-from worldmodel.types import evenly_spread, num_video_frames, to_unit_range
+from worldmodel.types import Actions, evenly_spread, num_video_frames, to_unit_range
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +78,14 @@ class Validation:
         batch = move(collate_clips([self.clips[number]]), accelerator.device)
         assert batch.frames is not None, "validation clips carry frames"
         num_given = num_video_frames(model.config.history)
+        actions = Actions(batch.robot_actions, extras=batch.extras)
         with accelerator.autocast():
             rollout = RolloutPipeline(model).rollout(
                 batch.frames[:, :num_given],
-                robot_actions=None if model.config.regime == "no_action" else batch.robot_actions,
+                Actions() if model.config.regime == "no_action" else actions,
                 num_frames=batch.frames.shape[1],
                 num_inference_steps=self.config.num_inference_steps,
                 generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
-                pose_track=batch.pose_track,
                 embodiments=[model.normalizer.embodiments[robot] for robot in batch.embodiment.tolist()],
             )
         real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0].cpu().float()

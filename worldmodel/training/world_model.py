@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from worldmodel.checkpoint.folder import locate
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config, save_config
-from worldmodel.data.dataset import ClipDataset, check_pose_tracks, collate_clips
+from worldmodel.data.dataset import ClipDataset, check_extras, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.normalize import ActionStats
 from worldmodel.files import check_apart, fingerprint
@@ -132,18 +132,18 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
     log.info("%s", index.camera_summary())
     model = build_model(config, index)
     assert model.vae is not None, "a world model in training has an autoencoder"
-    latents, with_poses = None, model.config.draws_poses
-    if with_poses:
-        check_pose_tracks(index, index.records)
+    latents, reader = None, model.config.reader
+    if reader is not None:
+        check_extras(index, index.records, reader)
     if config.data.latents:
         is_first = PartialState().is_local_main_process
         latents = cache_latents(
-            config.data, index, on_device(model.vae, device), with_poses=with_poses, with_progress=is_first
+            config.data, index, on_device(model.vae, device), reader=reader, with_progress=is_first
         )
     needs_frames = model.idm is not None or model.compositor is not None
-    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, with_poses)
+    clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, reader)
     model.contract = replace(model.contract, num_inference_steps=config.validation.num_inference_steps)
-    if with_poses:
+    if reader is not None:
         model.contract = replace(model.contract, projection=still_projection(clips))
     if model.hand_references is not None:
         fill_references(model, model.hand_references, clips)
@@ -223,8 +223,7 @@ def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> 
     if not config.is_validated:
         log.info("no validation: validation.num_clips or data.splits.val is 0, and val_uids names no episode")
         return None
-    with_poses = model.config.draws_poses
-    clips = open_clips(config.data, index, "val", model.normalizer, None, True, with_poses)
+    clips = open_clips(config.data, index, "val", model.normalizer, None, True, model.config.reader)
     folder = Path(config.output) / "rollouts"
     return Validation(clips, config.validation, folder, config.fit.micro_batch, config.fit.seed)
 

@@ -3,6 +3,7 @@
 import mujoco
 import numpy as np
 import pytest
+from worldmodel.data.pose_tracks import HAND_POINTS, clip_pose_track, hand_points
 
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop.collect import collect_all
@@ -10,7 +11,6 @@ from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.record import RecordingConfig
 from robotwin_adapters.tabletop.simulate import run_episode
 from worldmodel.data.clips import ClipConfig, cut_clip
-from worldmodel.data.pose_tracks import HAND_POINTS, clip_pose_track, hand_points
 
 ROBOT, SEED, SIZE = "finch", 3, 24
 CLIP = ClipConfig(num_frames=33, height=SIZE, width=SIZE)

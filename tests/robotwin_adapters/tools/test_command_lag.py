@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from worldmodel.data.pose_tracks import clip_projections, settled_track
 
 from robotwin_adapters.tools.command_lag import commanded_and_measured, measure_lag
 from tests.support.pose_sets import HEAD, NAMES, moving_poses
-from worldmodel.data.pose_tracks import clip_projections, settled_track
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.types import Episode, PoseTrack
 

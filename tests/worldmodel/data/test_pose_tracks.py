@@ -3,13 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-
-from robotwin_adapters.actions import POSE_NAMES
-from tests.support.pose_sets import HEAD, HEAD_EXTRINSICS, HEAD_INTRINSICS, NAMES, HandPoses, moving_poses
-from worldmodel.data.clips import ClipConfig, cut_clip, resize_frames
-from worldmodel.data.dataset import ClipDataset, build_clip_dataset, check_pose_tracks, collate_clips
-from worldmodel.data.index import index_episodes
-from worldmodel.data.latents import LatentCache
 from worldmodel.data.pose_tracks import (
     AXIS_LENGTH,
     HALF_OPENING,
@@ -23,6 +16,13 @@ from worldmodel.data.pose_tracks import (
     pose_columns,
     settled_track,
 )
+
+from robotwin_adapters.actions import POSE_NAMES
+from tests.support.pose_sets import HEAD, HEAD_EXTRINSICS, HEAD_INTRINSICS, NAMES, HandPoses, moving_poses
+from worldmodel.data.clips import ClipConfig, cut_clip, resize_frames
+from worldmodel.data.dataset import ClipDataset, build_clip_dataset, check_pose_tracks, collate_clips
+from worldmodel.data.index import index_episodes
+from worldmodel.data.latents import LatentCache
 from worldmodel.types import CameraMatrices, PoseTrack
 
 CLIP = ClipConfig(num_frames=9, height=48, width=64)

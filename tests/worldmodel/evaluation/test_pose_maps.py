@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from worldmodel.data.pose_tracks import pose_columns
 
 from tests.support.pose_sets import HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
-from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.diagnostics.actions.diagnose import first_clips
 from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel

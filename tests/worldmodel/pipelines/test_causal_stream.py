@@ -9,13 +9,13 @@ import psutil
 import pytest
 import torch
 import torch.nn.functional as F
+from worldmodel.pipelines.step_actions import StepActions
 
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.attention_mask import causal_view
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.pipelines.causal_stream import CausalStream, default_window
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.pipelines.step_actions import StepActions
 from worldmodel.types import PoseTrack
 
 PREFIX = ObjectiveConfig(forcing="prefix")

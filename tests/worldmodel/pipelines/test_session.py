@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from worldmodel.pipelines.step_actions import StepActions
 
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.pipelines.step_actions import StepActions
 
 STEPS = 2
 

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from worldmodel.data.dataset import build_clip_dataset, collate_clips
+from worldmodel.data.dataset import build_clip_dataset, collate_clips, record_transitions
 from worldmodel.diagnostics.actions.action_channel import action_channel, diversity_section
 from worldmodel.diagnostics.actions.action_groups import ActionGroups, group_actions, parse_groups
-from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
+from worldmodel.diagnostics.actions.world_model_channel import ClipView, world_model_channel
 from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions, world_model_diversity
 from worldmodel.diagnostics.mechanisms.contrast_premises import contrast_premises
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
@@ -49,7 +49,13 @@ def diagnose_generator(
 
 
 def diagnose_world_model(
-    model: WorldModel, batch: ClipBatch, page: Path, *, groups: str = "", seed: int = 0
+    model: WorldModel,
+    batch: ClipBatch,
+    page: Path,
+    *,
+    view: ClipView | None = None,
+    groups: str = "",
+    seed: int = 0,
 ) -> list[Path]:
     """Which group of action dimensions moves which pixels, and the GMD contrasts of one clip.
 
@@ -57,13 +63,13 @@ def diagnose_world_model(
         model: with an action channel.
         batch: clips of one embodiment, with frames.
         page: *.html or *.md to write.
+        view: of the clips, for a model whose action paths read more than actions.
         groups: "arm=0-5,gripper=6"; empty: as the action names tell.
         seed: of the noise.
     """
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
     given = batch.frames[:, : num_video_frames(model.config.history)]
-    view = PoseView.of(model, batch)
     generator = world_model_channel(model.eval(), given, view=view)
     embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
     names = model.normalizer.stats[embodiment].names
@@ -72,7 +78,7 @@ def diagnose_world_model(
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
     grouped = [index for indices in found.dimensions.values() for index in indices]
-    first = view and view.first()
+    first = view and replace(view, transitions=view.transitions[:1])
     contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
     sections = (
         _group_section(found, names),
@@ -128,7 +134,7 @@ def _contrasts(
     actions: Float[Tensor, "1 n a"],
     dimensions: Sequence[int],
     seed: int,
-    view: PoseView | None = None,
+    view: ClipView | None = None,
 ) -> Section:
     """GMD contrasts of the first clip, or why there are none."""
     sequences = nearby_actions(actions, dimensions, 2 * NUM_DIRECTIONS, seed=seed)
@@ -151,17 +157,20 @@ CONTRASTS = (
 
 def first_clips(
     model: WorldModel, source: EpisodeSource, num_clips: int, *, camera: str | None = None
-) -> ClipBatch:
-    """Clips of one embodiment as the model's contract asks for them, or of another `camera`."""
+) -> tuple[ClipBatch, ClipView]:
+    """Clips of one embodiment as the contract asks for them, or of another `camera`, and their view."""
     contract = model.contract
     config = contract.clip_config()
     config = replace(config, camera=camera) if camera else config
-    with_poses = model.config.draws_poses
-    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer, with_poses=with_poses)
+    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer)
     found = [clips[i] for i in range(min(len(clips), num_clips))]
     if not found:
         raise ValueError(f"{source.name}: no clip of {contract.num_frames} frames")
-    return collate_clips([clip for clip in found if clip.embodiment == found[0].embodiment])
+    numbers = [i for i, clip in enumerate(found) if clip.embodiment == found[0].embodiment]
+    places = [clips.locate(i) for i in numbers]
+    own = tuple(record_transitions(clips.index, record, record.starts[clip]) for record, clip in places)
+    name = model.normalizer.embodiments[found[0].embodiment]
+    return collate_clips([found[i] for i in numbers]), ClipView(name, own)
 
 
 def load_generator(source: str) -> Generator:

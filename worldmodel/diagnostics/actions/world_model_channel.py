@@ -1,51 +1,41 @@
 """A world model as `generator(latent, actions) -> frames`, for the diagnostics of its action channel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from worldmodel.data.pose_tracks import pose_columns
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
 from worldmodel.diffusion.euler import euler_sample
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
-from worldmodel.types import ClipBatch, PoseTrack, num_video_frames, to_unit_range
+from worldmodel.pipelines.commands import rows_of
+from worldmodel.types import Actions, Transitions, num_video_frames, to_unit_range
 
 
 @dataclass(frozen=True)
-class PoseView:
-    """What turns normalized actions into a pose track: whose they are, and the camera of each sample."""
+class ClipView:
+    """What turns normalized actions into the rows of action paths: whose they are, and each clip's own."""
 
     embodiment: str
-    projections: Float[Tensor, "b n 3 4"]
-    start: PoseTrack | None = None  # hands of the first frame
+    transitions: tuple[Transitions, ...]  # of each sample, or one for any number of samples
 
-    @classmethod
-    def of(cls, model: WorldModel, batch: ClipBatch) -> "PoseView | None":
-        """The view of a batch of one embodiment; None for a model that draws no poses."""
-        if not model.config.draws_poses:
-            return None
-        assert batch.pose_track is not None, "clips of a model that draws poses have pose tracks"
-        name = model.normalizer.embodiments[int(batch.embodiment[0])]
-        return cls(name, batch.pose_track.projections, batch.pose_track.start)
-
-    def first(self) -> "PoseView":
-        """Of the first sample alone, for any number of its variants."""
-        start = self.start and self.start.each(lambda x: x[:1])
-        return PoseView(self.embodiment, self.projections[:1], start)
-
-    def track(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> PoseTrack:
-        """The track of these actions; one camera serves any number of samples."""
+    def actions(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> Actions:
+        """As the model takes them, with their rows."""
         raw = model.normalizer.denormalize_tensor(actions, self.embodiment)
-        poses = pose_columns(raw, model.normalizer.names_of(self.embodiment))
-        start = (
-            None
-            if self.start is None
-            else self.start.each(lambda x: x.to(poses).expand(len(poses), *x.shape[1:]))
-        )
-        return PoseTrack(poses, self.projections.to(poses).expand(len(poses), -1, -1, -1), start)
+        clips = self.transitions * (len(raw) if len(self.transitions) == 1 else 1)
+        own = [replace(clip, actions=one) for clip, one in zip(clips, raw, strict=True)]
+        return Actions(actions, extras=rows_of(model, own))
+
+
+def driven(model: WorldModel, actions: Float[Tensor, "b n a"], view: ClipView | None) -> Actions:
+    """Actions with the rows that the model's paths read, if they read any."""
+    if model.config.reader is None:
+        return Actions(actions)
+    if view is None:
+        raise ValueError("this model's action paths read more than actions: pass the clip's view")
+    return view.actions(model, actions)
 
 
 def world_model_channel(
@@ -53,14 +43,14 @@ def world_model_channel(
     frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
     *,
     num_inference_steps: int = 0,
-    view: PoseView | None = None,
+    view: ClipView | None = None,
 ) -> VideoGenerator:
     """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
 
     Actions are normalized, one per transition from the first given frame on, and reach the model as in a
     rollout: a latent-action model hears them through its controller, from the last given frame on, and a
-    model that draws poses sees them through `view`. Attention on CPU has no forward-mode derivative: use
-    differences.
+    model whose paths read more than actions needs `view`. Attention on CPU has no forward-mode derivative:
+    use differences.
     """
     num_known, recent = frames.shape[1], recent_frames(model, frames)
     with torch.no_grad():
@@ -68,8 +58,7 @@ def world_model_channel(
     sigmas = model.sigmas(num_inference_steps)
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
-        track = None if view is None else view.track(model, actions)
-        conditions = ActionConditions(model, actions, pose_track=track)
+        conditions = ActionConditions(model, driven(model, actions, view))
         embedding, past = conditions.embed(num_known, recent), history.shape[2]
         future = euler_sample(
             lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator, action_diversity
-from worldmodel.diagnostics.actions.world_model_channel import PoseView, recent_frames
+from worldmodel.diagnostics.actions.world_model_channel import ClipView, driven, recent_frames
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
 from worldmodel.diffusion.flow import sigma_per_frame
 from worldmodel.mcl.features import math_attention
@@ -37,7 +37,7 @@ def world_model_diversity(
     num_directions: int = 2,
     num_points: int = 1,
     seed: int = 0,
-    view: PoseView | None = None,
+    view: ClipView | None = None,
 ) -> MechanismDiversity:
     """Contrasts between k action sequences behind the same frames, along random directions of the noise."""
     size = num_backbone_parameters(model)
@@ -80,7 +80,7 @@ def latent_channel(
     model: WorldModel,
     frames: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
     robot_actions: Float[Tensor, "k n a"],
-    view: PoseView | None = None,
+    view: ClipView | None = None,
 ) -> VideoGenerator:
     """(noise[b c f h w], choice[b 1 k]) -> clean latents of the future frames, differentiable in the noise.
 
@@ -88,8 +88,7 @@ def latent_channel(
     """
     recent = recent_frames(model, frames)
     history = model.encode(recent).double()
-    track = None if view is None else view.track(model, robot_actions)
-    actions = ActionConditions(model, robot_actions, pose_track=track).embed(
+    actions = ActionConditions(model, driven(model, robot_actions, view)).embed(
         frames.shape[1], recent.expand(len(robot_actions), *recent.shape[1:])
     )
     network, text = deepcopy(model.fdm).double().requires_grad_(False), model.text_context()

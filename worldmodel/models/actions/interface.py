@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from worldmodel.models.actions.pose_maps import PoseMaps
-from worldmodel.types import FRAMES_PER_LATENT, PoseTrack
+from worldmodel.types import FRAMES_PER_LATENT, Extras
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class ActionInterface(nn.Module):
     def forward(
         self,
         actions: Float[Tensor, "b n a"],
+        extras: Extras | None = None,
         missing: Bool[Tensor, "b f"] | None = None,
-        pose_track: PoseTrack | None = None,
     ) -> ActionEmbedding:
         """`missing` marks the latent frames whose actions are unknown; frame 0 is always one of them."""
         embedding = self._embed(actions, missing)
-        if self.pose_maps is None or pose_track is None:
+        if self.pose_maps is None or not extras:
             return embedding
-        return replace(embedding, pose_maps=self.pose_maps(pose_track, missing))
+        return replace(embedding, pose_maps=self.pose_maps(extras, missing))
 
     def _embed(self, actions: Float[Tensor, "b n a"], missing: Bool[Tensor, "b f"] | None) -> ActionEmbedding:
         groups = rearrange(actions, "b (f r) a -> b f r a", r=FRAMES_PER_LATENT)

@@ -4,11 +4,11 @@ import json
 import pytest
 import torch
 from torch.nn.functional import pixel_shuffle
+from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
 
 from tests.support.pose_sets import HEAD, NAMES, HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
-from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.pose_maps import DRAWN, MAP_CHANNELS, PoseMapEmbedding, PoseMaps
