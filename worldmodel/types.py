@@ -169,6 +169,7 @@ class Transitions:
     source: str = ""  # the file to name in messages
 
 
+@runtime_checkable
 class RowReader(Protocol):
     """Settings of action paths, as the data and the pipelines know them: what is read of a clip."""
 

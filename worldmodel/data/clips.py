@@ -26,7 +26,7 @@ from torch import Tensor
 from worldmodel.checked import check_range, check_ranges
 from worldmodel.data.cameras import find_views
 from worldmodel.data.layouts import Layout, compose, view_boxes
-from worldmodel.types import Episode, FrameReader, num_latent_frames
+from worldmodel.types import Episode, num_latent_frames
 
 # Frame rates are often rounded labels (16.67, 29.97): a ratio this near to a whole number is that number.
 FPS_TOLERANCE = 0.01
@@ -134,15 +134,14 @@ def cut_clip(
         raise ValueError(
             f"{episode.source}: clip frames {start}..{positions[-1]} are not in 0..{episode.num_frames - 1}"
         )
-    frames = _pictures(find_views(episode, config.camera), positions.tolist(), config)
+    frames = clip_pictures(episode, positions.tolist(), config)
     robot_actions = merged(episode, positions, config.merge)
     return frames, robot_actions
 
 
-def _pictures(
-    readers: Sequence[FrameReader], positions: list[int], config: ClipConfig
-) -> UInt8[Tensor, "t 3 H W"]:
+def clip_pictures(episode: Episode, positions: Sequence[int], config: ClipConfig) -> UInt8[Tensor, "t 3 H W"]:
     """One camera at the size of the clip, or several, each at the size of its place in the layout."""
+    readers = find_views(episode, config.camera)
     size = config.height, config.width
     if len(readers) == 1:
         return resize_frames(readers[0].read(positions), *size, config.aspect)

@@ -6,9 +6,10 @@ shard's name is a hash of the episode's content, the clip settings, the VAE's en
 whatever changes, a new shard is made; old ones can go. A decoder that was trained on keeps its latents.
 
 The VAE is causal: the latents of frames 8..24 are not a slice of those of frames 0..24. So the cache holds
-each clip apart, and a smaller `step` costs disk in proportion. A clip takes 2 c f h w bytes in float16, which
-is 10 kB at 16 x 5 x 8 x 8 (64x64 pixels) and 192 kB at 16 x 5 x 30 x 40 (240x320); step 1 makes about 16
-times as many clips of 17 frames as the default.
+each clip apart, and a smaller `step` costs disk in proportion. Each frame of an episode is decoded once.
+Where a latent frame depends on its own four frames alone, as in our autoencoder, each group of four is also
+encoded once. A clip takes 2 c f h w bytes in float16, which is 10 kB at 16 x 5 x 8 x 8 (64x64 pixels) and
+192 kB at 16 x 5 x 30 x 40 (240x320); step 1 makes about 16 times as many clips of 17 frames as the default.
 
 Several processes may build at once: each shard is built under a file lock by whoever comes first, the others
 go on to the next one and come back at the end. Shards appear by rename, complete or not at all, and carry a
@@ -29,12 +30,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from worldmodel.data.cameras import Cameras, find_views
-from worldmodel.data.clips import ClipConfig, clip_offsets, cut_clip, merge_rule
+from worldmodel.data.clips import ClipConfig, clip_offsets, merge_rule, merged
+from worldmodel.data.episode_window import EpisodeWindow
 from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.data.transitions import clip_transitions, read_rows
 from worldmodel.files import write_tensors
@@ -114,9 +116,10 @@ class LatentCache:
         batch_size: int = 8,  # clips encoded at a time
         on_bad: OnBad = "stop",
         on_done: Callable[[], object] = lambda: None,  # called after each episode, for a progress bar
+        groups_apart: bool = False,  # a latent frame depends on its own frames alone: encode each group once
     ) -> LatentTable:
         """Make each missing or corrupt shard, wait for those others are making, and say where all are."""
-        builder = _Builder(self, index, encode, batch_size)
+        builder = _Builder(self, index, encode, batch_size, groups_apart)
         waiting = list(index.records if records is None else records)
         for blocking in (False, True):
             left = []
@@ -168,8 +171,16 @@ class LatentCache:
 class _Builder:
     """One run of `LatentCache.build`."""
 
-    def __init__(self, cache: LatentCache, index: EpisodeIndex, encode: EncodeFn, batch_size: int) -> None:
+    def __init__(
+        self,
+        cache: LatentCache,
+        index: EpisodeIndex,
+        encode: EncodeFn,
+        batch_size: int,
+        groups_apart: bool = False,
+    ) -> None:
         self.cache, self.index, self.encode, self.batch_size = cache, index, encode, batch_size
+        self.groups_apart = groups_apart
         self.paths: dict[tuple[int, int], str] = {}
         self.skipped: list[BadEpisode] = []
         self.built = self.repaired = 0
@@ -191,22 +202,26 @@ class _Builder:
 
     def _encode_episode(self, episode: Episode, record: EpisodeRecord) -> dict[str, Tensor]:
         latents, actions, extras = [], [], []
+        window = EpisodeWindow(episode, record.starts, self.index.config)
         for first in range(0, len(record.starts), self.batch_size):
             starts = record.starts[first : first + self.batch_size]
-            clips = [cut_clip(episode, start, self.index.config) for start in starts]
-            frames = torch.stack([frames for frames, _ in clips])
-            with torch.no_grad():
-                encoded = self.encode(frames.float().div_(127.5).sub_(1))
+            raws = [merged(episode, window.positions(start), self.index.config.merge) for start in starts]
+            encoded = window.encode_groups(starts, self._encode) if self.groups_apart else None
+            encoded = self._encode(window.clips(starts)) if encoded is None else encoded
             latents.append(self._stored(encoded, len(starts), record))
-            actions += [torch.from_numpy(robot_actions) for _, robot_actions in clips]
+            actions += [torch.from_numpy(raw) for raw in raws]
             if self.cache.reader is not None:
                 extras += [
                     read_rows(self.cache.reader, clip_transitions(episode, at, raw, self.index.config))
-                    for at, (_, raw) in zip(starts, clips, strict=True)
+                    for at, raw in zip(starts, raws, strict=True)
                 ]
         tensors = {"latents": torch.cat(latents), "robot_actions": torch.stack(actions).double()}
         named = extras[0] if extras else ()
         return tensors | {EXTRA + name: torch.stack([rows[name] for rows in extras]) for name in named}
+
+    @torch.no_grad()
+    def _encode(self, frames: UInt8[Tensor, "b t 3 H W"]) -> Float[Tensor, "b c f h w"]:
+        return self.encode(frames.float().div_(127.5).sub_(1))
 
     def _stored(self, encoded: Tensor, count: int, record: EpisodeRecord) -> Tensor:
         num_latents = num_latent_frames(self.index.config.num_frames)

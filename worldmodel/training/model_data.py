@@ -11,6 +11,7 @@ from worldmodel.data.clips import FPS_TOLERANCE, Merge, frames_per_step, merge_r
 from worldmodel.data.dataset import ClipDataset, record_transitions
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
+from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.models.config import FrameContract
 from worldmodel.models.vae import VideoAutoencoder, encode_video
 from worldmodel.signals import stop_on_signals
@@ -120,7 +121,14 @@ def cache_latents(
             bar.update()
             stop.check(ENCODED.format(config.latents))
 
-        return cache.build(index, partial(_encode, vae), records, on_bad=config.on_bad, on_done=go_on)
+        return cache.build(
+            index,
+            partial(_encode, vae),
+            records,
+            on_bad=config.on_bad,
+            on_done=go_on,
+            groups_apart=isinstance(vae, CausalAutoencoder),
+        )
 
 
 def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:

@@ -57,7 +57,8 @@ class PoseMapsConfig:
     def read(self, clip: Transitions) -> Extras:
         """Needs absolute poses and one camera whose matrices are known."""
         if clip.views is None or clip.changes:
-            why = clip.why_no_views or f"got changes, not absolute poses ({', '.join(clip.changes)})"
+            changes = f"got changes ({', '.join(clip.changes)}; with data.clip.merge=sum all are)"
+            why = clip.why_no_views or changes
             raise ValueError(
                 f"{clip.source}: pose maps draw absolute poses through a camera: {why}; {INSTEAD}"
             )
