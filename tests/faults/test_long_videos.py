@@ -17,6 +17,7 @@ from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 pytestmark = pytest.mark.faults
 FRAMES, SIZE, GROWTH_MB = 10_001, 32, 8.0  # allocators round
@@ -53,7 +54,8 @@ def session_frames(pipeline: RolloutPipeline) -> Iterator[int]:
 
 def streamed_frames(pipeline: RolloutPipeline) -> Iterator[int]:
     """The same of the pipeline's stream, which knows all actions from the start."""
-    conditions = ActionConditions(pipeline.model, torch.zeros(1, FRAMES - 1, pipeline.model.normalizer.width))
+    actions = Actions(torch.zeros(1, FRAMES - 1, pipeline.model.normalizer.width))
+    conditions = ActionConditions(pipeline.model, actions)
     count = 1
     for made in pipeline.stream(torch.rand(1, 1, 3, SIZE, SIZE), conditions, num_inference_steps=1):
         count += made.shape[1]

@@ -2,11 +2,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worldmodel.data.pose_tracks import clip_pose_track
 
 from robotwin_adapters.mapping import MAPPING_FILE, read_mapping, relabeled
 from tests.support.pose_sets import HEAD, HandPoses
 from worldmodel.data.clips import ClipConfig
+from worldmodel.data.transitions import clip_transitions, read_rows
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.types import Episode
 
 YAML = """
@@ -36,8 +37,8 @@ def test_a_mapping_calibrates_cameras_that_files_do_not_describe(tmp_path: Path,
     np.testing.assert_allclose(camera.extrinsics, HEAD.extrinsics)
     assert camera.size == (240, 320)
     config = ClipConfig(num_frames=9, height=48, width=64)
-    track = clip_pose_track(mapped(tmp_path, episode), 0, episode.robot_actions[:8], config)
-    assert track.projections.shape == (8, 3, 4)
+    clip = clip_transitions(mapped(tmp_path, episode), 0, episode.robot_actions[:8], config)
+    assert read_rows(PoseMapsConfig(), clip)["projections"].shape == (8, 3, 4)
 
 
 def test_a_calibration_that_does_not_fit_is_refused(tmp_path: Path, episode: Episode) -> None:

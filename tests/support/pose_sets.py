@@ -4,15 +4,18 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from worldmodel.data.pose_tracks import ARM_COLUMNS, ARMS
 
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.models.actions.pose_maps import ARM_COLUMNS, ARMS
 from worldmodel.types import CameraMatrices, Episode
 
 NAMES = tuple(f"{arm}_{column}" for arm in ARMS for column in ARM_COLUMNS)
 # As RoboTwin stores them for the head camera (D435, 320x240) of the aloha-agilex.
 HEAD_INTRINSICS = np.array([[358.642, 0, 160], [0, 358.642, 120], [0, 0, 1]])
 HEAD_EXTRINSICS = np.array([[1, 0, 0, 0.032], [0, -0.8, -0.6, 0.45], [0, 0.6, -0.8, 1.35]])
+# Looks along the world's y axis from the origin: x to the right, z up.
+AHEAD = np.array([[1.0, 0, 0, 0], [0, 0, -1, 0], [0, 1, 0, 0]])
+PINHOLE = CameraMatrices(np.array([[100.0, 0, 50], [0, 100, 40], [0, 0, 1]]), AHEAD, (80, 100))
 HEAD = CameraMatrices(HEAD_INTRINSICS, HEAD_EXTRINSICS, (240, 320))
 
 

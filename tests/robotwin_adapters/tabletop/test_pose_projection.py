@@ -3,7 +3,6 @@
 import mujoco
 import numpy as np
 import pytest
-from worldmodel.data.pose_tracks import HAND_POINTS, clip_pose_track, hand_points
 
 from robotwin_adapters.robotwin.dataset import RobotwinDataset
 from robotwin_adapters.tabletop.collect import collect_all
@@ -11,6 +10,8 @@ from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 from robotwin_adapters.tabletop.record import RecordingConfig
 from robotwin_adapters.tabletop.simulate import run_episode
 from worldmodel.data.clips import ClipConfig, cut_clip
+from worldmodel.data.transitions import clip_transitions, read_rows
+from worldmodel.models.actions.pose_maps import HAND_POINTS, PoseMapsConfig, hand_points
 
 ROBOT, SEED, SIZE = "finch", 3, 24
 CLIP = ClipConfig(num_frames=33, height=SIZE, width=SIZE)
@@ -48,7 +49,8 @@ def points_of(folder, camera, space="measured_poses"):
     config = ClipConfig(**{**CLIP.__dict__, "camera": camera})
     episode = RobotwinDataset(folder, action_space=space)[0]
     _, actions = cut_clip(episode, 0, config)
-    return episode, hand_points(clip_pose_track(episode, 0, actions, config))
+    rows = read_rows(PoseMapsConfig(), clip_transitions(episode, 0, actions, config))
+    return episode, hand_points(rows["poses"][:, -1], rows["projections"])
 
 
 def test_projected_hands_are_where_the_simulator_has_them(recorded, simulated):

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from worldmodel.data.pose_tracks import clip_projections, settled_track
 
 from robotwin_adapters.tools.command_lag import commanded_and_measured, measure_lag
-from tests.support.pose_sets import HEAD, NAMES, moving_poses
+from tests.support.pose_sets import NAMES, moving_poses
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.types import Episode, PoseTrack
+from worldmodel.models.actions.pose_maps import apply_command_lag
+from worldmodel.types import Episode
 
 
 def first_order(commands: np.ndarray, kept: float) -> np.ndarray:
@@ -41,18 +41,16 @@ def test_a_first_order_lag_is_found_at_every_pace(kept: float, step: int) -> Non
 
 
 def test_the_lag_is_the_one_that_hands_are_drawn_by() -> None:
-    """`settled_track` with the measured lag gives back the measured poses."""
+    """`apply_command_lag` with the measured lag gives back the measured poses."""
     poses = moving_poses(60)
     measured = poses.copy()
     measured[1:] += 0.3 * (poses[:-1] - poses[1:])
     lag = measure_lag([(poses, np.concatenate([poses[:1], measured]))], NAMES, 1)
     assert lag is not None
     assert lag.share == pytest.approx(0.3, abs=1e-5)
-    frames = range(60)
-    track = PoseTrack(torch.from_numpy(poses), clip_projections(HEAD, frames, (64, 64)))
-    start = PoseTrack(track.poses[[0, 0]], track.projections[:2])
-    drawn = settled_track(replace(track, start=start), lag.share).poses
-    assert np.allclose(drawn[1:], measured[1:], atol=1e-5)
+    commands = torch.from_numpy(poses)
+    drawn = apply_command_lag(commands[1:], commands[:-1], lag.share)
+    assert np.allclose(drawn, measured[1:], atol=1e-5)
 
 
 def test_what_a_lag_does_not_explain_is_not_suggested() -> None:

@@ -13,6 +13,7 @@ from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig, build_wan, tiny_wan
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 FRESH_PROCESS = """
 import sys
@@ -20,11 +21,12 @@ from safetensors.torch import load_file, save_file
 import torch
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 torch.set_num_threads(1)
 folder, inputs, output = sys.argv[1:]
 call = load_file(inputs)
 video = RolloutPipeline(WorldModel.from_pretrained(folder)).rollout(
-    call["frames"], robot_actions=call["actions"], num_inference_steps=2,
+    call["frames"], Actions(call["actions"]), num_inference_steps=2,
     generator=torch.Generator().manual_seed(0))
 save_file({"frames": video.frames}, output)
 """
@@ -46,8 +48,8 @@ def trained(make_world_model, randomize):
 
 def roll(model, batch) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    call = {"robot_actions": batch.robot_actions, "num_inference_steps": 2, "generator": generator}
-    return RolloutPipeline(model).rollout(batch.frames[:, :1], **call).frames
+    call = {"num_inference_steps": 2, "generator": generator}
+    return RolloutPipeline(model).rollout(batch.frames[:, :1], Actions(batch.robot_actions), **call).frames
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -4,19 +4,19 @@ import dataclasses
 
 import pytest
 import torch
-from worldmodel.data.pose_tracks import pose_columns
 
 from tests.support.pose_sets import HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.diagnostics.actions.diagnose import first_clips
-from worldmodel.diagnostics.actions.world_model_channel import PoseView, world_model_channel
+from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
 from worldmodel.diagnostics.actions.world_model_diversity import latent_channel
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig
 from worldmodel.evaluation.sensitivity.run import SensitivityConfig, probe_model
+from worldmodel.models.actions.pose_maps import pose_columns
 from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
@@ -57,13 +57,14 @@ def test_every_control_draws_its_own_poses(model, clips):
     for name in CONTROLS:
         assert (videos[name] - videos["true"]).abs().max() > 1e-3, name
     told = evaluation.predictor.commands(clips[0])
-    track = evaluation.predictor._pose_track(told[None], clips[0])
+    rows = evaluation.predictor._extras(told[None], clips[0])
     episode = clips.index.open(clips.places[0][0])
     start = clips[0].start
-    raw = pose_columns(episode.robot_actions[start : start + NUM_FRAMES - 1], episode.action_names)
+    actions = torch.from_numpy(episode.robot_actions[start : start + NUM_FRAMES - 1])
+    raw = pose_columns(actions, episode.action_names)
     # What the robot was told, also where it leaves the range of the scales.
-    torch.testing.assert_close(track.poses[0], raw, atol=1e-5, rtol=1e-4)
-    assert clips[0].unclipped.abs().max() > 1
+    torch.testing.assert_close(rows["poses"][0, :, -1], raw, atol=1e-5, rtol=1e-4)
+    assert told.abs().max() > 1
 
 
 def test_every_dimension_and_the_gain_reach_the_maps(model, clips):
@@ -82,21 +83,21 @@ def test_a_clip_whose_camera_is_not_known_is_refused(model):
     blind = HandPoses(4, None, **OPTIONS)
     clips = held_out_clips(blind, model.contract, model.normalizer, HeldOutConfig(split="all"))
     evaluation = RolloutEvaluation(model, clips, RolloutsConfig(num_inference_steps=1))
-    with pytest.raises(ValueError, match="the model draws poses, but the data do not describe the camera"):
+    with pytest.raises(ValueError, match="camera 'head' are not known, the data describe no camera"):
         evaluation.evaluate(0)
 
 
 @torch.no_grad()
 def test_the_action_channel_is_diagnosed_through_the_maps(model):
-    batch = first_clips(model, HandPoses(4, **OPTIONS), 2)
-    view, given = PoseView.of(model, batch), batch.frames[:, :1]
+    batch, view = first_clips(model, HandPoses(4, **OPTIONS), 2)
+    given = batch.frames[:, :1]
     generate = world_model_channel(model, given, num_inference_steps=1, view=view)
     noise = torch.randn(2, model.contract.latent_channels, *model.contract.latent_grid)
     nudged = batch.robot_actions.clone()
     nudged[:, 4, 0] += 0.5  # leads to frame 5, which latent frame 2 draws
     change = (generate(noise, nudged) - generate(noise, batch.robot_actions)).abs()
     assert change.max() > 1e-3
-    first = view.first()
+    first = dataclasses.replace(view, transitions=view.transitions[:1])
     sequences = torch.cat([batch.robot_actions[:1], nudged[:1]])
     channel = latent_channel(model, given[:1], sequences, first)
     one, other = (channel(noise[:1].double(), choice[None, None]) for choice in torch.eye(2).double())

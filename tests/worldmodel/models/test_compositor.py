@@ -9,15 +9,17 @@ from tests.support.pose_sets import HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.compositor import HEADS, Composed, Compositor, KnownFrame
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.model import WorldModel
+from worldmodel.models.pose_track import PoseTrack, track_of
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.training.robot_pictures import fill_references
-from worldmodel.types import PoseTrack
+from worldmodel.types import map_tensors
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
 # Looks along z from 1 m before the origin; the picture spans 1 m there.
@@ -30,7 +32,7 @@ COMPOSED = {"objective": PICTURES, "prediction": "clean", "compositor_width": 8}
 def clips():
     source = HandPoses(6, num_frames=18, size=(SIZE, SIZE), fps=FPS, embodiments=("a",))
     config = ClipConfig(num_frames=NUM_FRAMES, height=SIZE, width=SIZE)
-    return build_clip_dataset([source], config=config, with_poses=True)
+    return build_clip_dataset([source], config=config, reader=PoseMapsConfig())
 
 
 @pytest.fixture
@@ -105,8 +107,8 @@ def test_a_hand_that_comes_into_view_is_taken_from_the_nearest_reference():
 def test_untrained_it_mixes_all_sources_alike(batch):
     compositor = Compositor((SIZE, SIZE), 8)
     decoded, frame = torch.rand(4, 2, 3, SIZE, SIZE), torch.rand(4, 3, SIZE, SIZE)
-    still = batch.pose_track.known_start().rows(1)
-    track = still.each(lambda x: x.expand(-1, 2, *x.shape[2:]))
+    still = track_of(batch.extras, 0.0).rows(0, 1)
+    track = map_tensors(still, lambda x: x.expand(-1, 2, *x.shape[2:]))
     composed = compositor(decoded, track, KnownFrame(frame, still)).frames
     # Hands that have not moved carry the given frame to where it is: six of seven sources are the same.
     torch.testing.assert_close(composed, (decoded + 6 * frame[:, None]) / 7, atol=1e-4, rtol=0)

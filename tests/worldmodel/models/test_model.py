@@ -14,6 +14,7 @@ from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelC
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 PARTS = {
     "no_action": {"action_interface"},
@@ -154,7 +155,7 @@ def test_hub_layout_trains_and_rolls_out_with_the_wan_autoencoder(clips, batch, 
     trained = [p for p in model.parameters() if p.requires_grad]
     assert all(p.dtype == torch.float32 and p.grad is not None and p.grad.isfinite().all() for p in trained)
     result = RolloutPipeline(model).rollout(
-        batch.frames[:1, :1], robot_actions=batch.robot_actions[:1], num_inference_steps=1
+        batch.frames[:1, :1], Actions(batch.robot_actions[:1]), num_inference_steps=1
     )
     assert result.frames.shape == (1, 13, 3, 32, 32)
     model.save_pretrained(tmp_path / "model")
@@ -177,7 +178,7 @@ from worldmodel.models.model import WorldModel
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import ClipBatch
+from worldmodel.types import Actions, ClipBatch
 
 report = {}
 def note(name, start):
@@ -213,7 +214,7 @@ note("step", start)
 model.zero_grad()
 start = time.time()
 video = RolloutPipeline(model).rollout(
-    torch.rand(1, 1, 3, 64, 64), robot_actions=torch.zeros(1, 8, 14), num_inference_steps=1)
+    torch.rand(1, 1, 3, 64, 64), Actions(torch.zeros(1, 8, 14)), num_inference_steps=1)
 report["video"] = list(video.frames.shape)
 note("rollout", start)
 print(json.dumps(report))

@@ -16,6 +16,7 @@ from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import load_vae
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 SIZE, TINY = 64, {"num_attention_heads": 2, "attention_head_dim": 24, "ffn_dim": 96, "num_layers": 2}
 TEXT = {"text_dim": 32, "freq_dim": 32}
@@ -64,7 +65,7 @@ def test_a_model_of_that_layout_trains_saves_and_streams(folder: Path, tmp_path:
     videos = [
         RolloutPipeline(one).rollout(
             batch.frames[:, :1],
-            robot_actions=batch.robot_actions,
+            Actions(batch.robot_actions),
             num_inference_steps=2,
             generator=torch.Generator().manual_seed(0),
         )

@@ -10,6 +10,7 @@ from worldmodel.models.config import ObjectiveConfig, WorldModelConfig
 from worldmodel.objectives.distillation import consistency_levels, student_step
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.training.world_model import load_train_config
+from worldmodel.types import Actions
 
 
 def objective(steps=2, substeps=4, **options):
@@ -68,7 +69,7 @@ def test_a_student_comes_nearer_to_what_its_teacher_makes_in_many_steps(pair, ba
             RolloutPipeline(model)
             .rollout(
                 batch.frames[:, :1],
-                robot_actions=batch.robot_actions,
+                Actions(batch.robot_actions),
                 num_inference_steps=num_steps,
                 generator=[torch.Generator().manual_seed(i) for i in range(4)],
             )

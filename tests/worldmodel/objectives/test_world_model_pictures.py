@@ -3,8 +3,8 @@
 import torch
 
 from worldmodel.models.compositor import KnownFrame
+from worldmodel.models.pose_track import PoseTrack
 from worldmodel.objectives.world_model_pictures import LATER_SHARE, _with_later
-from worldmodel.types import PoseTrack
 
 NUM_FRAMES, SAMPLES = 9, 400
 
@@ -16,11 +16,10 @@ def numbered(first: int, count: int) -> PoseTrack:
 
 
 def test_a_later_frame_comes_with_its_own_hands_and_never_from_the_future():
-    rows = numbered(1, NUM_FRAMES - 1)  # row i leads to frame i
-    track = PoseTrack(rows.poses, rows.projections, numbered(-1, 2))  # and row 0 is that of the first frame
+    track = numbered(0, NUM_FRAMES)  # row i is that of frame i
     levels = torch.arange(NUM_FRAMES).float() / NUM_FRAMES
     real = 2 * levels[None, None, :, None, None].expand(SAMPLES, 3, -1, 4, 4) - 1
-    known = KnownFrame(torch.zeros(SAMPLES, 3, 4, 4), track.known_start().rows(1))
+    known = KnownFrame(torch.zeros(SAMPLES, 3, 4, 4), track.rows(0, 1))
     asked = torch.tensor([1, 5]).repeat(SAMPLES // 2)  # the first frames to compose
     later = _with_later(known, track, real, asked, torch.Generator().manual_seed(0))
     for arm in range(2):

@@ -9,14 +9,13 @@ import psutil
 import pytest
 import torch
 import torch.nn.functional as F
-from worldmodel.pipelines.step_actions import StepActions
 
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.attention_mask import causal_view
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.pipelines.causal_stream import CausalStream, default_window
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import PoseTrack
+from worldmodel.types import Actions, map_tensors
 
 PREFIX = ObjectiveConfig(forcing="prefix")
 SMALL = {"prediction": "clean", "scene": True, "refiner_width": 8, "action_path": "adaln+map"}
@@ -94,8 +93,8 @@ class Again:
 
     def next(self, actions, known_actions):
         known, number = self.latents, self.latents.shape[2]
-        track = known_actions.part(0, 4 * number).track
-        embedding = self.model.interface(actions[:, : 4 * number], pose_track=track)
+        extras = known_actions[: 4 * number].extras
+        embedding = self.model.interface(actions[:, : 4 * number], extras)
         shape = (known.shape[1], 1, *known.shape[3:])
         noisy = torch.stack([torch.randn(shape, generator=one) for one in self.generator])
         view = causal_view(number + 1, known.device)
@@ -109,16 +108,18 @@ class Again:
         return noisy
 
 
-def track_of(actions, options):
+def extras_of(actions, options):
     """Hands that go where a camera straight ahead sees them."""
     if options is not POSES:
-        return None
+        return {}
     poses = torch.zeros(*actions.shape[:2], 16)
     poses[..., :3] = 0.3 * actions[..., :3]
     poses[..., 8:11] = 0.3 * actions[..., 3:6]
     poses[..., [3, 7, 11, 15]] = 1.0
     camera = torch.tensor([[1.0, 0, 0.5, 0.5], [0, 1.0, 0.5, 0.5], [0, 0, 1.0, 1.0]])
-    return PoseTrack(poses, camera.expand(*actions.shape[:2], 3, 4))
+    before = torch.cat([poses[:, :1], poses[:, :1], poses], 1)
+    rows = torch.stack([before[:, :-2], before[:, 1:-1], poses], 2)
+    return {"poses": rows, "projections": camera.expand(*actions.shape[:2], 3, 4)}
 
 
 @torch.no_grad()
@@ -137,12 +138,12 @@ def test_a_stream_equals_computing_everything_again(causal, batch, options, num_
     model = causal(**options)
     actions = batch.robot_actions.repeat(1, 4, 1)
     drive = actions[:, :, :0] if options is NO_ACTION else actions
-    known = StepActions() if options is NO_ACTION else StepActions(actions, track=track_of(actions, options))
-    past, frames = known.part(0, num_given - 1), batch.frames[:, :num_given] / 255
+    known = Actions() if options is NO_ACTION else Actions(actions, extras=extras_of(actions, options))
+    past, frames = known[: num_given - 1], batch.frames[:, :num_given] / 255
     stream = CausalStream(model, frames, past, num_steps, seeds(0, 1, 2, 3), window)
     again = Again(model, frames, window, num_steps, seeds(0, 1, 2, 3))
     for start in range(num_given - 1, num_given + 31, 4):
-        stream.advance(known.part(start, start + 4), 4)
+        stream.advance(known[start : start + 4], 4)
         expected = again.next(drive, known)
         assert (stream.waiting - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
         assert (stream.waiting - stream.first).abs().max() > 1e-2
@@ -165,10 +166,10 @@ def test_a_rollout_is_a_session_of_latent_frames(causal, batch):
     actions = batch.robot_actions.repeat(1, 2, 1)[:, :18]
     options = {"num_inference_steps": 2}
     video = pipeline.rollout(
-        batch.frames[:, :1], robot_actions=actions, generator=seeds(0, 1, 2, 3), **options
+        batch.frames[:, :1], Actions(actions), generator=seeds(0, 1, 2, 3), **options
     ).frames
     stream = pipeline.open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3), **options)
-    made = [stream.advance(StepActions(actions[:, :8]), 8), stream.advance(StepActions(actions[:, 8:16]), 8)]
+    made = [stream.advance(Actions(actions[:, :8]), 8), stream.advance(Actions(actions[:, 8:16]), 8)]
     assert torch.equal(torch.cat(made, 1), video[:, 1:17])
     assert video.shape[1] == 19
     assert stream.num_frames == 17
@@ -176,7 +177,7 @@ def test_a_rollout_is_a_session_of_latent_frames(causal, batch):
     changed = actions.clone()
     changed[:, 8:] *= -1
     other = pipeline.rollout(
-        batch.frames[:, :1], robot_actions=changed, generator=seeds(0, 1, 2, 3), **options
+        batch.frames[:, :1], Actions(changed), generator=seeds(0, 1, 2, 3), **options
     ).frames
     difference = (video - other).abs().amax((0, 2, 3, 4))
     assert difference[:9].max() == 0
@@ -186,29 +187,29 @@ def test_a_rollout_is_a_session_of_latent_frames(causal, batch):
 @pytest.mark.parametrize("regime", ["acg", "lacg", "no_action"])
 def test_samples_do_not_depend_on_their_batch_and_forks_share_nothing(causal, batch, regime):
     pipeline = RolloutPipeline(causal(regime=regime, **{**SMALL, "action_path": "adaln"}))
-    drive = StepActions() if regime == "no_action" else StepActions(batch.robot_actions)
-    other = drive.each(lambda x: -x)
+    drive = Actions() if regime == "no_action" else Actions(batch.robot_actions)
+    other = map_tensors(drive, lambda x: -x)
     together = pipeline.open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3))
     alone = pipeline.open(batch.frames[2:3, :1], generator=seeds(2))
     for start in (0, 4, 8, 0, 4):
-        part = drive.part(start, start + 4)
+        part = drive[start : start + 4]
         fork = together.fork(2)
         made = together.advance(part, 4)
-        assert torch.allclose(alone.advance(part.each(lambda x: x[2:3]), 4), made[2:3], atol=2e-5)
-        twice = part.each(lambda x: x.repeat_interleave(2, 0))
+        assert torch.allclose(alone.advance(map_tensors(part, lambda x: x[2:3]), 4), made[2:3], atol=2e-5)
+        twice = map_tensors(part, lambda x: x.repeat_interleave(2, 0))
         assert torch.allclose(fork.fork().advance(twice, 4), made.repeat_interleave(2, 0), atol=2e-5)
         if regime != "no_action":
-            wrong = other.part(start, start + 4).each(lambda x: x.repeat_interleave(2, 0))
+            wrong = map_tensors(other[start : start + 4], lambda x: x.repeat_interleave(2, 0))
             assert (fork.advance(wrong, 4) - made.repeat_interleave(2, 0)).abs().max() > 1e-4
 
 
 def test_more_given_frames_are_used_where_they_were_learned(causal, batch):
-    frames, actions = batch.frames / 255, StepActions(batch.robot_actions)
+    frames, actions = batch.frames / 255, Actions(batch.robot_actions)
     for num_frames, num_latents in ((1, 1), (4, 1), (5, 2), (9, 3), (13, 3)):
-        past = actions.part(0, num_frames - 1)
+        past = actions[: num_frames - 1]
         stream = CausalStream(causal(), frames[:, :num_frames], past, 1, None)
         assert stream.num_latents == num_latents
-        assert CausalStream(causal(), frames[:, :num_frames], StepActions(), 1, None).num_latents == 1
+        assert CausalStream(causal(), frames[:, :num_frames], Actions(), 1, None).num_latents == 1
     clip = causal(objective=ObjectiveConfig())
     assert CausalStream(clip, frames, actions, 1, None).num_latents == 1
 
@@ -221,9 +222,9 @@ def test_windows_and_starts_that_do_not_fit_are_refused(causal, make_world_model
     with pytest.raises(ValueError, match="5 frames of the model's history or more, got 1"):
         RolloutPipeline(causal(regime="no_action", history=2)).open(batch.frames[:, :1])
     assert default_window(causal()) == 2
-    with pytest.raises(ValueError, match="has to know the camera"):
+    with pytest.raises(ValueError, match=r"action paths need poses, projections .* pass extras"):
         RolloutPipeline(causal(**POSES)).open(batch.frames[:, :1]).advance(
-            StepActions(batch.robot_actions[:, :4]), 4
+            Actions(batch.robot_actions[:, :4]), 4
         )
 
 
@@ -234,10 +235,10 @@ def remembered(stream: CausalStream) -> int:
 
 
 def test_what_a_stream_keeps_does_not_grow(causal, batch):
-    stream = CausalStream(causal(**SMALL), batch.frames[:1, :1] / 255, StepActions(), 1, None)
+    stream = CausalStream(causal(**SMALL), batch.frames[:1, :1] / 255, Actions(), 1, None)
     sizes = []
     for _ in range(8):
-        stream.advance(StepActions(), 4)
+        stream.advance(Actions(), 4)
         sizes.append(remembered(stream))
     assert sizes[3] > sizes[0]
     assert len(set(sizes[3:])) == 1
@@ -245,7 +246,7 @@ def test_what_a_stream_keeps_does_not_grow(causal, batch):
 
 @pytest.mark.slow
 def test_5000_frames_cost_the_same_per_step_from_first_to_last(causal, batch):
-    actions = StepActions(batch.robot_actions[:1, :4])
+    actions = Actions(batch.robot_actions[:1, :4])
     stream = RolloutPipeline(causal(**SMALL)).open(batch.frames[:1, :1], generator=seeds(0))
     process, seconds, sizes = psutil.Process(), [], []
     for step in range(1250):

@@ -3,8 +3,9 @@
 import torch
 
 from worldmodel.models.compositor import KnownFrame
+from worldmodel.models.pose_track import PoseTrack
 from worldmodel.pipelines.hand_follower import GONE, renewed
-from worldmodel.types import PoseTrack
+from worldmodel.types import map_tensors
 
 LEFT, RIGHT = 7, 15  # columns of the openings
 TRUE, NEWEST, LATER = 0.1, 0.5, 0.9  # gray levels of the pictures
@@ -63,5 +64,5 @@ def test_samples_are_renewed_apart_and_travel_with_their_copies():
     last.poses[1, :, LEFT] = 1.0  # the second sample's hand stays open
     first, second = renewed(known, frame(NEWEST), last).carried(0).frame.mean((1, 2, 3))
     assert (round(float(first), 3), round(float(second), 3)) == (NEWEST, TRUE)
-    copies = renewed(known, frame(NEWEST), last).copies(2).carried(0).frame[:, 0, 0, 0]
-    assert copies.tolist() == torch.tensor([NEWEST, NEWEST, TRUE, TRUE]).tolist()
+    copies = map_tensors(renewed(known, frame(NEWEST), last), lambda x: x.repeat_interleave(2, 0))
+    assert copies.carried(0).frame[:, 0, 0, 0].tolist() == torch.tensor([NEWEST, NEWEST, TRUE, TRUE]).tolist()

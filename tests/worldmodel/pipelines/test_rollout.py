@@ -4,6 +4,7 @@ import torch
 
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 REGIMES = ("no_action", "acg", "lacg")
 STEPS = 2
@@ -30,14 +31,12 @@ def test_batch_equals_singles_over_several_chunks(trained, batch, regime, histor
     pipeline = RolloutPipeline(trained(regime=regime, history=history, scene=True))
     given, actions = batch.frames[:, : 4 * history - 3], batch.robot_actions.repeat(1, 3, 1)[:, :30]
     options = {"num_inference_steps": STEPS}
-    together = pipeline.rollout(given, robot_actions=actions, generator=seeds(0, 1, 2, 3), **options)
+    together = pipeline.rollout(given, Actions(actions), generator=seeds(0, 1, 2, 3), **options)
     assert together.frames.shape == (4, 31, 3, 32, 32)
     assert together.num_history == given.shape[1]
     assert torch.equal(together.frames[:, : given.shape[1]], given / 255)
     for i in range(4):
-        alone = pipeline.rollout(
-            given[i : i + 1], robot_actions=actions[i : i + 1], generator=seeds(i), **options
-        )
+        alone = pipeline.rollout(given[i : i + 1], Actions(actions[i : i + 1]), generator=seeds(i), **options)
         assert torch.allclose(alone.frames[0], together.frames[i], atol=2e-5)
     different = (together.frames[0] - together.frames[1]).abs().max()
     assert different > 0.01
@@ -50,7 +49,7 @@ def test_actions_change_the_video_and_only_after_they_happen_in_later_chunks(tra
     changed = actions.clone()
     changed[:, 12:] *= -1  # the second chunk begins with frame 13, led to by action 12
     videos = [
-        pipeline.rollout(given, robot_actions=a, generator=seeds(0), num_inference_steps=STEPS).frames
+        pipeline.rollout(given, Actions(a), generator=seeds(0), num_inference_steps=STEPS).frames
         for a in (actions, changed)
     ]
     difference = (videos[0] - videos[1]).abs().amax((0, 2, 3, 4))
@@ -69,7 +68,7 @@ def test_raw_commands_are_scaled_as_clips_are(trained, batch, clips):
     )
     given = batch.frames[:, :1]
     expected = pipeline.rollout(
-        given, robot_actions=batch.robot_actions, generator=seeds(0, 1, 2, 3), num_inference_steps=STEPS
+        given, Actions(batch.robot_actions), generator=seeds(0, 1, 2, 3), num_inference_steps=STEPS
     )
     for commands in (raw, torch.from_numpy(raw)):
         got = pipeline(
@@ -131,15 +130,15 @@ def test_latent_actions_can_be_copied_from_another_episode(trained, batch):
 
 def test_unknown_actions_get_the_null_embedding(trained, batch):
     model = trained(regime="acg")
-    embedding = ActionConditions(model, num_frames=13).embed(1, batch.frames[:, :1] / 255)
+    embedding = ActionConditions(model, Actions(), num_frames=13).embed(1, batch.frames[:, :1] / 255)
     assert torch.equal(embedding.frames, model.interface.null.expand(4, 4, -1))
-    known = ActionConditions(model, batch.robot_actions).embed(1, batch.frames[:, :1] / 255)
+    known = ActionConditions(model, Actions(batch.robot_actions)).embed(1, batch.frames[:, :1] / 255)
     assert torch.equal(known.frames, model.interface(batch.robot_actions).frames)
 
 
 def test_controller_drives_from_the_last_known_frame_of_each_chunk(trained, batch):
     model = trained(regime="lacg", history=2)
-    conditions = ActionConditions(model, batch.robot_actions.repeat(1, 2, 1))
+    conditions = ActionConditions(model, Actions(batch.robot_actions.repeat(1, 2, 1)))
     recent = batch.frames[:, :5] / 255
     first = conditions.embed(5, recent)
     past = model.infer_latent_actions(recent)
@@ -158,8 +157,8 @@ def test_last_action_is_held_to_fill_the_last_chunk(trained, batch):
     given, actions = batch.frames[:1, :1], batch.robot_actions[:1]
     held = torch.cat([actions[:, :6], actions[:, 5:6].expand(-1, 6, -1)], 1)
     options = {"num_inference_steps": STEPS}
-    short = pipeline.rollout(given, robot_actions=actions[:, :6], generator=seeds(0), **options)
-    full = pipeline.rollout(given, robot_actions=held, generator=seeds(0), **options)
+    short = pipeline.rollout(given, Actions(actions[:, :6]), generator=seeds(0), **options)
+    full = pipeline.rollout(given, Actions(held), generator=seeds(0), **options)
     assert short.frames.shape[1] == 7
     assert torch.equal(short.frames, full.frames[:, :7])
 

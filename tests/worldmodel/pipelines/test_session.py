@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from worldmodel.pipelines.step_actions import StepActions
 
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 STEPS = 2
 
@@ -95,7 +95,7 @@ def test_latent_actions_drive_a_latent_action_model(trained, batch):
         RolloutPipeline(model).open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3)) for _ in range(2)
     )
     made = stream.step(latent_actions=drive[:, :4])
-    assert torch.equal(other.advance(StepActions(latent=drive[:, :4]), 4), made)
+    assert torch.equal(other.advance(Actions(latent=drive[:, :4]), 4), made)
 
 
 def test_a_session_leaves_the_model_as_it_was(trained, batch, raw):

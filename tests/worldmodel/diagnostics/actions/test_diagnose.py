@@ -135,7 +135,7 @@ def test_clips_are_cut_as_the_model_was_trained(make_world_model, aspect: str, m
     model = make_world_model()
     model.contract = dataclasses.replace(model.contract, num_frames=5, aspect=aspect, merge=merge)
     source = synthetic_source(8, 20, (32, 64), 6, ("a",), fps=2 * model.contract.fps)
-    batch = first_clips(model, source, 1)
+    batch, _ = first_clips(model, source, 1)
     config = ClipConfig(5, stride=2, height=32, width=32, aspect=aspect, merge=merge)
     expected = build_clip_dataset([source], config=config, normalizer=model.normalizer)[0]
     assert batch.frames is not None
@@ -188,7 +188,7 @@ def test_the_camera_that_was_asked_for_is_shown(make_world_model, randomize, tmp
     source = open_dataset(tmp_path / "arm", mapping=mapping)
     model = saved_model(make_world_model, randomize, source, "side", tmp_path / "model")
     shown = {
-        camera: first_clips(model, source, 1, camera=camera).frames for camera in (None, "side", "wrist")
+        camera: first_clips(model, source, 1, camera=camera)[0].frames for camera in (None, "side", "wrist")
     }
     assert torch.equal(shown[None], shown["side"])
     assert not torch.equal(shown["wrist"], shown["side"])
@@ -200,10 +200,10 @@ def test_columns_without_names_stand_by_themselves(make_world_model, randomize, 
     source = open_dataset(tmp_path / "arm", mapping=mapping)
     model = saved_model(make_world_model, randomize, source, "side", tmp_path / "model")
     page = tmp_path / "page.md"
-    diagnose_world_model(model, first_clips(model, source, 1), page)
+    diagnose_world_model(model, first_clips(model, source, 1)[0], page)
     assert first_column(page, "Action channel") == ["action_0", "action_1", "action_2"]
     with pytest.raises(ValueError, match=r"\[3\] do not exist. The actions have 3 dimensions"):
-        diagnose_world_model(model, first_clips(model, source, 1), page, groups="all=0-3")
+        diagnose_world_model(model, first_clips(model, source, 1)[0], page, groups="all=0-3")
 
 
 @pytest.mark.usefixtures("without_contrasts")
@@ -223,7 +223,7 @@ def test_real_robots_get_a_page(
     source = open_dataset(ROBOTS / name, camera=camera, verify=False)
     model = saved_model(make_world_model, randomize, source, camera, tmp_path / "model")
     page = tmp_path / "page.md"
-    diagnose_world_model(model, first_clips(model, source, 1), page, groups=groups)
+    diagnose_world_model(model, first_clips(model, source, 1)[0], page, groups=groups)
     assert first_column(page, "Action channel") == re.findall(r"(\w+)=", groups)
 
 

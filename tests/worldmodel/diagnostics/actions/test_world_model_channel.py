@@ -6,7 +6,7 @@ import torch
 from worldmodel.diagnostics.actions.diagnose import diagnose_world_model
 from worldmodel.diagnostics.actions.world_model_channel import world_model_channel
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import ClipBatch
+from worldmodel.types import Actions, ClipBatch
 
 
 @pytest.mark.parametrize("history", [1, 2])
@@ -27,7 +27,7 @@ def test_the_channel_is_a_rollout_of_one_clip(
     )
     rollout = RolloutPipeline(model).rollout(
         given,
-        robot_actions=batch.robot_actions,
+        Actions(batch.robot_actions),
         num_inference_steps=3,
         generator=torch.Generator().manual_seed(3),
     )

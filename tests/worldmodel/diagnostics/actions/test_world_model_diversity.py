@@ -13,7 +13,7 @@ from worldmodel.diagnostics.actions.world_model_diversity import (
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
-from worldmodel.types import ClipBatch
+from worldmodel.types import Actions, ClipBatch
 
 
 def case(model: WorldModel, batch: ClipBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,7 +47,7 @@ def test_the_generator_is_one_network_call_in_double(
         noisy = torch.cat([model.encode(many[1]), many[0][:, :, past:]], 2)
         sigma = torch.ones(noisy.shape[0], noisy.shape[2])
         sigma[:, :past] = 0
-        embedding = ActionConditions(model, actions).embed(given.shape[1], many[1])
+        embedding = ActionConditions(model, Actions(actions)).embed(given.shape[1], many[1])
         expected = model.fdm(noisy, sigma, embedding, model.text_context()).clean[:, :, past:]
         found = generate(many[0].double(), choice)
     torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=1e-4)

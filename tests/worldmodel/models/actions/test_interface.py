@@ -88,7 +88,7 @@ def test_frame_zero_and_missing_actions_get_the_null_embedding():
     interface = make_interface()
     randomize(interface)
     missing = torch.tensor([[False, True, False]])
-    frames = interface(torch.randn(1, 8, 5), missing).frames
+    frames = interface(torch.randn(1, 8, 5), missing=missing).frames
     assert torch.equal(frames[0, 0], interface.null)
     assert torch.equal(frames[0, 1], interface.null)
     assert not torch.equal(frames[0, 2], interface.null)
@@ -103,7 +103,7 @@ def test_action_maps_reach_only_their_own_latent_frame_and_none_without_actions(
     first, second = interface(actions), interface(actions + torch.eye(8)[5][:, None])
     assert [int(i) for i in (first.maps - second.maps).abs().amax((0, 2, 3)).nonzero()] == [2]
     missing = torch.tensor([[False, True, False]]).expand(2, -1)
-    assert interface(actions, missing).maps[:, :2].abs().max() == 0
+    assert interface(actions, missing=missing).maps[:, :2].abs().max() == 0
     fdm = ForwardDynamics(build_wan(dataclasses.replace(tiny_wan(), num_layers=1)))
     # One block whose self-attention is silent: each place hears its own part of the map.
     torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)

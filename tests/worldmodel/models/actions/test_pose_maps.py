@@ -4,21 +4,28 @@ import json
 import pytest
 import torch
 from torch.nn.functional import pixel_shuffle
-from worldmodel.data.pose_tracks import HAND_POINTS, hand_points
 
 from tests.support.pose_sets import HEAD, NAMES, HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.actions.pose_maps import DRAWN, MAP_CHANNELS, PoseMapEmbedding, PoseMaps
+from worldmodel.models.actions.pose_maps import (
+    DRAWN,
+    HAND_POINTS,
+    MAP_CHANNELS,
+    PoseMapEmbedding,
+    PoseMaps,
+    PoseMapsConfig,
+    hand_points,
+)
 from worldmodel.models.backbone import WanConfig, tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.training.model_data import still_projection
-from worldmodel.types import PoseTrack
+from worldmodel.types import Actions, Extras, map_tensors
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
 WITHOUT_JUDGE = ObjectiveConfig(idm_weight=0.0, action_dropout=0.5)
@@ -29,7 +36,7 @@ STEPS = {"num_inference_steps": 1}
 def clips():
     source = HandPoses(6, num_frames=18, size=(SIZE, SIZE), fps=FPS, embodiments=("a",))
     config = ClipConfig(num_frames=NUM_FRAMES, height=SIZE, width=SIZE)
-    return build_clip_dataset([source], config=config, with_poses=True)
+    return build_clip_dataset([source], config=config, reader=PoseMapsConfig())
 
 
 @pytest.fixture
@@ -56,10 +63,10 @@ def make(clips, randomize):
     return make_model
 
 
-def moved(track: PoseTrack, by: float) -> PoseTrack:
-    poses = track.poses.clone()
+def moved(extras: Extras, by: float) -> Extras:
+    poses = extras["poses"].clone()
     poses[..., [0, 8]] += by
-    return dataclasses.replace(track, poses=poses)
+    return {**extras, "poses": poses}
 
 
 def test_a_blob_is_where_its_point_is():
@@ -72,13 +79,13 @@ def test_a_blob_is_where_its_point_is():
 
 
 def test_every_transition_has_its_channels_in_its_latent_frame(batch):
-    maps, track = PoseMaps((8, 8)), batch.pose_track
-    drawn = maps(track)
+    maps, extras = PoseMaps((8, 8)), batch.extras
+    drawn = maps(extras)
     assert drawn.shape == (3, 3, MAP_CHANNELS, 8, 8)
     assert not drawn[:, 0].any()
     # Unfolded, the channels of a latent frame are the drawings of its four transitions, one after another.
     fine = pixel_shuffle(drawn.flatten(0, 1), 2).unflatten(0, (3, 3))
-    points = hand_points(track)
+    points = hand_points(extras["poses"][:, :, -1], extras["projections"])
     left = len(HAND_POINTS) + 1
     for transition in (0, 5):
         own = fine[:, 1 + transition // 4, (transition % 4) * DRAWN :][:, :DRAWN]
@@ -91,7 +98,7 @@ def test_every_transition_has_its_channels_in_its_latent_frame(batch):
 
 def test_missing_actions_are_not_drawn(batch):
     missing = torch.tensor([[False] * 3, [True] * 3, [False, False, True]])
-    drawn = PoseMaps((8, 8))(batch.pose_track, missing).flatten(2).any(2)
+    drawn = PoseMaps((8, 8))(batch.extras, missing).flatten(2).any(2)
     assert drawn.tolist() == [[False, True, True], [False, False, False], [False, True, False]]
 
 
@@ -104,7 +111,7 @@ def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, pre
     noisy = torch.randn(3, 16, 3, 8, 8)
     answers = []
     for model in (with_maps, without):
-        embedding = model.interface(batch.robot_actions, None, batch.pose_track)
+        embedding = model.interface(batch.robot_actions, batch.extras)
         assert (embedding.pose_maps is not None) == (model is with_maps)
         answers.append(model.fdm(noisy, torch.ones(3, 3), embedding, model.text_context()).velocity)
     assert torch.equal(*answers)
@@ -119,8 +126,8 @@ def test_training_reaches_the_maps(make, batch):
     losses.total.backward()
     for part in (model.fdm.pose_maps, model.fdm.refiner):
         assert all(p.grad is not None and p.grad.any() for p in part.parameters())
-    blind = dataclasses.replace(batch, pose_track=None)
-    with pytest.raises(ValueError, match=r"adaln\+pose_maps needs clips with pose tracks, got none"):
+    blind = dataclasses.replace(batch, extras={})
+    with pytest.raises(ValueError, match="action paths need clips with poses, projections, got none"):
         world_model_step(model, blind, torch.Generator())
 
 
@@ -131,34 +138,33 @@ def test_a_model_draws_the_poses_it_is_told(make, batch, tmp_path):
     assert json.loads((tmp_path / "model/contract.json").read_text())["needs_camera_matrices"]
     assert "hand poses drawn into the picture" in (tmp_path / "model/README.md").read_text()
     loaded = WorldModel.from_pretrained(tmp_path / "model")
-    given, told = batch.frames[:, :1], {"robot_actions": batch.robot_actions, **STEPS}
+    given, extras = batch.frames[:, :1], batch.extras
 
-    def video(one, track):
+    def video(one, extras):
         seeds = [torch.Generator().manual_seed(0) for _ in given]
-        return RolloutPipeline(one).rollout(given, generator=seeds, pose_track=track, **told).frames
+        told = Actions(batch.robot_actions, extras=extras)
+        return RolloutPipeline(one).rollout(given, told, generator=seeds, **STEPS).frames
 
-    true = video(model, batch.pose_track)
-    assert torch.equal(video(loaded, batch.pose_track), true)
-    assert (video(model, moved(batch.pose_track, 0.1)) - true).abs().max() > 1e-3
+    true = video(model, extras)
+    assert torch.equal(video(loaded, extras), true)
+    assert (video(model, moved(extras, 0.1)) - true).abs().max() > 1e-3
     # Out of the picture, there is nothing to draw.
-    assert torch.equal(
-        video(model, moved(batch.pose_track, 9.0)), video(model, moved(batch.pose_track, -9.0))
-    )
+    assert torch.equal(video(model, moved(extras, 9.0)), video(model, moved(extras, -9.0)))
 
 
 @torch.no_grad()
-def test_the_pipeline_makes_tracks_of_raw_actions_and_cameras(make, clips, batch):
+def test_the_pipeline_makes_rows_of_raw_actions_and_cameras(make, clips, batch):
     model = make(trained=True)
     pipeline, given = RolloutPipeline(model), batch.frames[:, :1]
     call = {"embodiment": "a", "action_names": NAMES, **STEPS}
-    raw = batch.pose_track.poses
+    raw = batch.extras["poses"][:, :, -1]
 
     def seeds():
         return [torch.Generator().manual_seed(0) for _ in given]
 
     made = pipeline(given, raw, cameras=HEAD, generator=seeds(), **call).frames
-    track, known = batch.pose_track, batch.robot_actions
-    expected = pipeline.rollout(given, robot_actions=known, pose_track=track, generator=seeds(), **STEPS)
+    known = Actions(batch.robot_actions, extras=batch.extras)
+    expected = pipeline.rollout(given, known, generator=seeds(), **STEPS)
     torch.testing.assert_close(made, expected.frames)
     still = dataclasses.replace(HEAD, extrinsics=HEAD.extrinsics[None].repeat(NUM_FRAMES, 0))
     one_each = pipeline(given, raw, cameras=[HEAD, still, HEAD], generator=seeds(), **call).frames
@@ -179,7 +185,7 @@ def test_the_pipeline_makes_tracks_of_raw_actions_and_cameras(make, clips, batch
 def test_a_camera_that_never_moved_need_not_be_brought(make, clips, batch):
     model = make(trained=True)
     model.contract = dataclasses.replace(model.contract, projection=still_projection(clips))
-    pipeline, given, raw = RolloutPipeline(model), batch.frames[:, :1], batch.pose_track.poses
+    pipeline, given, raw = RolloutPipeline(model), batch.frames[:, :1], batch.extras["poses"][:, :, -1]
     frames = [
         pipeline(given, raw, cameras=camera, embodiment="a", generator=torch.Generator(), **STEPS).frames
         for camera in (HEAD, None)
@@ -193,32 +199,19 @@ def test_long_rollouts_draw_every_chunk(make, batch):
     """A video of two chunks is the first chunk, and a second one behind its last frame."""
     model = make(trained=True)
     pipeline, given = RolloutPipeline(model), batch.frames[:1, :1] / 255
-    track, actions = batch.pose_track, batch.robot_actions
-    long = PoseTrack(*(torch.cat([part[:1], part[1:2]], 1) for part in (track.poses, track.projections)))
+    told = Actions(batch.robot_actions, extras=batch.extras)
+    long = map_tensors(told, lambda part: torch.cat([part[:1], part[1:2]], 1))
 
-    def make_video(start, actions, track):
+    def make_video(actions):
         seeds = [torch.Generator().manual_seed(0)]
-        return pipeline.rollout(
-            start, robot_actions=actions, pose_track=track, generator=seeds, **STEPS
-        ).frames
+        return pipeline.rollout(given, actions, generator=seeds, **STEPS).frames
 
-    first = make_video(given, actions[:1], dataclasses.replace(long, **_rows(long, slice(0, 8))))
-    both = make_video(given, torch.cat([actions[:1], actions[1:2]], 1), long)
+    first, both = make_video(long[:8]), make_video(long)
     torch.testing.assert_close(both[:, :NUM_FRAMES], first)
-    held = PoseTrack(
-        *(torch.cat([part[:1], part[:1, -1:].repeat_interleave(8, 1)], 1) for part in _parts(track))
-    )
-    other = make_video(given, torch.cat([actions[:1], actions[1:2]], 1), held)
+    held = dataclasses.replace(long, extras=long[:8].pad_last(16).extras)
+    other = make_video(held)
     assert (both - other)[:, :NUM_FRAMES].abs().max() < 1e-6
     assert (both - other)[:, NUM_FRAMES:].abs().max() > 1e-3
-
-
-def _parts(track):
-    return track.poses, track.projections
-
-
-def _rows(track, rows):
-    return {"poses": track.poses[:, rows], "projections": track.projections[:, rows]}
 
 
 def test_a_backbone_brings_its_maps_to_a_model_that_draws_and_its_refiner_to_any(make, tmp_path):

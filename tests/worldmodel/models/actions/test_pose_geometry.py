@@ -1,34 +1,24 @@
-import dataclasses
+"""Where parts of a hand are in the picture, and how far an arm is behind its command, in closed form."""
 
 import numpy as np
 import pytest
 import torch
-from worldmodel.data.pose_tracks import (
+
+from robotwin_adapters.actions import POSE_NAMES
+from tests.support.pose_sets import HEAD, NAMES, PINHOLE, moving_poses
+from worldmodel.data.clips import resize_frames
+from worldmodel.data.transitions import clip_projections
+from worldmodel.models.actions.pose_maps import (
     AXIS_LENGTH,
     HALF_OPENING,
     HAND_POINTS,
     TOOL_OFFSET,
     UNIT_DEPTH,
-    carried_places,
-    clip_pose_track,
-    clip_projections,
+    apply_command_lag,
     hand_points,
     pose_columns,
-    settled_track,
 )
-
-from robotwin_adapters.actions import POSE_NAMES
-from tests.support.pose_sets import HEAD, HEAD_EXTRINSICS, HEAD_INTRINSICS, NAMES, HandPoses, moving_poses
-from worldmodel.data.clips import ClipConfig, cut_clip, resize_frames
-from worldmodel.data.dataset import ClipDataset, build_clip_dataset, check_pose_tracks, collate_clips
-from worldmodel.data.index import index_episodes
-from worldmodel.data.latents import LatentCache
-from worldmodel.types import CameraMatrices, PoseTrack
-
-CLIP = ClipConfig(num_frames=9, height=48, width=64)
-# Looks along the world's y axis from the origin: x to the right, z up.
-AHEAD = np.array([[1.0, 0, 0, 0], [0, 0, -1, 0], [0, 1, 0, 0]])
-PINHOLE = CameraMatrices(np.array([[100.0, 0, 50], [0, 100, 40], [0, 0, 1]]), AHEAD, (80, 100))
+from worldmodel.models.pose_track import PoseTrack, carried_places, track_of
 
 
 def row(x, y, z, quaternion=(1, 0, 0, 0), opening=1.0):
@@ -37,7 +27,7 @@ def row(x, y, z, quaternion=(1, 0, 0, 0), opening=1.0):
 
 
 def seen(pose, camera=PINHOLE, size=(80, 100), aspect="stretch"):
-    points = hand_points(PoseTrack(pose, clip_projections(camera, [0] * len(pose), size, aspect)))
+    points = hand_points(pose, clip_projections(camera, [0] * len(pose), size, aspect))
     return dict(zip(HAND_POINTS, points[0, : len(HAND_POINTS)].tolist(), strict=True)), points
 
 
@@ -106,90 +96,22 @@ def test_points_move_with_the_picture_when_it_is_cut_and_resized(aspect, size):
     assert [float(value) for value in center] == pytest.approx(point["wrist"][:2], abs=2e-3)
 
 
-def test_the_camera_of_a_transition_is_that_of_the_frame_it_leads_to():
-    count = 21
-    moving = np.repeat(AHEAD[None], count, 0)
-    moving[:, 0, 3] = 0.1 * np.arange(count)
-    camera = CameraMatrices(np.repeat(PINHOLE.intrinsics[None], count, 0), moving, PINHOLE.size)
-    source = HandPoses(1, camera, num_frames=count, size=(80, 100))
-    config = dataclasses.replace(CLIP, stride=2)
-    _, actions = cut_clip(source[0], 3, config)
-    track = clip_pose_track(source[0], 3, actions, config)
-    assert track.projections.shape == (8, 3, 4)
-    expected = 100 * 0.1 * np.arange(5, 21, 2) / 100  # frames 5, 7, ... of the recording
-    assert track.projections[:, 0, 3].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
-    np.testing.assert_array_equal(track.poses, source[0].robot_actions[4:20:2])
-    with pytest.raises(ValueError, match="matrices of frame 30, got those of 21 frames"):
-        clip_projections(camera, [2, 30], (8, 8))
-
-
 def test_columns_are_found_by_name():
     assert NAMES == POSE_NAMES
-    actions = moving_poses(3)
+    actions = torch.from_numpy(moving_poses(3))
     order = np.random.default_rng(0).permutation(16)
     np.testing.assert_array_equal(pose_columns(actions[:, order], [NAMES[i] for i in order]), actions)
     right = pose_columns(actions[:, 8:], NAMES[8:])
     np.testing.assert_array_equal(right[:, 8:], actions[:, 8:])
     assert not right[:, :8].any()
     with pytest.raises(ValueError, match=r"set data\.action_space=pose_commands"):
-        pose_columns(np.zeros((3, 2)), ("left_joint1", "left_gripper"))
+        pose_columns(torch.zeros(3, 2), ("left_joint1", "left_gripper"))
 
 
 def test_gradients_reach_the_poses():
     poses = torch.from_numpy(moving_poses(4)).requires_grad_()
-    hand_points(PoseTrack(poses, clip_projections(HEAD, range(4), (64, 64)))).sum().backward()
+    hand_points(poses, clip_projections(HEAD, range(4), (64, 64))).sum().backward()
     assert (poses.grad != 0).any(0).all()
-
-
-def test_clips_bring_their_tracks_with_and_without_a_cache(tmp_path):
-    source = HandPoses(3, num_frames=25, size=(48, 64))
-    index = index_episodes([source], CLIP)
-    fresh = build_clip_dataset([source], config=CLIP, with_poses=True)
-    plain = build_clip_dataset([source], config=CLIP)
-    assert plain[0].pose_track is None
-    check_pose_tracks(index, index.records)
-
-    def encode(video):
-        return video.new_zeros(len(video), 4, 3, 6, 8)
-
-    without, cache = (LatentCache(str(tmp_path), "vae", with_poses=kept) for kept in (False, True))
-    assert without.build(index, encode).built == cache.build(index, encode).built == len(index.records)
-    assert cache.build(index, encode).built == without.build(index, encode).built == 0
-    cached = ClipDataset(index, "train", fresh.normalizer, cache.build(index, encode), with_poses=True)
-    assert cached[1].frames is None
-    for number in range(len(fresh)):
-        one, other = fresh[number].pose_track, cached[number].pose_track
-        assert torch.equal(one.poses, other.poses)
-        assert torch.equal(one.projections, other.projections)
-    batch = collate_clips([cached[0], cached[1]]).to("cpu")
-    assert batch.pose_track.poses.shape == (2, 8, 16)
-    assert batch.pose_track.projections.shape == (2, 8, 3, 4)
-
-
-def test_data_without_camera_or_poses_is_refused():
-    options = {"num_frames": 25, "size": (48, 64)}
-    blind = index_episodes([HandPoses(2, None, **options)], CLIP)
-    with pytest.raises(
-        ValueError, match="intrinsics and extrinsics of camera 'head', the data describe no camera"
-    ):
-        check_pose_tracks(blind, blind.records)
-    sums = index_episodes([HandPoses(2, **options)], dataclasses.replace(CLIP, merge="sum"))
-    with pytest.raises(ValueError, match=r"draw absolute poses, got changes \(data\.clip\.merge=sum\)"):
-        check_pose_tracks(sums, sums.records)
-    episode = HandPoses(1, **options)[0]
-    two = dataclasses.replace(episode, frames={**episode.frames, "wrist": episode.frames["head"]})
-    both = dataclasses.replace(CLIP, camera=("head", "wrist"))
-    with pytest.raises(ValueError, match="into the picture of one camera, got head"):
-        clip_pose_track(two, 0, episode.robot_actions[:8], both)
-    episode = dataclasses.replace(episode, delta_actions=("left_x",))
-    with pytest.raises(ValueError, match=r"got changes \(left_x\)"):
-        clip_pose_track(episode, 0, episode.robot_actions[:8], CLIP)
-
-
-def test_an_intrinsic_matrix_scales_with_its_picture():
-    doubled = CameraMatrices(HEAD_INTRINSICS * [[2], [2], [1]], HEAD_EXTRINSICS, (480, 640))
-    one, other = (clip_projections(camera, range(2), (64, 64)) for camera in (HEAD, doubled))
-    torch.testing.assert_close(one, other)
 
 
 def line(*xs, quaternion=(1, 0, 0, 0)):
@@ -201,25 +123,30 @@ def camera_rows(count):
     return clip_projections(PINHOLE, [0] * count, (80, 100))
 
 
+def rows_of(commands):
+    """Rows of `pose_maps`: all but the first two commands are those of the transitions."""
+    poses = torch.stack([commands[:-2], commands[1:-1], commands[2:]], 1)
+    return {"poses": poses, "projections": camera_rows(len(poses))}
+
+
 def test_arms_are_behind_their_commands_by_a_share_of_the_last_motion():
-    start = PoseTrack(line(0.1, 0.2), camera_rows(2))
-    track = PoseTrack(line(0.4, 0.4, 0.5), camera_rows(3), start)
-    hands = settled_track(track, 0.25)
-    # 0.2 -> 0.4 still lacks a quarter of 0.2, then nothing, then a quarter of 0.1.
-    torch.testing.assert_close(hands.poses[:, 0], torch.tensor([0.35, 0.4, 0.475]))
-    torch.testing.assert_close(hands.known_start().poses[1, 0], torch.tensor(0.175))
-    assert settled_track(track, 0.0) is track
-    unknown = settled_track(dataclasses.replace(track, start=None), 0.25)
-    torch.testing.assert_close(unknown.poses[:, 0], torch.tensor([0.4, 0.4, 0.475]))
+    extras = rows_of(line(0.1, 0.2, 0.4, 0.4, 0.5))
+    hands = track_of(extras, 0.25)
+    # 0.2 -> 0.4 still lacks a quarter of 0.2, then nothing, then a quarter of 0.1; before it, 0.1 -> 0.2.
+    torch.testing.assert_close(hands.poses[:, 0], torch.tensor([0.175, 0.35, 0.4, 0.475]))
+    assert hands.projections.shape == (4, 3, 4)
+    torch.testing.assert_close(track_of(extras, 0.0).poses, line(0.2, 0.4, 0.4, 0.5), atol=0, rtol=0)
+    unknown = track_of(rows_of(line(0.4, 0.4, 0.4, 0.4, 0.5)), 0.25)
+    torch.testing.assert_close(unknown.poses[:, 0], torch.tensor([0.4, 0.4, 0.4, 0.475]))
 
 
 def test_the_shorter_of_two_turns_is_followed():
     half = 0.5**0.5
     turned = torch.cat([row(0, 2, 0), -row(0, 2, 0, (half, 0, 0, half))])
     turned[1, [0, 1, 2, 7]] *= -1
-    hands = settled_track(PoseTrack(turned, camera_rows(2)), 0.5)
+    hands = apply_command_lag(turned[1], turned[0], 0.5)
     # Half way to a quarter turn is an eighth, whichever sign the quaternion was written with.
-    quaternion = hands.poses[1, 3:7] / hands.poses[1, 3:7].norm()
+    quaternion = hands[3:7] / hands[3:7].norm()
     eighth = torch.tensor([np.cos(np.pi / 8), 0, 0, np.sin(np.pi / 8)], dtype=torch.float32)
     torch.testing.assert_close(quaternion.abs(), eighth, atol=1e-5, rtol=0)
 
@@ -248,20 +175,12 @@ def test_what_turns_with_a_hand_turns_about_its_tool():
     now = PoseTrack(row(0, 2, 0, (half, 0, half, 0)), camera_rows(1))
     then = PoseTrack(row(0, 2, 0), camera_rows(1))
     grid = carried_places(now, then, (80, 100))[0, 0]
-    points = {name: hand_points(track)[0, :6, :2] for name, track in (("now", now), ("then", then))}
+    points = {
+        name: hand_points(track.poses, track.projections)[0, :6, :2]
+        for name, track in (("now", now), ("then", then))
+    }
     for name in ("tool", "wrist"):  # both lie in the plane that faces the camera
         at = HAND_POINTS.index(name)
         column, line_ = (points["now"][at] * torch.tensor([100.0, 80.0])).long().tolist()
         nearby = (grid[line_ - 1 : line_ + 2, column - 1 : column + 2] + 1) / 2
         assert (nearby - points["then"][at]).norm(dim=-1).min() < 0.02, name
-
-
-def test_clips_know_the_commands_before_them():
-    source = HandPoses(1, num_frames=40, size=(48, 64), embodiments=("a",))
-    episode = source[0]
-    poses = pose_columns(episode.robot_actions, episode.action_names)
-    _, actions = cut_clip(episode, 5, dataclasses.replace(CLIP, stride=2))
-    track = clip_pose_track(episode, 5, actions, dataclasses.replace(CLIP, stride=2))
-    torch.testing.assert_close(track.start.poses, poses[[2, 4]])
-    _, actions = cut_clip(episode, 0, CLIP)
-    torch.testing.assert_close(clip_pose_track(episode, 0, actions, CLIP).start.poses, poses[[0, 0]])
