@@ -71,11 +71,14 @@ def open_session(model: WorldModel, batch: int, steps: int) -> Session:
 
 
 def actions_of(model: WorldModel, batch: int, count: int) -> Actions:
-    """Actions at rest, and blank rows for action paths that read more."""
+    """Actions at rest, and the rows of action paths that read more."""
     if model.config.regime == "no_action":
         return Actions()
     rows = {} if model.config.reader is None else model.config.reader.row_shapes
     extras = {name: torch.zeros(batch, count, *row.shape, dtype=row.dtype) for name, row in rows.items()}
+    if model.config.draws_poses:  # hands at rest before a camera: a compositor inverts its matrix
+        extras["poses"][..., [3, 11]] = 1.0
+        extras["projections"][:] = torch.eye(3, 4)
     return Actions(torch.zeros(batch, count, model.normalizer.width), extras=extras)
 
 

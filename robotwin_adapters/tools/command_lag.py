@@ -5,8 +5,8 @@ recorded frames apart, a lag says where the arm is when the frame is taken:
 
     measured[t] = command[t - 1] + lag * (command[t - 1 - step] - command[t - 1])
 
-0: it has arrived. 1: it has yet to make its whole last motion. `apply_command_lag` draws hands by this rule, and
-`model.command_lag` sets it.
+0: it has arrived. 1: it has yet to make its whole last motion. `apply_command_lag` draws hands by this rule,
+and `model.command_lag` sets it.
 """
 
 import re
