@@ -39,7 +39,8 @@ def two_processes(launch_file: Path) -> list[str]:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(launch_file)]
     command += ["--num_processes", "2", "--num_machines", "1", "--machine_rank", "0"]
     # A file of one process says that nothing is distributed.
-    multi = [] if 'distributed_type: "NO"' not in launch_file.read_text() else ["--multi_gpu"]
+    is_alone = 'distributed_type: "NO"' in launch_file.read_text()
+    multi = ["--multi_gpu", "--gpu_ids", "all"] if is_alone else []
     return [*command, "--main_process_port", str(port), *multi]
 
 
