@@ -115,8 +115,8 @@ def test_untrained_it_mixes_all_sources_alike(batch):
 
 
 def test_what_moved_is_sharpened_and_what_is_still_is_not():
-    frames = torch.zeros(1, 2, 3, 8, 8)
-    frames[..., 4:] = 1.0  # an edge
+    frames = torch.full((1, 2, 3, 8, 8), 0.2)
+    frames[..., 4:] = 0.8  # an edge
     moved = torch.zeros(1, 2, 1, 8, 8)
     moved[:, 1] = 1.0
     composed = Composed(frames, moved)
@@ -124,8 +124,9 @@ def test_what_moved_is_sharpened_and_what_is_still_is_not():
     still, sharp = composed.sharpened(0.4)[0]
     assert torch.equal(still, frames[0, 0])
     expected = frames[0, 1].clone()
-    expected[..., 3], expected[..., 4] = -0.1, 1.1  # a quarter of the step is lost to the blur on either side
+    expected[..., 3], expected[..., 4] = 0.14, 0.86  # a quarter of the step is lost to the blur on either side
     torch.testing.assert_close(sharp, expected)
+    assert composed.sharpened(9.0).amin() == 0.0  # shown frames stay in [0, 1]
 
 
 def test_training_reaches_all_of_it(make, batch):
