@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from worldmodel.models.attention_mask import stream_view
 from worldmodel.models.kv_cache import FrameMemory, MemoryCall
 from worldmodel.models.model import WorldModel
-from worldmodel.models.vae import VideoAutoencoder, open_decoder
+from worldmodel.models.vae import VideoAutoencoder, decode_next, open_decoder
 from worldmodel.types import FRAMES_PER_LATENT
 
 
@@ -77,7 +77,7 @@ def _network_flops(model: WorldModel, num_frames: int) -> int:
 def _decoder_flops(model: WorldModel, vae: VideoAutoencoder) -> int:
     _, height, width = model.contract.latent_grid
     latents = torch.empty(1, model.contract.latent_channels, 2, height, width, device="meta")
-    decoder = open_decoder(vae, latents)
+    state = open_decoder(vae, latents)
     with FlopCounterMode(display=False) as counter:
-        decoder.decode(latents[:, :, :1])
+        decode_next(vae, state, latents[:, :, :1])
     return counter.get_total_flops()

@@ -41,13 +41,6 @@ class FrameMemory:
             tuple(known[i] for i in kept), join(self.keys, call.keys), join(self.values, call.values)
         )
 
-    def repeat(self, count: int) -> "FrameMemory":
-        """The same for every sample so many times."""
-        keys, values = (
-            tuple(x.repeat_interleave(count, 0) for x in kind) for kind in (self.keys, self.values)
-        )
-        return FrameMemory(self.numbers, keys, values)
-
 
 @dataclass(frozen=True)
 class MemoryCall:

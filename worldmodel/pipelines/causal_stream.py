@@ -15,11 +15,11 @@ from worldmodel.models.actions.interface import ActionEmbedding, TextContext, jo
 from worldmodel.models.attention_mask import stream_view
 from worldmodel.models.kv_cache import FrameMemory, MemoryCall
 from worldmodel.models.model import WorldModel
-from worldmodel.models.vae import open_decoder
+from worldmodel.models.vae import decode_next, open_decoder
 from worldmodel.pipelines.action_conditions import check_actions
 from worldmodel.pipelines.hand_follower import HandFollower
 from worldmodel.pipelines.sampling import Generators, draw_noise
-from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, Actions, map_tensors, num_video_frames
 
 
 class CausalStream:
@@ -51,7 +51,7 @@ class CausalStream:
         self.waiting, self.num_latents = latents, latents.shape[2]
         self.last_frame = frames[:, -1]
         self.waiting_actions = self._embed_given(given, past)
-        self.decoder = open_decoder(model.vae, latents)
+        self.decoded = open_decoder(model.vae, latents)
 
     @torch.no_grad()
     def advance(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
@@ -63,9 +63,8 @@ class CausalStream:
     def copies(self, count: int) -> "CausalStream":
         """The same stream with every sample so many times."""
         twin = copy.copy(self)
-        for name in ("first", "waiting", "last_frame"):
-            setattr(twin, name, getattr(self, name).repeat_interleave(count, 0))
-        twin.memory, twin.decoder = self.memory.repeat(count), self.decoder.copies(count)
+        for name in ("first", "waiting", "last_frame", "memory", "decoded"):
+            setattr(twin, name, map_tensors(getattr(self, name), lambda x: x.repeat_interleave(count, 0)))
         twin.hands = self.hands.copies(count)
         twin.waiting_actions = self.waiting_actions.each(lambda x: x.repeat_interleave(count, 0))
         return twin
@@ -109,7 +108,9 @@ class CausalStream:
         latents = self._sample(embedding)
         self.waiting, self.waiting_actions = latents, embedding
         self.num_latents += 1
-        composed = self.hands.compose(self.decoder.decode(latents), actions.extras)
+        assert self.model.vae is not None, "a model that encodes has an autoencoder"
+        decoded, self.decoded = decode_next(self.model.vae, self.decoded, latents)
+        composed = self.hands.compose(decoded, actions.extras)
         self.last_frame = composed.frames[:, -1]
         return composed.sharpened(self.model.config.sharpen)
 

@@ -124,7 +124,10 @@ def test_what_moved_is_sharpened_and_what_is_still_is_not():
     still, sharp = composed.sharpened(0.4)[0]
     assert torch.equal(still, frames[0, 0])
     expected = frames[0, 1].clone()
-    expected[..., 3], expected[..., 4] = 0.14, 0.86  # a quarter of the step is lost to the blur on either side
+    expected[..., 3], expected[..., 4] = (
+        0.14,
+        0.86,
+    )  # a quarter of the step is lost to the blur
     torch.testing.assert_close(sharp, expected)
     assert composed.sharpened(9.0).amin() == 0.0  # shown frames stay in [0, 1]
 
