@@ -54,10 +54,11 @@ def standard_kl(posterior: Gaussian) -> Float[Tensor, "*s n"]:
 
 
 def gaussian_nll(
-    x: Float[Tensor, "*s n x"], mean: Float[Tensor, "*s n x"], std: float
+    x: Float[Tensor, "*s n x"], mean: Float[Tensor, "*s n x"], std: float | Float[Tensor, "*s"]
 ) -> Float[Tensor, "*s"]:
     """-log N(x; mean, std^2 I), mean over the samples of each model."""
     num_samples, dim = x.shape[-2:]
+    log_std = std.log() if isinstance(std, Tensor) else math.log(std)
     # The norm reads the residual once; squaring and summing would write it twice more.
     squared = torch.linalg.vector_norm(mean - x, dim=(-2, -1)).square()
-    return squared / (2 * std**2 * num_samples) + dim * (math.log(std) + 0.5 * math.log(2 * math.pi))
+    return squared / (2 * std**2 * num_samples) + dim * (log_std + 0.5 * math.log(2 * math.pi))

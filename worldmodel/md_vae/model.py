@@ -42,7 +42,8 @@ class VaeConfig:
     condition_width: int = 64  # hidden width of the two-layer nets m, b and A
     slope: float = 0.2  # negative slope of the activations
     activation: Literal["leaky_relu", "smooth"] = "leaky_relu"  # smooth: slope x + (1 - slope) softplus(x)
-    decoder_std: float = 0.1  # fixed s of the decoder, the true noise by default
+    decoder_std: float = 0.1  # s of the decoder, the true noise by default
+    learns_std: bool = False  # train s, one number per seed that starts at decoder_std; else it is fixed
 
     def __post_init__(self) -> None:
         for name in ("beta", "decoder_std"):
@@ -90,6 +91,7 @@ class StackedVae(nn.Module):
         lower = latent_dim * (latent_dim - 1) // 2 if config.posterior == "full" else 0
         self.encoder = self._three_layers(linear, encoder_in, 2 * latent_dim + lower)
         self.decoder = self._three_layers(linear, decoder_in, output_dim)
+        self.log_std = nn.Parameter(torch.zeros(len(streams))) if config.learns_std else None
         scale_dim = latent_dim**2 if config.family == "hypernetwork" else latent_dim
         self.condition_net = None
         if config.family in ("ivae", "modulated", "tied", "hypernetwork"):
@@ -98,6 +100,12 @@ class StackedVae(nn.Module):
                 nn.LeakyReLU(config.slope, inplace=True),
                 linear(config.condition_width, scale_dim + latent_dim),
             )
+
+    @property
+    def decoder_std(self) -> float | Float[Tensor, " s"]:
+        """The s of the decoder, one for each seed where it is trained."""
+        std = self.config.decoder_std
+        return std if self.log_std is None else std * self.log_std.exp()
 
     def encode(self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"]) -> Gaussian:
         """Posterior in the encoder's own coordinates: w for iVAE and tied, z for the others."""
@@ -150,7 +158,7 @@ class StackedVae(nn.Module):
         else:
             kl = standard_kl(posterior)
             mean, z = self.generate(sample, u), sample
-        return VaeLoss(gaussian_nll(x, mean, self.config.decoder_std), kl.mean(-1), z)
+        return VaeLoss(gaussian_nll(x, mean, self.decoder_std), kl.mean(-1), z)
 
     def latents(
         self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +183,11 @@ def study_cells(study: Path, out: Path, overrides: Sequence[str] = ()) -> list[C
     return cells
 
 
-def run_study(study: Path, out: Path, overrides: Sequence[str]) -> None:
-    """Train the cells in turn; finished ones are skipped."""
-    cells = study_cells(study, out, overrides)
+def run_study(study: Path, out: Path, overrides: Sequence[str], only: str = "*") -> None:
+    """Train the cells whose names match `only`, in turn; finished ones are skipped."""
+    cells = [cell for cell in study_cells(study, out, overrides) if fnmatch(cell.cell, only)]
+    if not cells:
+        raise ValueError(f"{study}: no cell is called {only}")
     for number, config in enumerate(cells, 1):
         print(f"[{number}/{len(cells)}] {config.cell}", flush=True)
         result = train_cell(config)
@@ -201,11 +204,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("outputs/identifiability"), help="folder of the study's cells"
     )
+    parser.add_argument("--only", default="*", help="cells of the study with such names, as '*_d5_*'")
     parser.add_argument("--show", action="store_true", help="print the resolved config and stop")
     arguments = parser.parse_intermixed_args(argv)
     positional = [entry for entry in (arguments.config, *arguments.overrides) if entry is not None]
     if arguments.study:
-        run_study(arguments.study, arguments.out, positional)
+        run_study(arguments.study, arguments.out, positional, arguments.only)
         return 0
     is_file = bool(positional) and "=" not in positional[0]
     config = load_config(CellConfig, positional[0] if is_file else None, positional[is_file:])

@@ -143,3 +143,17 @@ def test_widths_follow_the_paper() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="beta must be positive"):
         VaeConfig(beta=0.0)
+
+
+def test_a_learned_width_starts_at_the_given_one_and_finds_the_noise() -> None:
+    fixed, learned = vae(decoder_std=0.3), vae(decoder_std=0.3, learns_std=True)
+    torch.testing.assert_close(
+        learned.loss(*batch()).reconstruction, fixed.loss(*batch()).reconstruction, rtol=1e-5, atol=0
+    )
+    x, mean = 0.1 * torch.randn(2, 2000, X), torch.zeros(2, 2000, X)
+    optimizer = torch.optim.Adam([learned.log_std], lr=0.05)
+    for _ in range(200):
+        optimizer.zero_grad()
+        gaussian_nll(x, mean, learned.decoder_std).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(learned.decoder_std, torch.full((2,), 0.1), rtol=0.05, atol=0)

@@ -199,6 +199,11 @@ def test_a_study_runs_its_cells_in_order_and_skips_what_is_done(tmp_path, capsys
     assert names == ["orthogonal_d2_u4_beta_vae", "orthogonal_d2_u8_beta_vae"]
     result = json.loads((tmp_path / "out" / names[0] / "result.json").read_text())
     assert result["identity"]["model"]["beta"] == 4
+    run_study(study, tmp_path / "out", [], "*_u8_*")
+    assert "[1/1] orthogonal_d2_u8" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no cell is called"):
+        run_study(study, tmp_path / "out", [], "*_u9_*")
+    run_study(study, tmp_path / "out", [])
     run_study(study, tmp_path / "out", [])
     said = capsys.readouterr().out
     assert said.count("median MCC") == 4

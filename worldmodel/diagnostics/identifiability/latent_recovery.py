@@ -10,7 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from worldmodel.diagnostics.identifiability.correlation import matched_correlation
+from worldmodel.diagnostics.identifiability.correlation import (
+    cross_correlation,
+    matched_correlation,
+)
 
 Score = Callable[[Tensor, Tensor], Float[np.ndarray, "*s"]]
 
@@ -23,7 +26,9 @@ def latent_recovery(
     mcc: Pearson, matched and scored on all samples (the paper's). mcc_spearman: the same on ranks.
     mcc_held_out: matched on one half, scored on the other. mcc_by_condition: matched anew in each condition,
     so biased upwards. r2, r2_by_condition: variance explained by an affine map of the estimated latents.
+    axis_angle, mcc_turned: `axis_rotation`.
     """
+    angle, turned = axis_rotation(true, estimated)
     return {
         "mcc": matched_correlation(true, estimated).mean,
         "mcc_spearman": matched_correlation(true, estimated, kind="spearman").mean,
@@ -31,7 +36,28 @@ def latent_recovery(
         "mcc_by_condition": by_condition(_mcc, true, estimated, condition),
         "r2": explained_variance(true, estimated),
         "r2_by_condition": by_condition(explained_variance, true, estimated, condition),
+        "axis_angle": angle,
+        "mcc_turned": turned,
     }
+
+
+def axis_rotation(
+    true: Float[Tensor, "*s n d"], estimated: Float[Tensor, "*s n k"]
+) -> tuple[Float[np.ndarray, "*s"], Float[np.ndarray, "*s"]]:
+    """How far the estimated axes are turned from the true ones, and the MCC after turning them back.
+
+    The rotation is the orthogonal matrix that best maps standardized estimated latents to standardized true
+    ones. The angle, in degrees, is the mean over the true axes between each and the estimated axis matched to
+    it. Both use the true latents: they say what a score lacks, not what a model can do.
+    """
+    left, _, right = torch.linalg.svd(cross_correlation(true, estimated), full_matrices=False)
+    rotation = (left @ right).cpu()
+    matched = matched_correlation(true, estimated).assignment
+    partner = torch.as_tensor(np.maximum(matched, 0)).unsqueeze(-1)
+    cosine = rotation.gather(-1, partner).squeeze(-1).abs().clamp(max=1)
+    estimated = estimated / estimated.std(-2, keepdim=True).clamp(min=torch.finfo(estimated.dtype).tiny)
+    turned = estimated @ rotation.to(estimated).transpose(-1, -2)
+    return torch.rad2deg(cosine.acos().mean(-1)).numpy(), matched_correlation(true, turned).mean
 
 
 def explained_variance(
