@@ -147,7 +147,7 @@ def _nearest_diagonal(posterior: Gaussian) -> Gaussian:
 def _bound(stack: SeedStack, x: Tensor, u: Tensor, q: Gaussian, sample: Tensor, turns: Tensor) -> list[float]:
     """The bound of the model whose latent is rotated: g(R^T z, u) and posterior q."""
     mean = stack.model.generate(turned(sample, turns.transpose(-1, -2)), u)
-    error = gaussian_nll(x, mean, stack.model.config.decoder_std)
+    error = gaussian_nll(x, mean, stack.model.decoder_std)
     values: list[float] = (-(error + standard_kl(q).mean(-1))).tolist()
     return values
 

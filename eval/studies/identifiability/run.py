@@ -3,6 +3,7 @@
 python eval/identifiability.py collect outputs/identifiability    finished cells -> docs/results
 python eval/identifiability.py oracles                            floors and ceilings of all collected data
 python eval/identifiability.py controls outputs/identifiability/*_smooth_*     rotations, mechanism diversity
+python eval/identifiability.py choose --results .../decoder_width    a study file at the chosen widths
 python eval/identifiability.py report                             tables.md and figures, beside the cells
 """
 
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from studies.cells_file import finite, open_cells, read_cells
+from studies.identifiability.cells import load_cells
 from studies.identifiability.controls import learned_diversity, oracles, rotation_control, true_diversity
 from studies.identifiability.report import write_report
+from studies.identifiability.widths import write_choice
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
 from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
@@ -25,6 +28,7 @@ from worldmodel.training.loop.checkpoints import CheckpointStore
 
 STUDY = "identifiability"
 RESULTS = Path("docs/results") / STUDY
+CHOICE = Path("configs/identifiability/chosen_width.yaml")
 
 
 def collect(runs: Path, results: Path) -> None:
@@ -112,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("collect", "oracles", "controls", "report"))
+    parser.add_argument("command", choices=("collect", "oracles", "controls", "choose", "report"))
     parser.add_argument("runs", nargs="*", type=Path, help="folder of the study; of cells for controls")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=30, help="oracles: seeds 0 to this")
@@ -133,6 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif arguments.command == "controls":
         for run in arguments.runs:
             write_controls(run, arguments.results, arguments.diverse)
+    elif arguments.command == "choose":
+        write_choice(load_cells(arguments.results), CHOICE)
     else:
         write_report(arguments.results)
     return 0
