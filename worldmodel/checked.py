@@ -1,8 +1,8 @@
-"""Descriptions from outside: read within limits, and checked field by field before anything is made of them.
+"""Reads untrusted descriptions within limits, and checks every field before anything is built from them.
 
-A model folder, a data set or a mapping may come from anybody. What they say about themselves (JSON, YAML)
-goes through this module: only regular files are opened, sizes are limited, and each value must have its type,
-be finite and lie in a plausible range. Whatever is wrong becomes a ValueError that names file and field.
+A model folder, a dataset or a mapping may come from anyone. Its JSON and YAML go through this module: only
+regular files are opened, sizes are limited, and each value must have its type, be finite and lie in a
+plausible range. Every violation becomes a ValueError that names file and field.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ MAX_JSON_BYTES = 16 << 20  # small objects take up to 40 times their text in mem
 MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 20_000
 MAX_DEPTH = 32  # of nested YAML
-MAX_TEXT = 10_000  # characters of one text
+MAX_TEXT = 10_000  # characters of one string
 LFS_POINTER = b"version https://git-lfs.github.com/spec"
-LISTS = (tuple, list, Sequence)  # what a JSON list may become
-LARGEST_COUNT = (1 << 63) - 1  # of any whole number: what a seed of torch may be
-LARGEST = 1e12  # of a measured number, in any unit a robot is described in
+LISTS = (tuple, list, Sequence)  # types that a JSON list may become
+LARGEST_COUNT = (1 << 63) - 1  # upper limit of any integer: the largest seed of torch
+LARGEST = 1e12  # of a measured number, in any unit used for robots
 
 
 def is_regular(path: Path) -> bool:
-    """Whether it is a file, itself or behind a link: reading a FIFO or a device could wait for ever."""
+    """Whether it is a regular file or a link to one: reading a FIFO or a device could block."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
@@ -38,16 +38,16 @@ def is_regular(path: Path) -> bool:
 
 
 def check_regular(path: Path) -> Path:
-    """The path itself, for readers of other libraries; what is no file is refused."""
+    """Return the path, for readers of other libraries; anything but a regular file is refused."""
     if not is_regular(path):
         raise ValueError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
     return path
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """A whole regular file; links are followed, FIFOs and devices refused, large files too."""
+    """Read a regular file; links are followed; FIFOs, devices and large files are refused."""
     try:
-        # Opening a FIFO without this flag would wait for a writer.
+        # Opening a FIFO without this flag would block until there is a writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -55,7 +55,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
         os.close(descriptor)
         raise ValueError(f"{path}: expected a regular file, got a folder, FIFO or device")
     with open(descriptor, "rb") as file:
-        # Asked for more, Python takes the memory before it looks.
+        # For a larger count, Python allocates the memory before it reads.
         data = file.read(min(max_bytes, os.fstat(descriptor).st_size) + 1)
     if len(data) > max_bytes:
         raise ValueError(f"{path}: expected at most {max_bytes} bytes, it is larger")
@@ -63,7 +63,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
 
 
 def lfs_hint(path: str | Path) -> str:
-    """What to do about a file that Git LFS has not fetched yet; empty: it is none."""
+    """What to do about a file that Git LFS has not fetched yet; empty for other files."""
     try:
         with open(path, "rb") as file:
             is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
@@ -73,7 +73,7 @@ def lfs_hint(path: str | Path) -> str:
 
 
 def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
-    """The same as text in UTF-8."""
+    """Read a UTF-8 text file, with the limits of `read_bytes`."""
     try:
         return read_bytes(path, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -81,7 +81,7 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; anything else is refused by the name of its file."""
+    """Read a JSON object; errors name the file."""
     text = read_text(path)
     if text.startswith(LFS_POINTER.decode()):
         raise ValueError(lfs_hint(path))
@@ -92,7 +92,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text; `where` names it in messages."""
+    """Parse JSON text; `where` names it in messages."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -100,7 +100,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def check_yaml(text: str, where: str) -> None:
-    """Refuse a YAML text that is too deep or too large, or grows when it is read: anchors and aliases."""
+    """Refuse YAML that is too deep or too large, or that would expand: anchors and aliases."""
     depth = count = 0
     try:
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -115,7 +115,7 @@ def check_yaml(text: str, where: str) -> None:
 
 
 def build(schema: type[D], values: Any, where: str) -> D:
-    """A dataclass from a JSON object: every key known and of its type; the dataclass checks the ranges.
+    """A dataclass from a JSON object: keys and types are checked here, ranges by the dataclass.
 
     Example:
         >>> build(FrameContract, {"num_frames": "17"}, "contract.json")
@@ -144,14 +144,14 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def check_object(values: Any, where: str) -> Mapping[str, Any]:
-    """The mapping itself, with keys of text."""
+    """Return the mapping if its keys are strings; anything else is refused."""
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise ValueError(f"{where}: expected an object with named entries, got {shorten(values)}")
     return values
 
 
 def check_type(value: Any, hint: Any, where: str) -> Any:
-    """The value as its type wants it (a list becomes a tuple); another type is refused."""
+    """Convert the value to its type (a list becomes a tuple); another type is refused."""
     fitting = _fit(value, hint)
     if fitting is _WRONG:
         raise ValueError(f"{where} is {shorten(value)}, expected {_describe(hint)}")
@@ -188,10 +188,10 @@ def _fit_items(value: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is a number, not a truth value, and not infinite."""
+    """Whether it is a finite number; booleans do not count."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         return False
 
 
@@ -209,24 +209,27 @@ def _describe(hint: Any) -> str:
 
 
 def check_ranges(config: Any, **limits: tuple[float, float]) -> None:
-    """Refuse fields of a dataclass that lie outside (low, high), both allowed; entries of a list likewise."""
+    """Refuse fields of a dataclass outside (low, high), both inclusive; list entries are checked too."""
     for name, (low, high) in limits.items():
         value = getattr(config, name)
         check_range(value, low, high, f"{name}")
 
 
 def check_range(value: Any, low: float, high: float, where: str) -> None:
-    """Refuse a number, or a list of them, outside low .. high; what is not a number lies outside too."""
+    """Refuse a number, or a list of them, outside low .. high.
+
+    Anything that is not a number is refused too.
+    """
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
     if not all(is_finite(number) and low <= number <= high for number in numbers):
         raise ValueError(f"{where} must lie in {low:g} .. {high:g}, got {shorten(value)}")
 
 
 def check_settings(config: Any, where: str) -> None:
-    """Refuse what no setting can mean, however deep: NaN, infinity, a negative count, a list in a list.
+    """Refuse values that no setting allows, at any depth: NaN, infinity, a negative count, nested lists.
 
-    The dataclasses check the ranges of their own fields. An `output` without a name would be the folder that
-    the command happens to be called in.
+    The dataclasses check the ranges of their own fields. An empty `output` would mean the current folder, so
+    it is refused.
     """
     for place, value, hint in _settings(config, ""):
         if isinstance(value, float) and not math.isfinite(value):
@@ -257,9 +260,9 @@ def _settings(value: Any, place: str, hint: Any = None) -> Iterator[tuple[str, A
 
 
 def shorten(value: Any) -> str:
-    """A value for a message: at most 80 characters of it, on one line."""
+    """Format a value for a message: at most 80 characters, on one line."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of thousands of digits
+    except ValueError:  # an integer of thousands of digits
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""YAML + dotted overrides -> a frozen dataclass, and back. The only file that knows OmegaConf."""
+"""YAML + dotted overrides -> a frozen dataclass, and back. The only file that imports OmegaConf."""
 
 import argparse
 import ast
@@ -29,9 +29,10 @@ def load_config(
     overrides: Sequence[str] = (),
     beneath: Callable[[Any], Mapping[str, Any]] = lambda _: {},
 ) -> C:
-    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and bad types fail.
+    """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and wrong types fail.
 
-    `beneath` is shown all that and gives sections, as dataclasses by name, that replace the defaults.
+    `beneath` is called with all of these and returns sections (dataclasses by name) that replace the
+    defaults.
 
     Examples:
         >>> from worldmodel import ClipConfig, load_config
@@ -71,7 +72,7 @@ def load_config(
 
 @lru_cache
 def _defaults(schema: type) -> Any:
-    """Taking a dataclass apart costs most of loading a config; what is merged with it is a copy."""
+    """Cached, because converting a dataclass is the slowest part; callers merge into copies."""
     return OmegaConf.structured(schema)
 
 
@@ -80,7 +81,7 @@ def _read_yaml(path: Path) -> Any:
     check_yaml(text, str(path))
     try:
         return OmegaConf.load(io.StringIO(text))
-    except OSError as error:  # what OmegaConf raises for a number or a truth value alone
+    except OSError as error:  # OmegaConf's error for a file with a bare number or boolean
         raise ValueError(f"{path}: expected named settings ({error})") from error
 
 
@@ -93,7 +94,7 @@ def _without_interpolation(layer: Any, source: str) -> Any:
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text in nested mappings and lists, keys too, with the dotted name of its place."""
+    """Every string in nested mappings and lists, including keys, with its dotted name."""
     if isinstance(value, dict):
         for key, entry in value.items():
             name = f"{where}.{key}" if where else str(key)
@@ -107,7 +108,7 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_brackets(known: Any, override: str) -> str:
-    """A list may come without its brackets, which shells such as zsh take for a pattern."""
+    """Add the brackets of a list if they are missing: shells such as zsh treat them as a pattern."""
     key, _, value = override.partition("=")
     is_bare = value not in ("", "null") and not value.startswith("[")
     is_list = is_bare and re.fullmatch(r"[\w.]+", key) and OmegaConf.is_sequence(OmegaConf.select(known, key))
@@ -115,10 +116,10 @@ def _in_brackets(known: Any, override: str) -> str:
 
 
 def _as_text(override: str) -> str:
-    """Quote what YAML would not take for text: nothing, and words that it reads as booleans.
+    """Quote what YAML would not read as a string: empty values, and words that it reads as booleans.
 
-    "key=" is the empty text (none is written "key=null"); boolean fields understand the words as text too. In
-    a list without quotes of its own, null is a word as well: no list of ours holds none.
+    "key=" is the empty string (None is written "key=null"); boolean fields accept the quoted words too. In an
+    unquoted list, null is a string as well, because no list of ours contains None.
     """
     key, _, value = override.partition("=")
     if value.startswith("[") and not set(value) & {"'", '"'}:
@@ -132,12 +133,12 @@ def config_to_yaml(config: Any) -> str:
 
 
 def save_config(config: Any, path: str | Path) -> None:
-    """Write the resolved config."""
+    """Write the resolved config as YAML."""
     Path(path).write_text(config_to_yaml(config))
 
 
 def config_parser(schema: type, description: str | None) -> argparse.ArgumentParser:
-    """A command line whose help lists the settings; it has no arguments yet."""
+    """A parser whose help lists the settings; the caller adds arguments."""
     return argparse.ArgumentParser(
         description=description,
         epilog="keys:\n" + "\n".join(describe_config(schema)),
@@ -146,7 +147,7 @@ def config_parser(schema: type, description: str | None) -> argparse.ArgumentPar
 
 
 def describe_config(schema: type, prefix: str = "") -> Iterator[str]:
-    """One line per field: dotted name, default, and the comment that stands beside it in the source."""
+    """One line per field: dotted name, default, and the comment next to it in the source."""
     comments: dict[str, str] = {}
     for part in reversed(schema.__mro__):
         comments |= _field_comments(part) if dataclasses.is_dataclass(part) else {}
@@ -163,7 +164,7 @@ def describe_config(schema: type, prefix: str = "") -> Iterator[str]:
 
 
 def _nested_schema(hint: Any) -> type | None:
-    """The dataclass behind a field that is one, or one or none."""
+    """The dataclass of a field, also of an optional one; None for other types."""
     candidates = [kind for kind in (get_args(hint) or (hint,)) if dataclasses.is_dataclass(kind)]
     return candidates[0] if len(candidates) == 1 and isinstance(candidates[0], type) else None
 

@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all, and tensors in safetensors files.
+"""Atomic writing of files and folders, and reading of tensors from safetensors files.
 
-Everything is written beside its place under a hidden name, synced to the disk and renamed. A reader or a
-crash never sees half of it, and an error leaves what was there before. What a killed process left behind is
-removed when something is next written to the same folder.
+Everything is written to a hidden name in the same folder, synced to disk and renamed. Readers never get a
+partial file, even after a crash, and an error keeps the old content. Leftovers of a killed process are
+removed at the next write to the same folder.
 """
 
 import errno
@@ -31,14 +31,14 @@ from worldmodel.tensors import check_finite, check_headers, read_headers, skelet
 M = TypeVar("M", bound=nn.Module)
 log = logging.getLogger(__name__)
 LOCK_WAIT_S = 20.0  # loaders of a killed run end a few seconds after it
-_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # folders may be shared by several
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # several machines may share a folder
 _LEFTOVER = re.compile(r"\..*\.([0-9a-f]{8})\.(\d{1,9})(?:-(\d+))?\.writing")
 _CLEANED: set[tuple[int, Path]] = set()
 
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
-    """A path to write to that takes the place of `path` in the end; on an error nothing is left of it.
+    """Yield a temporary path that replaces `path` on success; on an error it is deleted.
 
     Example:
         >>> with atomic_file("numbers.npy") as temporary:
@@ -53,7 +53,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         temporary.touch()
         rights = temporary.stat().st_mode & 0o777
         yield temporary
-        temporary.chmod(rights)  # safetensors lets the owner alone read its files
+        temporary.chmod(rights)  # safetensors makes its files readable by their owner only
         sync_file(temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
@@ -62,13 +62,13 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 
 def _hidden(path: Path) -> Path:
-    """The name under which something is written: it tells the machine, the process and when that began."""
+    """The temporary name: it contains the machine, the process id and the process's start time."""
     process = os.getpid()
     return path.with_name(f".{path.name}.{_MACHINE}.{process}-{_begun(process)}.writing")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes of this machine left half-written in a folder; looks once a process."""
+    """Remove temporary files of killed processes of this machine; runs once per process and folder."""
     if (os.getpid(), folder) in _CLEANED:
         return
     _CLEANED.add((os.getpid(), folder))
@@ -77,12 +77,12 @@ def remove_leftovers(folder: Path) -> None:
     for name, match in found:
         if match and match[1] == _MACHINE and not _is_alive(int(match[2]), match[3]):
             path = folder / name
-            with suppress(OSError):  # another process may have removed it, or it is not ours
+            with suppress(OSError):  # another process may have removed it, or we lack permission
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _is_alive(process: int, begun: str | None) -> bool:
-    """Whether it still runs; numbers are used again, so another one may bear its number by now."""
+    """Whether the process still runs; process ids are reused, so the start time is compared too."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -93,7 +93,7 @@ def _is_alive(process: int, begun: str | None) -> bool:
 
 
 def _begun(process: int) -> str:
-    """Clock ticks from the start of the system to that of a process; 0 if it has ended, or nobody tells."""
+    """Start time of a process in clock ticks since boot; 0 if it has exited or /proc is unavailable."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -102,7 +102,7 @@ def _begun(process: int) -> str:
 
 
 def check_apart(output: str | Path, *inputs: str | Path) -> None:
-    """Refuse to write into what is read: an output that is one of the inputs, or lies in one.
+    """Refuse an output that is one of the inputs, or lies inside one.
 
     Example:
         >>> check_apart("data/finch/pictures", "data/finch")
@@ -117,21 +117,21 @@ def check_apart(output: str | Path, *inputs: str | Path) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a text file in one step."""
+    """Write a text file atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
-    """Replace a JSON file in one step."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=indent) + "\n")
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A folder to fill that appears at `path` when it is complete; `path` must not exist."""
+    """Yield a folder to fill, renamed to `path` when complete; `path` must not exist."""
     path = Path(path)
-    if os.path.lexists(path):  # a link to nothing cannot be replaced by a folder either
+    if os.path.lexists(path):  # a dangling link cannot be replaced by a folder either
         raise ValueError(f"{path}: exists already; name a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)
@@ -157,9 +157,9 @@ def _rename_to_new(building: Path, path: Path) -> None:
 
 @contextmanager
 def replaced_folder(folder: Path, marker: str) -> Iterator[Path]:
-    """A folder to fill that takes the place of `folder` in the end; on an error the old one stays.
+    """Yield a folder to fill that replaces `folder` on success; on an error the old one stays.
 
-    A folder that holds something but no file called `marker` is not one of ours and is not overwritten.
+    A non-empty folder without a file called `marker` was not written by us and is not overwritten.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / marker).is_file():
         raise ValueError(f"{folder} holds something else (no {marker}); it is not overwritten")
@@ -182,7 +182,7 @@ def replaced_folder(folder: Path, marker: str) -> Iterator[Path]:
 
 
 def _share(folder: Path) -> None:
-    """Whoever may read a folder may read its files: safetensors lets their owner alone."""
+    """Give files the folder's permissions: safetensors makes them readable by their owner only."""
     rights = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -190,7 +190,7 @@ def _share(folder: Path) -> None:
 
 
 def _put_back(old: Path, folder: Path) -> None:
-    """Undo a replacement that was cut off between its two renames."""
+    """Undo a replacement that was interrupted between its two renames."""
     if old.exists() and not folder.exists():
         os.replace(old, folder)
 
@@ -198,8 +198,8 @@ def _put_back(old: Path, folder: Path) -> None:
 class FolderLock:
     """Keeps other processes from writing to a folder, until it is deleted or its process ends.
 
-    The lock lies on the folder itself, so that no file is left behind. File systems that know no such locks
-    go without.
+    The lock is on the folder itself, so it needs no lock file. On file systems without such locks it does
+    nothing.
     """
 
     def __init__(self, folder: Path, wait_s: float) -> None:
@@ -226,7 +226,7 @@ class FolderLock:
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
-            # Forked processes hold the same lock, and are not the ones to open it.
+            # Forked processes inherit the lock and must not release it.
             if os.getpid() == self.owner:
                 with suppress(OSError):
                     fcntl.flock(self.descriptor, fcntl.LOCK_UN)
@@ -237,7 +237,10 @@ _HELD: WeakValueDictionary[tuple[int, Path], FolderLock] = WeakValueDictionary()
 
 
 def lock_folder(folder: Path, wait_s: float | None = None) -> FolderLock:
-    """The lock of a folder, held as long as somebody in this process keeps it; ValueError if another does."""
+    """The lock of a folder, held as long as this process references it.
+
+    ValueError if another process has it.
+    """
     key = os.getpid(), folder.resolve()
     held = _HELD.get(key)
     if held is None:
@@ -246,13 +249,13 @@ def lock_folder(folder: Path, wait_s: float | None = None) -> FolderLock:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the disk has the file."""
+    """Flush a file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the disk has the folder's list of names."""
+    """Flush a folder's directory entries to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -263,18 +266,18 @@ def sync_folder(path: Path) -> None:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """One safetensors file, whole or not at all."""
+    """Write one safetensors file atomically."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_file(path) as temporary:
         try:
             save_file(contiguous, temporary, metadata=dict(metadata) if metadata else {"format": "pt"})
-        except SafetensorError as error:  # safetensors wraps I/O errors, a full disk above all
+        except SafetensorError as error:  # safetensors wraps I/O errors such as a full disk
             code = errno.ENOSPC if "No space left" in str(error) else errno.EIO
             raise OSError(code, str(error)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file; a missing or damaged one is named, and one with NaN or infinity too."""
+    """The tensors of one file; missing or damaged files and values of NaN or infinity are errors."""
     if not path.is_file():
         raise ValueError(f"{path} is missing")
     try:
@@ -288,10 +291,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_into(
     module: nn.Module, path: Path, *, optional: tuple[str, ...] = (), longer: Mapping[str, int] | None = None
 ) -> None:
-    """Load the weights of a module, all of them and nothing else.
+    """Load the weights of a module; names must match exactly.
 
-    Weights whose names begin with one of `optional` may be in the file alone, and are left there, or in the
-    module alone, and stay as they are. Those of `longer` (name -> axis) may go on beyond what the module has.
+    Weights whose names begin with one of `optional` may be only in the file, where they are ignored, or only
+    in the module, where they stay unchanged. Those of `longer` (name -> axis) may be longer in the file than
+    in the module.
     """
     found = read_headers([path])
     expected = {
@@ -314,13 +318,13 @@ def read_into(
 
 
 def _at_least(shape: Sequence[int], found: Sequence[int], axis: int) -> list[int]:
-    """The shape, as long along the axis as what was found, if that is longer."""
+    """The shape, extended along the axis to that of the file if that is longer."""
     longest = max(shape[axis], found[axis]) if len(found) == len(shape) else shape[axis]
     return [longest if number == axis else size for number, size in enumerate(shape)]
 
 
 def read_module(make: Callable[[], M], path: Path, where: str) -> M:
-    """A module with its weights; what `make` would build is compared with the file before it is built."""
+    """Build a module and load its weights; its shapes are compared with the file before it is built."""
     check_headers([path], skeleton(make, where).state_dict())
     module = make()
     module.load_state_dict(read_tensors(path))
@@ -328,7 +332,7 @@ def read_module(make: Callable[[], M], path: Path, where: str) -> M:
 
 
 def fingerprint(folder: Path, suffixes: tuple[str, ...] = (".safetensors", ".json", ".yaml")) -> str:
-    """Of all weights and descriptions in a folder, wherever it lies."""
+    """Digest of all weights and descriptions in a folder, independent of its location."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in suffixes:

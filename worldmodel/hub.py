@@ -1,8 +1,8 @@
-"""Parts in the hub's layout: config.json and safetensors, described, checked, and only then loaded.
+"""Models in the Hugging Face layout (config.json and safetensors), checked before they are loaded.
 
-A part is a local folder or a hub id. Of a hub id only JSON and safetensors are downloaded, and nothing in
-either is ever run. The config must be of a known class with known, plausible settings. The files must hold
-exactly the tensors of that config, in a floating type, all finite.
+A source is a local folder or a hub id. From the hub only JSON and safetensors are downloaded, and no code in
+them is ever run. The config must name a supported class and have valid, plausible settings. The files must
+hold exactly the tensors of that config, in a floating type, all finite.
 """
 
 import inspect
@@ -59,7 +59,7 @@ MAY_BE_ZERO = ("eps", "dropout", "attn_scales", "latents_mean", "scaling_factor"
 
 
 def find_part(source: str, name: str) -> Path:
-    """The folder of one part of a pipeline; it may hold the part alone; a hub id is downloaded."""
+    """The folder of one pipeline component, in `source` or `source` itself; a hub id is downloaded."""
     folder = find_weights(source)
     for place in (folder / name, folder):
         if is_regular(place / CONFIG):
@@ -75,13 +75,13 @@ def find_part(source: str, name: str) -> Path:
 
 
 def load_part(kind: type[M], folder: Path, dtype: torch.dtype = torch.float32) -> M:
-    """The model in a folder, of this class and no other."""
+    """Load the model in a folder; any other class is refused."""
     settings = read_settings(kind, folder / CONFIG)
     expected = skeleton(lambda: kind(**settings), str(folder / CONFIG)).state_dict()
     ignored = getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or ()
     check_headers(weight_files(folder), expected, ignored)
-    # A folder that exists is never looked for on the hub.
-    read: Any = kind  # a diffusers model, whose classes carry no types
+    # diffusers does not contact the hub if the folder exists.
+    read: Any = kind  # a diffusers model, whose classes are untyped
     loaded: M = read.from_pretrained(str(folder), torch_dtype=dtype, use_safetensors=True)
     tensors = loaded.state_dict()
     check_finite(tensors, str(folder))
@@ -90,13 +90,13 @@ def load_part(kind: type[M], folder: Path, dtype: torch.dtype = torch.float32) -
 
 
 def load_encoder(kind: type[P], source: str, name: str = "") -> P:
-    """A transformers model, from a folder or hub id: every tensor of it is in the files, and as there."""
+    """Load a transformers model from a folder or hub id, and check that all weights match the files."""
     folder = find_part(source, name)
     loaded: P = kind.from_pretrained(str(folder), use_safetensors=True)
-    # The library has names of its own, which change between its versions; files keep the published ones.
+    # The library's weight names change between versions; files keep the published ones.
     tensors = revert_weight_conversion(loaded, loaded.state_dict())
     files, prefix = weight_files(folder, TRANSFORMERS_WEIGHTS), f"{kind.base_model_prefix}."
-    if any(name.startswith(prefix) for name in read_headers(files)):  # part of a classifier or the like
+    if any(name.startswith(prefix) for name in read_headers(files)):  # a model with a head
         tensors = {prefix + name: tensor for name, tensor in tensors.items()}
     check_finite(tensors, str(folder))
     check_loaded(files, tensors)
@@ -104,7 +104,7 @@ def load_encoder(kind: type[P], source: str, name: str = "") -> P:
 
 
 def read_settings(kind: type[nn.Module], path: Path) -> dict[str, Any]:
-    """The settings of a config.json, each known to the class, of its type and plausible."""
+    """The settings of a config.json, each checked for name, type and plausible range."""
     values = read_json(path)
     if values.get("_class_name", kind.__name__) != kind.__name__:
         raise ValueError(f"{path}: expected class {kind.__name__}, got {shorten(values['_class_name'])}")
@@ -113,7 +113,7 @@ def read_settings(kind: type[nn.Module], path: Path) -> dict[str, Any]:
     for name in [*settings]:
         if name in known:
             _check_setting(f"{path}: {name}", name, settings[name], known[name])
-        elif isinstance(settings[name], dict | list):  # some make a library do other things than load
+        elif isinstance(settings[name], dict | list):  # these could trigger more than loading
             raise ValueError(f"{path}: unknown setting {shorten(name)} of {kind.__name__}")
         else:
             _say_ignored(f"{path}: {shorten(name)} is no setting of {kind.__name__}, and is ignored")
@@ -123,7 +123,7 @@ def read_settings(kind: type[nn.Module], path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _say_ignored(message: str) -> None:
-    """Once: published configs carry settings of older versions, which diffusers ignores too."""
+    """Log once: published configs contain settings of older versions, which diffusers ignores too."""
     log.warning("%s", message)
 
 
@@ -139,7 +139,7 @@ def _check_setting(where: str, name: str, value: Any, parameter: inspect.Paramet
 
 
 def weight_files(folder: Path, name: str = WEIGHTS) -> list[Path]:
-    """The safetensors of a part: one file, or those that its index lists."""
+    """The safetensors files of a component: one file, or those listed in its index."""
     index = folder / f"{name}.index.json"
     if not index.exists():
         if not is_regular(folder / name):

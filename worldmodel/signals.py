@@ -1,7 +1,7 @@
-"""Ending a command from outside: a stop signal lets it finish what is under way, save, and say how to go on.
+"""Stopping a command: on a signal it finishes the current step, saves, and prints how to resume.
 
-SIGTERM, SIGINT (Ctrl-C) and SIGUSR1, which SLURM can be told to send some minutes before the time limit. A
-launcher and its machine may both send the same one, so only a second Ctrl-C kills.
+SIGTERM, SIGINT (Ctrl-C) and SIGUSR1, which SLURM can send some minutes before the time limit. A launcher and
+its machine may both send the same signal, so only a second Ctrl-C kills.
 """
 
 import os
@@ -15,32 +15,32 @@ from types import FrameType
 from worldmodel.cli_errors import Stopped
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-LAUNCHED = {"ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"}  # set by launchers
-LAUNCHER = os.getppid() if LAUNCHED & os.environ.keys() else None  # as it was when this process began
+LAUNCHED = {"ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"}  # environment variables set by launchers
+LAUNCHER = os.getppid() if LAUNCHED & os.environ.keys() else None  # parent at the start of this process
 
 
 class StopRequest:
-    """Whether a stop was asked for, and by what."""
+    """Whether a stop was requested, and by what."""
 
     def __init__(self) -> None:
         self.cause = ""
 
     @property
     def is_received(self) -> bool:
-        """By a signal, or by the death of the launcher, which nobody tells its processes."""
+        """True after a signal, or after the launcher died, which sends its processes no signal."""
         if LAUNCHER is not None and os.getppid() != LAUNCHER:
             self.cause = self.cause or "the end of its launcher"
         return bool(self.cause)
 
     def check(self, saved: str) -> None:
-        """End the command here if so; `saved` says what it leaves and how to go on."""
+        """Exit if a stop was requested; `saved` describes what was saved and how to resume."""
         if self.is_received:
             raise Stopped(f"stopped by {self.cause}: {saved}")
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Inside this block the stop signals set the request; afterwards they do again what they did before."""
+    """Inside this block stop signals set the request; afterwards the previous handlers are restored."""
     request = StopRequest()
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -53,7 +53,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 @contextmanager
 def end_on_signals(saved: str) -> Iterator[None]:
-    """Inside this block, where nothing has to be finished, a stop signal ends the command with a sentence."""
+    """Inside this block, where nothing has to be saved, a stop signal exits with a message."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise Stopped(f"stopped by {signal.Signals(number).name}: {saved}")
@@ -73,17 +73,17 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 
 def ignore_signals() -> None:
-    """For the last moments of a process: a launcher ends all of its processes once the first has ended."""
+    """For the end of a process: a launcher kills all of its processes once the first has exited."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Processes that start inside this block are deaf to stop signals from birth, as nobody else is."""
+    """Processes started inside this block ignore stop signals from the beginning; others do not."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        resource_tracker.ensure_running()  # it unblocks two of them once it has started
+        resource_tracker.ensure_running()  # it unblocks two of the signals once it has started
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
@@ -91,7 +91,7 @@ def starting_workers() -> Iterator[None]:
 
 
 def obey_parent(*_: object) -> None:
-    """In such a process: SIGTERM of its parent ends it, but not one that a group or machine is sent."""
+    """In such a process: exit on SIGTERM from its parent, but ignore one sent to the whole group."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
 

@@ -1,7 +1,7 @@
-"""Tensors of safetensors files, compared with what a model expects before any memory is taken.
+"""Compares tensors in safetensors files with what a model expects, before memory is allocated.
 
 The header of a file gives name, shape and type of each tensor. A model built on the meta device gives the
-same without weights. So a description that asks for other sizes than the files hold is refused at no cost.
+same without weights. So a config whose sizes differ from those in the files is refused at no cost.
 """
 
 import os
@@ -19,21 +19,21 @@ from worldmodel.checked import LARGEST, is_regular
 from worldmodel.types import to_unit_range
 
 M = TypeVar("M", bound=nn.Module)
-FLOATS = ("F64", "F32", "F16", "BF16")  # whichever is stored, weights take the type of the model
+FLOATS = ("F64", "F32", "F16", "BF16")  # weights are converted from any of these to the model's type
 OTHERS = {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a file says about one tensor."""
+    """Name of the file, shape and type of one tensor."""
 
     file: Path
     shape: tuple[int, ...]
-    dtype: str  # as safetensors calls it
+    dtype: str  # in the notation of safetensors
 
 
 def skeleton(make: Callable[[], M], where: str) -> M:
-    """The model without weights; one that cannot be built is refused, `where` names its description."""
+    """Build the model without weights; errors name its description `where`."""
     try:
         with torch.device("meta"):
             return make()
@@ -48,12 +48,12 @@ def skeleton(make: Callable[[], M], where: str) -> M:
 
 
 def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
-    """Headers of all tensors; a missing or damaged file is named, and so is a tensor that comes twice."""
+    """Headers of all tensors; missing or damaged files and duplicate tensors are refused by name."""
     found: dict[str, TensorHeader] = {}
     for path in files:
         if not is_regular(path):
             raise ValueError(f"{path} is missing")
-        if not os.access(path, os.R_OK):  # safetensors says that there is no such file
+        if not os.access(path, os.R_OK):  # for an unreadable file, safetensors reports that it does not exist
             raise ValueError(f"{path}: no right to read it")
         try:
             with safe_open(path, framework="pt") as file:
@@ -68,7 +68,7 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
 
 
 def check_headers(files: Iterable[Path], expected: Mapping[str, Tensor], ignored: Iterable[str] = ()) -> None:
-    """Refuse files whose tensors are not exactly the expected ones; `ignored` ones may come too."""
+    """Refuse files whose tensors are not exactly the expected ones; `ignored` ones may be added."""
     names = list(files)
     found = read_headers(names)
     extra = {name for name in found.keys() - expected.keys() if not any(part in name for part in ignored)}
@@ -87,16 +87,16 @@ def check_headers(files: Iterable[Path], expected: Mapping[str, Tensor], ignored
 
 
 def _sides(differing: list[str], found: Mapping[str, TensorHeader]) -> str:
-    """The first few tensors that are on one side only, and how many more."""
+    """The first few tensors that only one side has, and how many more there are."""
     shown = [f"{name} {'is not expected' if name in found else 'is missing'}" for name in differing[:3]]
     more = len(differing) - len(shown)
     return ", ".join(shown) + (f", and {more} more" if more else "")
 
 
 def check_loaded(files: Iterable[Path], loaded: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are not those of the files: of another value, or in none of the files.
+    """Refuse weights in memory that differ from the files or are missing from them.
 
-    Libraries may leave the reading to one process and give zeros to the others.
+    Some libraries load the weights in one process only and give zeros to the others.
     """
     headers = read_headers(files)
     known = {tensor.data_ptr() for name, tensor in loaded.items() if name in headers}
@@ -116,19 +116,19 @@ def check_loaded(files: Iterable[Path], loaded: Mapping[str, Tensor]) -> None:
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
-    """Refuse weights with NaN or infinity in them, by the name of the tensor."""
+    """Refuse weights with NaN or infinity; errors name the tensor."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ValueError(f"{where}: {name} holds NaN or infinity")
 
 
-ROUNDING = 0.01  # beyond [0, 1], of floats that were resized or saved in half precision
+ROUNDING = 0.01  # tolerance outside [0, 1] for floats that were resized or saved in half precision
 
 
 def read_frames(
     frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"], check: Callable[..., None]
 ) -> Float[Tensor, "b t 3 H W"]:
-    """Given frames in [0, 1]; other orders of axes, kinds and ranges are refused, and sizes by `check`."""
+    """Frames as floats in [0, 1]; wrong axes, types and ranges are refused, and wrong sizes by `check`."""
     if frames.ndim != 5 or frames.shape[2] != 3:
         raise ValueError(
             f"frames: expected [batch, time, 3, height, width], colors first, got {list(frames.shape)}"
@@ -136,12 +136,12 @@ def read_frames(
     check(size=(frames.shape[3], frames.shape[4]))
     if frames.dtype != torch.uint8 and not frames.is_floating_point():
         raise ValueError(f"frames: expected uint8 in 0 .. 255 or floats in 0 .. 1, got {frames.dtype}")
-    # Floats of 0 .. 255 are refused here; resizing leaves [0, 1] by a rounding error.
+    # Floats of 0 .. 255 are refused here; resizing exceeds [0, 1] by rounding errors only.
     return check_numbers(to_unit_range(frames), "frames", -ROUNDING, 1 + ROUNDING).clamp(0, 1)
 
 
 def check_numbers(values: Tensor, name: str, low: float = -LARGEST, high: float = LARGEST) -> Tensor:
-    """The tensor itself; NaN, infinity and what lies outside is refused."""
+    """Return the tensor; NaN, infinity and values outside the range are refused."""
     least, most = (float(bound) for bound in values.aminmax()) if values.numel() else (low, high)
     if not (low <= least and most <= high):
         raise ValueError(f"{name}: expected numbers in {low:g} .. {high:g}, got {least:g} .. {most:g}")

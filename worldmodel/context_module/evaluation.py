@@ -1,12 +1,11 @@
-"""How well a context model knows its concepts: generated against real pictures, context by context.
+"""Evaluates a context model by comparing generated with real pictures, context by context.
 
-concept      sliced Wasserstein distance of prior samples to real pictures; mean over the trained contexts
-composition  the same for held-out pairs
-elbo         negative evidence lower bound of test pictures in bits per dimension, trained contexts and pairs
-mcc          do codes of observational test pictures hold the factors?
-directions   linear independence of what concepts do to the decoder's input, and of what the head reads
+concept sliced Wasserstein distance of prior samples to real pictures; mean over the trained contexts
+composition the same for held-out pairs elbo negative evidence lower bound of test pictures in bits per
+dimension, trained contexts and pairs mcc correlation of codes and factors on observational test pictures
+directions linear independence of how concepts change the decoder's input, and of what the head reads
 
-Every batch has real pictures and prior samples of its own.
+Every batch has its own real pictures and prior samples.
 """
 
 from collections.abc import Mapping
@@ -29,11 +28,11 @@ from worldmodel.types import to_unit_range
 
 @dataclass(frozen=True)
 class ContextScoreConfig:
-    """How much is measured."""
+    """Sample sizes of the evaluation."""
 
-    num_batches: int = 5  # of each context; the published evaluation has 20, of one repeated sample
+    num_batches: int = 5  # of each context; the published evaluation uses 20 batches of one repeated sample
     batch: int = 256  # pictures of a batch, real and generated
-    num_projections: int = 50  # directions of the sliced distance, new ones in every batch
+    num_projections: int = 50  # directions of the sliced distance, drawn anew for every batch
     num_elbo: int = 512  # test pictures of each context for the bound
     num_codes: int = 2000  # observational test pictures for the correlation of codes and factors
     seed: int = 0  # of prior samples, directions and posterior noise
@@ -42,7 +41,7 @@ class ContextScoreConfig:
 def score_contexts(
     model: ContextModel, dataset: ContextDataset, config: ContextScoreConfig
 ) -> dict[str, Any]:
-    """All numbers of one model on test pictures, for JSON."""
+    """All scores of one model on test pictures, ready for JSON."""
     model.eval()
     trained = training_contexts(len(dataset.concept_names))
     distances = {do: generated_distance(model, dataset, do, config) for do in (*trained, *dataset.held_out)}
@@ -60,7 +59,7 @@ def score_contexts(
 def generated_distance(
     model: ContextModel, dataset: ContextDataset, do: Do, config: ContextScoreConfig
 ) -> float:
-    """Prior samples under do against real pictures of that context."""
+    """Distance of prior samples under do to real pictures of that context."""
     generator = _generator(config, do)
     values = []
     for indices in _batches(dataset, config):
@@ -70,7 +69,7 @@ def generated_distance(
 
 
 def real_distance(dataset: ContextDataset, do: Do, other: Do, config: ContextScoreConfig) -> float:
-    """Real pictures of two contexts; of one and the same, the distance that a perfect model has."""
+    """Distance between real pictures of two contexts; for the same context, the score of a perfect model."""
     generator = _generator(config, do)
     batches = _batches(dataset, config)
     values = [
@@ -81,7 +80,7 @@ def real_distance(dataset: ContextDataset, do: Do, other: Do, config: ContextSco
 
 
 def reference_distances(dataset: ContextDataset, config: ContextScoreConfig) -> dict[str, float | None]:
-    """What perfect models, and models that ignore the context, would score."""
+    """Scores of a perfect model, and of one that ignores the context."""
     trained, held_out = training_contexts(len(dataset.concept_names)), dataset.held_out
     same = {do: real_distance(dataset, do, do, config) for do in (*trained, *held_out)}
     unmoved = {do: real_distance(dataset, do, (), config) for do in (*trained, *held_out)}
@@ -104,7 +103,7 @@ def bound_bits(model: ContextModel, dataset: ContextDataset, do: Do, config: Con
 
 
 def code_scores(model: ContextModel, dataset: ContextDataset, config: ContextScoreConfig) -> dict[str, Any]:
-    """Factors in codes, and independence of directions; only what the data and the model have."""
+    """MCC and independence of directions, where the data and the model allow them."""
     indices = np.arange(min(config.num_codes, len(dataset)))
     codes = model.codes(dataset.images((), indices)).cpu().double().numpy()
     scores: dict[str, Any] = {}
@@ -150,10 +149,10 @@ def _pixels(dataset: ContextDataset, do: Do, indices: np.ndarray) -> Float[Tenso
 
 
 def _generator(config: ContextScoreConfig, do: Do) -> torch.Generator:
-    """One of its own for each context, so that no two share their samples."""
+    """A separate generator for each context, so that no two share their samples."""
     return torch.Generator().manual_seed(1000 * config.seed + sum(2**concept for concept in do))
 
 
 def _mean(values: Mapping[Do, float], contexts: tuple[Do, ...]) -> float | None:
-    """None, which JSON knows, where there is no such context."""
+    """The mean over contexts; None, which JSON can represent, if there are none."""
     return float(np.mean([values[do] for do in contexts])) if contexts else None

@@ -22,12 +22,12 @@ from worldmodel.objectives.losses import Losses
 
 @dataclass(frozen=True)
 class ContextObjective:
-    """Weights of the terms beside the likelihood."""
+    """Weights of the terms added to the likelihood."""
 
     beta: float = 1.0  # of the KL term
     total_correlation: float = 0.0  # of the total correlation of the batch; beta - 1 makes a beta-TCVAE
-    group_sparsity: float = 0.0  # of the sizes of causal blocks
-    l2: float = 0.0  # of their squares
+    group_sparsity: float = 0.0  # of the norms of causal blocks
+    l2: float = 0.0  # of their squared norms
 
     def __post_init__(self) -> None:
         if min(self.beta, self.total_correlation, self.group_sparsity, self.l2) < 0:
@@ -36,7 +36,7 @@ class ContextObjective:
 
 @dataclass(frozen=True)
 class Elbo:
-    """The two parts of the bound, and what they were computed from."""
+    """The two terms of the bound, and what they were computed from."""
 
     nll: Float[Tensor, " n"]
     kl: Float[Tensor, " n"]
@@ -45,7 +45,7 @@ class Elbo:
 
 
 def elbo(model: ContextModel, images: UInt8[Tensor, "n 3 H W"], do: Do, generator: torch.Generator) -> Elbo:
-    """Of pictures of one context, with one draw of z each."""
+    """The bound for pictures of one context, with one sample of z each."""
     pixels = model.host.pixels(images)
     posterior = model.posterior(pixels)
     noise = torch.randn(posterior.mean.shape, generator=generator, device=generator.device)
@@ -60,7 +60,7 @@ def context_step(
     objective: ContextObjective,
     num_pictures: int,
 ) -> Losses:
-    """The loss of one batch; `num_pictures` is the size of the data set, for the total correlation."""
+    """The loss of one batch; `num_pictures` is the size of the dataset, for the total correlation."""
     model.project()
     bound = elbo(model, batch.images, batch.do, generator)
     parts = {"nll": bound.nll.mean(), "kl": bound.kl.mean()}

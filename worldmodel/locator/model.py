@@ -1,7 +1,7 @@
-"""A small network that finds both grippers and the carried object in a frame.
+"""A small network that locates both grippers and the manipulated object in a frame.
 
-It is the judge of where things are in generated videos, so it is trained on true frames only
-(`train_locator.py`), blurred and noisy ones among them, and carries its own error on held-out truth with it.
+It measures positions in generated videos. It is therefore trained on real frames only (`train_locator.py`),
+some of them blurred or noisy, and its error on held-out frames is stored with its weights.
 """
 
 from dataclasses import asdict, dataclass
@@ -18,19 +18,19 @@ from worldmodel.locator.truth import POINTS
 from worldmodel.shipped import find_weights
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "locator.safetensors", "locator.json"
-CELL = 2  # pixels of the network's picture per cell of the heat map
-SPREAD = 1.0  # cells, width of the target around the true place
-WINDOW = 2  # cells around the peak that the place is averaged over
-BATCH = 16  # frames at once: what lies between the layers of more would not stay in a CPU's cache
+CELL = 2  # pixels of the network's input per cell of the heat map
+SPREAD = 1.0  # cells, width of the target around the true position
+WINDOW = 2  # cells around the peak that the position is averaged over
+BATCH = 16  # frames at once: activations of more would not fit into a CPU's cache
 
 
 @dataclass(frozen=True)
 class LocatorConfig:
-    """Shape of the network."""
+    """Sizes of the network."""
 
     height: int = 64  # pixels; frames of other sizes are resized to this
     width: int = 64  # pixels
-    channels: int = 32  # of the heat map's level; twice and three times as many below
+    channels: int = 32  # at the resolution of the heat map; twice and three times as many below
 
     def __post_init__(self) -> None:
         check_ranges(self, height=(8, 4096), width=(8, 4096), channels=(8, 1024))
@@ -40,14 +40,14 @@ class LocatorConfig:
 
 @dataclass(frozen=True)
 class Located:
-    """Where things are, in pixels of the frames that were asked about."""
+    """Positions in pixels of the given frames, with confidences."""
 
     points: Float[Tensor, "t 3 2"]  # x, y; POINTS in order
     confidence: Float[Tensor, "t 3"]  # probability that the point is in the picture
 
     @property
     def is_visible(self) -> Bool[Tensor, "t 3"]:
-        """Whether it is rather there than not."""
+        """Whether the confidence is above one half."""
         return self.confidence > 0.5
 
 
@@ -80,7 +80,7 @@ class Locator(nn.Module):
     def forward(
         self, frames: Float[Tensor, "n 3 H W"]
     ) -> tuple[Float[Tensor, "n 3 h w"], Float[Tensor, "n 3"]]:
-        """Heat map logits (every CELL pixels) and visibility logits of frames in [0, 1] of the own size."""
+        """Heat map logits (every CELL pixels) and visibility logits; frames in [0, 1], already resized."""
         fine = self.fine(torch.cat([2 * frames - 1, _coordinates(frames)], 1))
         middle = self.middle(fine)
         coarse = self.coarse(middle)
@@ -90,7 +90,7 @@ class Locator(nn.Module):
 
     @torch.no_grad()
     def locate(self, frames: Float[Tensor, "t 3 H W"]) -> Located:
-        """Places in frames of any size, in their own pixels; a frame that stands still is looked at once."""
+        """Positions in frames of any size, in their own pixels; repeated frames are processed once."""
         frames, numbers = torch.unique_consecutive(frames, dim=0, return_inverse=True)
         height, width = frames.shape[-2:]
         size = (self.config.height, self.config.width)
@@ -102,7 +102,7 @@ class Locator(nn.Module):
         return Located(CELL * peak_places(heat) * scale, seen.sigmoid())
 
     def save_pretrained(self, folder: Path, errors: dict[str, float]) -> None:
-        """Weights, and a description with the error on held-out truth."""
+        """Write the weights, and a description with the error on held-out frames."""
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / WEIGHTS_FILE, self.state_dict())
         description = {"config": asdict(self.config), "points": list(POINTS), "errors": errors}
@@ -110,7 +110,7 @@ class Locator(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "Locator":
-        """A saved locator, ready to use."""
+        """Load a saved locator."""
         found = find_weights(str(folder))
         path = found / DESCRIPTION_FILE
         if not is_regular(path):
@@ -120,7 +120,7 @@ class Locator(nn.Module):
 
 
 def peak_places(heat: Float[Tensor, "n p h w"]) -> Float[Tensor, "n p 2"]:
-    """(x, y) of the peak in cells, averaged over a small window: finer than a cell."""
+    """(x, y) of the peak in cells, averaged over a small window for subcell precision."""
     height, width = heat.shape[-2:]
     top = heat.flatten(2).argmax(2)
     rows, columns = (torch.arange(size, device=heat.device) for size in (height, width))
@@ -134,7 +134,7 @@ def peak_places(heat: Float[Tensor, "n p h w"]) -> Float[Tensor, "n p 2"]:
 
 
 def target_map(points: Float[Tensor, "n p 2"], height: int, width: int) -> Float[Tensor, "n p h w"]:
-    """A gaussian around each place (in the network's pixels), which sums to 1 over the heat map."""
+    """A Gaussian around each position (in the network's pixels), which sums to 1 over the heat map."""
     x, y = (points / CELL)[..., None, None].unbind(2)
     columns = torch.arange(width // CELL, device=points.device) + 0.5
     rows = torch.arange(height // CELL, device=points.device)[:, None] + 0.5
@@ -145,10 +145,10 @@ def target_map(points: Float[Tensor, "n p 2"], height: int, width: int) -> Float
 def beside_enlarged(
     block: nn.Sequential, fine: Float[Tensor, "n a h w"], coarse: Float[Tensor, "n b i j"]
 ) -> Float[Tensor, "n c h w"]:
-    """The block (see `_conv`) of both, channels of `fine` first, `coarse` enlarged twice by repeating pixels.
+    """Apply the block (of `_conv`) to `fine` concatenated with `coarse`, upsampled twice (nearest).
 
-    A convolution of repeated pixels is a transposed one of the pixels themselves, with those weights summed
-    that meet copies of the same pixel: 16 products where there were 36.
+    A convolution of repeated pixels equals a transposed convolution of the original ones, with those weights
+    summed that meet copies of the same pixel: 16 products instead of 36.
     """
     conv = block[0]
     assert isinstance(conv, nn.Conv2d), conv

@@ -1,9 +1,9 @@
 """Train the gripper locator on tabletop or RoboTwin episodes with poses:
 
-python eval/train_locator.py DATA [DATA ...] [key=value ...] [--resume]         --help lists the keys
+python eval/train_locator.py DATA [DATA ...] [key=value ...] [--resume] --help lists the keys
 
-Writes OUTPUT/locator (weights in half precision, description, error on held-out episodes) beside checkpoints
-and curves.
+Writes OUTPUT/locator (weights in half precision, description, error on held-out episodes), checkpoints and
+curves.
 """
 
 import logging
@@ -33,17 +33,17 @@ from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.optim import OptimConfig
 from worldmodel.types import to_unit_range
 
-MAX_BLUR = 2.0  # pixels, sigma; generated frames are softer than true ones
-MAX_NOISE = 0.06  # of a range of 1
+MAX_BLUR = 2.0  # pixels, sigma; generated frames are blurrier than real ones
+MAX_NOISE = 0.06  # for pixels in [0, 1]
 
 
 @dataclass(frozen=True)
 class LocatorRunConfig:
     """The locator and its training."""
 
-    output: str = "outputs/locator"  # folder of the run; the result is its sub-folder locator
-    camera: str = "desk_camera"  # whose pictures
-    frames_per_episode: int = 16  # evenly spread
+    output: str = "outputs/locator"  # run folder; the trained locator is its sub-folder locator
+    camera: str = "desk_camera"  # camera name
+    frames_per_episode: int = 16  # evenly spaced
     model: LocatorConfig = field(default_factory=LocatorConfig)
     splits: SplitConfig = field(default_factory=SplitConfig)  # train on train, measure on val and test
     fit: FitConfig = field(
@@ -62,7 +62,7 @@ class LocatorRunConfig:
 
 @dataclass(frozen=True)
 class LocatorBatch:
-    """Frames and where things are in them."""
+    """Frames with labeled positions."""
 
     frames: UInt8[Tensor, "n 3 H W"]
     points: Float[Tensor, "n 3 2"]  # pixels
@@ -74,7 +74,7 @@ class LocatorBatch:
         return len(self.frames)
 
     def take(self, rows: Sequence[int]) -> "LocatorBatch":
-        """These frames only."""
+        """Select frames."""
         index = torch.as_tensor(rows)
         return LocatorBatch(
             self.frames[index],
@@ -85,7 +85,7 @@ class LocatorBatch:
         )
 
     def to(self, device: torch.device | str) -> "LocatorBatch":
-        """The same on another device."""
+        """The batch on another device."""
         return LocatorBatch(
             self.frames.to(device),
             self.points.to(device),
@@ -96,7 +96,7 @@ class LocatorBatch:
 
 
 def load_frames(paths: Sequence[str], config: LocatorRunConfig) -> tuple[LocatorBatch, LocatorBatch]:
-    """Labeled frames of the training episodes of all datasets, and of their other episodes."""
+    """Labeled frames of the training episodes of all datasets, and those of their other episodes."""
     size = (config.model.height, config.model.width)
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for path in paths:
@@ -115,12 +115,12 @@ def load_frames(paths: Sequence[str], config: LocatorRunConfig) -> tuple[Locator
 def load_batches(
     dataset: LocatorBatch, batches: Iterable[list[int]], num_workers: int, pin_memory: bool
 ) -> Iterator[LocatorBatch]:
-    """Frames are in memory: taking rows needs no workers."""
+    """Batches of frames in memory, so no workers are needed."""
     return (dataset.take(rows) for rows in batches)
 
 
 def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator) -> Losses:
-    """Cross-entropy of the heat maps to gaussians, and of visibility."""
+    """Cross-entropy of the heat maps against Gaussians, plus that of visibility."""
     heat, seen = model(spoiled(to_unit_range(batch.frames), generator))
     target = target_map(batch.points, model.config.height, model.config.width)
     cross = -(target * heat.flatten(2).log_softmax(2).unflatten(2, heat.shape[2:])).sum((2, 3))
@@ -131,7 +131,7 @@ def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator
 
 
 def spoiled(frames: Float[Tensor, "n 3 H W"], generator: torch.Generator) -> Float[Tensor, "n 3 H W"]:
-    """Frames as a world model might draw them: softer, noisier, a little brighter or darker."""
+    """Augment frames to resemble generated ones: blurred, noisy, a little brighter or darker."""
     count, device = len(frames), generator.device
     sigma = MAX_BLUR * torch.rand(count, 1, 1, 1, generator=generator, device=device)
     sigma = torch.where(torch.rand(count, 1, 1, 1, generator=generator, device=device) < 0.5, 0.05, sigma)
@@ -148,7 +148,7 @@ def spoiled(frames: Float[Tensor, "n 3 H W"], generator: torch.Generator) -> Flo
 
 
 def measure(locator: Locator, frames: LocatorBatch) -> dict[str, float]:
-    """Median distance in pixels per robot and point, and how often visibility is judged right."""
+    """Median error in pixels per robot and point, and the accuracy of visibility."""
     located = [locator.locate(to_unit_range(part)) for part in frames.frames.split(64)]
     points = torch.cat([one.points for one in located])
     seen = torch.cat([one.is_visible for one in located])
@@ -165,7 +165,7 @@ def measure(locator: Locator, frames: LocatorBatch) -> dict[str, float]:
 
 
 def train(paths: Sequence[str], config: LocatorRunConfig, resume: bool) -> dict[str, float]:
-    """Fit, measure on held-out episodes, save; empty when a signal ended it early."""
+    """Fit, measure on held-out episodes, save; returns an empty dict if a signal stopped it early."""
     check_apart(config.output, *paths)
     train_frames, held_out = load_frames(paths, config)
     torch.manual_seed(config.fit.seed)
@@ -174,7 +174,7 @@ def train(paths: Sequence[str], config: LocatorRunConfig, resume: bool) -> dict[
     result = fit(locator_step, model, train_frames, config.fit, output, load=load_batches, resume=resume)
     if not result.is_finished:
         return {}
-    model = model.to("cpu").half().float().eval()  # as it will be loaded: the error is that of what is stored
+    model = model.to("cpu").half().float().eval()  # measure the error of the weights as stored
     errors = measure(model, held_out)
     model.half().save_pretrained(output / "locator", errors)
     return errors
@@ -191,7 +191,7 @@ def _joined(parts: Sequence[Any]) -> LocatorBatch:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 finished, 143 stopped by a signal, 2 wrong data or config."""
+    """Exit code 0 finished, 143 stopped by a signal, 2 invalid data or config."""
     parser = config_parser(LocatorRunConfig, __doc__)
     parser.add_argument("words", nargs="+", metavar="DATA or key=value")
     parser.add_argument("--resume", action="store_true")

@@ -1,8 +1,8 @@
-"""Where grippers and the carried object are in the pictures: exact, from the poses beside the frames.
+"""Exact image positions of grippers and the manipulated object, computed from recorded poses.
 
 RoboTwin files hold the wrist pose of both arms (its local x is the approach direction) and the matrices of
 every camera. The object's path is not in the files; a tabletop episode is simulated again from its seed.
-Pixel coordinates are continuous: the picture spans [0, width] x [0, height], a pixel's center is at + 0.5.
+Pixel coordinates are continuous: the image spans [0, width] x [0, height], a pixel's center is at + 0.5.
 """
 
 import json
@@ -28,13 +28,13 @@ RIGHT_ARM = 8  # first column of the right arm: the left one has a pose and a gr
 
 @dataclass(frozen=True)
 class LabeledFrames:
-    """Frames of one episode with the points in them."""
+    """Frames of one episode with the image positions of its points."""
 
     embodiment: str
     frames: UInt8[np.ndarray, "t 3 H W"]
     points: Float[np.ndarray, "t 3 2"]  # x, y in pixels; POINTS in order
-    is_known: Bool[np.ndarray, "t 3"]  # whether the place of the point is known at all
-    is_visible: Bool[np.ndarray, "t 3"]  # before the camera and inside the picture
+    is_known: Bool[np.ndarray, "t 3"]  # whether the point has ground truth at all
+    is_visible: Bool[np.ndarray, "t 3"]  # in front of the camera and inside the image
 
 
 def project(
@@ -42,7 +42,7 @@ def project(
     intrinsic_cv: Float[np.ndarray, "... 3 3"],
     extrinsic_cv: Float[np.ndarray, "... 3 4"],
 ) -> tuple[Float[np.ndarray, "t 2"], Float[np.ndarray, " t"]]:
-    """Pixels and depth (m; negative behind the camera) of world points, one per frame."""
+    """Pixels and depth (m; negative if the camera faces away) of world points, one per frame."""
     camera = np.einsum("...ij,...j->...i", extrinsic_cv[..., :3], points) + extrinsic_cv[..., 3]
     image = np.einsum("...ij,...j->...i", intrinsic_cv, camera)
     depth = camera[:, 2]
@@ -55,7 +55,7 @@ def in_picture(
     matrices: CameraMatrices,
     size: tuple[int, int],
 ) -> tuple[Float[np.ndarray, "t 2"], Bool[np.ndarray, " t"]]:
-    """Pixels of world points in pictures stretched to `size` (height, width); who is inside."""
+    """Pixels of world points in images stretched to `size` (height, width), and whether they are inside."""
     found, depth = project(points, matrices.intrinsics, matrices.extrinsics)
     pixels = found * np.array([size[1] / matrices.size[1], size[0] / matrices.size[0]])
     return pixels, (pixels >= 0).all(1) & (pixels < [size[1], size[0]]).all(1) & (depth > 0)
@@ -71,7 +71,7 @@ def tool_centers(poses: Float[np.ndarray, "t 7"]) -> Float[np.ndarray, "t 3"]:
 def label_episode(
     dataset: RobotwinDataset, index: int, camera: str, size: tuple[int, int], count: int
 ) -> LabeledFrames:
-    """At most `count` frames, evenly spread, resized to (height, width), with the points in them.
+    """At most `count` evenly spaced frames, resized to (height, width), with labeled points.
 
     `dataset` must have been opened with action_space="measured_poses".
     """
@@ -106,7 +106,7 @@ def label_episode(
 def object_in_frames(
     episode_file: str, camera: str, frames: Sequence[int], size: tuple[int, int]
 ) -> tuple[Float[np.ndarray, "n 2"], Bool[np.ndarray, " n"]] | None:
-    """Pixels of object A in these recorded frames, and whether it is inside; None: its path is unknown."""
+    """Pixels of object A in these recorded frames, and whether it is inside; None if its path is unknown."""
     try:
         path = object_path(episode_file)
     except ImportError:  # tabletop data on a machine without the simulator
@@ -121,9 +121,9 @@ def object_in_frames(
 
 
 def object_path(episode_file: str) -> Float[np.ndarray, "t 3"] | None:
-    """World positions of object A at every frame of a tabletop episode; None for data of other origin.
+    """World positions of object A at every frame of a tabletop episode; None for other data.
 
-    Episodes with random looks are left out: their clutter is drawn from another stream.
+    Episodes with randomized appearance are excluded: their clutter is drawn from another random stream.
     """
     entry = _scene_entry(Path(episode_file))
     texture = entry.get("texture_info", {}).get("table_texture")

@@ -16,22 +16,22 @@ NoiseFn = Callable[[Tensor, Tensor], Tensor]  # (noisy, time steps) -> predicted
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """The forward process; time step 0 is almost clean, num_steps - 1 almost noise."""
+    """The forward (noising) process; time step 0 is almost clean, num_steps - 1 almost pure noise."""
 
     num_steps: int = 1000  # T
     beta_start: float = 0.0015  # variance added in the first step
     beta_end: float = 0.0155  # variance added in the last step
-    # The paper says "linear"; in the code of that name it is the square root that grows linearly.
-    schedule: Literal["scaled_linear", "linear"] = "scaled_linear"  # what grows linearly: sqrt(beta) or beta
-    # Leading steps start below the last time step, which shows when there are few of them.
-    spacing: Literal["trailing", "leading"] = "trailing"  # of sampling steps; the published code: leading
+    # The paper writes "linear"; in its code that name makes sqrt(beta) grow linearly.
+    schedule: Literal["scaled_linear", "linear"] = "scaled_linear"  # which grows linearly: sqrt(beta) or beta
+    # Leading steps start below the last time step, a visible error when there are few of them.
+    spacing: Literal["trailing", "leading"] = "trailing"  # of sampling; the published code: leading
 
     def __post_init__(self) -> None:
         check_ranges(self, num_steps=(1, 100_000), beta_start=(0, 1), beta_end=(0, 1))
 
 
 def build_scheduler(config: NoiseConfig) -> DDIMScheduler:
-    """The process as diffusers runs it."""
+    """The same process as a diffusers scheduler."""
     is_leading = config.spacing == "leading"
     return DDIMScheduler(
         num_train_timesteps=config.num_steps,
@@ -46,7 +46,7 @@ def build_scheduler(config: NoiseConfig) -> DDIMScheduler:
 
 
 def draw_steps(count: int, config: NoiseConfig, generator: torch.Generator) -> Int[Tensor, " n"]:
-    """Uniform time steps for training."""
+    """Draw uniform time steps for training."""
     return torch.randint(config.num_steps, (count,), generator=generator, device=generator.device)
 
 
@@ -60,7 +60,7 @@ def ddim_sample(
     eta: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "b c h w"]:
-    """From noise to a clean latent; eta 0 is deterministic, 1 adds fresh noise as DDPM does."""
+    """Denoise from noise to a clean latent; eta 0 is deterministic, 1 adds fresh noise as DDPM does."""
     if not 1 <= num_steps < config.num_steps:
         raise ValueError(f"DDIM takes 1 to {config.num_steps - 1} steps here, got {num_steps}")
     scheduler = build_scheduler(config)

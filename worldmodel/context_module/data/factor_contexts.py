@@ -1,4 +1,4 @@
-"""Contexts from pictures with known factors (dSprites, Rooms, ...).
+"""Contexts from images with ground-truth factors (dSprites, Rooms, ...).
 
 An intervention fixes or shifts one factor:
 
@@ -6,7 +6,7 @@ An intervention fixes or shifts one factor:
     fix                  o o o o o o o x     o observational, x under the intervention
     shift                o o o o x x x x
 
-All other factors keep their observational values, so that pictures of pairs exist but are never trained on.
+All other factors keep their observational values, so pictures of pairs exist but are never trained on.
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ SPLIT_NUMBERS = {"train": 0, "test": 1}
 
 @dataclass(frozen=True, eq=False)
 class FactorContexts:
-    """Random pictures of a full grid by context; every factor of two values or more is a concept."""
+    """Random pictures of a full grid by context; every factor with at least two values is a concept."""
 
     base: FactorDataset
     num_pictures: int  # of each context, drawn with replacement
     change: Change = "shift"
-    split: Literal["train", "test"] = "train"  # draws of their own, of the same pictures
+    split: Literal["train", "test"] = "train"  # each split is drawn independently from the same pictures
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -52,12 +52,12 @@ class FactorContexts:
 
     @property
     def concept_names(self) -> tuple[str, ...]:
-        """Those of the factors."""
+        """Names of those factors."""
         return tuple(self.base.factor_names[number] for number in self.concepts)
 
     @property
     def held_out(self) -> tuple[Do, ...]:
-        """All pairs."""
+        """All pairs of concepts."""
         return all_pairs(len(self.concepts))
 
     def __len__(self) -> int:

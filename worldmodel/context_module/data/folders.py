@@ -1,4 +1,4 @@
-"""Contexts in folders of the user.
+"""Contexts read from the user's folders.
 
 One folder per context: obs (or plain) is the observational one, others are named after a concept, or after
 two joined by +:
@@ -32,20 +32,20 @@ OBSERVATIONAL = ("obs", "plain")  # folder names of the observational context
 SUFFIXES = (".png", ".jpg", ".jpeg")
 IDX_FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 IDX_MAGIC = 2051  # of unsigned bytes in three dimensions
-TRAIN_SHARE = 0.7  # of pictures that come without a division of their own
+TRAIN_SHARE = 0.7  # of pictures without a published split
 HUES = {"object": 7, "spotlight": 8, "background": 9}  # columns of 3DIdent's latents
 Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True, eq=False)
 class FolderContexts:
-    """Pictures that were read or are read one by one; contexts may have different numbers of them."""
+    """Pictures in memory or read one by one; contexts may have different numbers of them."""
 
     name: str
     concept_names: tuple[str, ...]
     size: int  # pixels a side
     pictures: Mapping[Do, UInt8[np.ndarray, "n H W"] | Sequence[Path]]
-    values: Mapping[Do, Float[np.ndarray, "n m"]] | None = None  # of the concepts, where they are known
+    values: Mapping[Do, Float[np.ndarray, "n m"]] | None = None  # ground truth of the concepts
 
     @cached_property
     def held_out(self) -> tuple[Do, ...]:
@@ -56,14 +56,14 @@ class FolderContexts:
         return max(len(pictures) for pictures in self.pictures.values())
 
     def images(self, do: Do, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """RGB pictures in the wanted size; a context with fewer pictures begins again at its first."""
+        """RGB pictures in the requested size; indices beyond a small context wrap around."""
         found = self._of(do)
         rows = [found[index % len(found)] for index in indices]
         arrays = [read_picture(row) if isinstance(row, Path) else row for row in rows]
         return _resized(np.stack(arrays), self.size)
 
     def factors(self, do: Do, indices: Int64[np.ndarray, " n"]) -> Float[np.ndarray, "n m"] | None:
-        """Values of the concepts where they are known."""
+        """Ground-truth values of the concepts, if available."""
         if self.values is None:
             return None
         known = self.values[check_do(do, len(self.concept_names))]
@@ -173,7 +173,7 @@ def _pictures_in(folder: Path, split: Split) -> UInt8[np.ndarray, "n H W"] | Seq
             f"{folder}: expected {IDX_FILES[split]}(.gz) or at least 2 pictures ({', '.join(SUFFIXES)}), "
             f"found {len(files)}"
         )
-    # Files may be in the order of what they show: the division is random, and the same every time.
+    # Files may be sorted by content, so the split is random, with a fixed seed.
     order = np.random.default_rng(0).permutation(len(files))
     cut = min(max(round(TRAIN_SHARE * len(files)), 1), len(files) - 1)
     chosen = order[:cut] if split == "train" else order[cut:]
@@ -181,7 +181,7 @@ def _pictures_in(folder: Path, split: Split) -> UInt8[np.ndarray, "n H W"] | Seq
 
 
 def _resized(pictures: UInt8[np.ndarray, "n ..."], size: int) -> UInt8[Tensor, "n 3 H W"]:
-    """RGB; pictures that are not of this size are resampled with smoothing."""
+    """RGB pictures, resampled with antialiasing if they have another size."""
     tensor = torch.from_numpy(np.ascontiguousarray(pictures))
     tensor = tensor[:, None].expand(-1, 3, -1, -1) if tensor.ndim == 3 else tensor.movedim(-1, 1)
     if tensor.shape[-2:] == (size, size):

@@ -17,7 +17,7 @@ from worldmodel.context_module.data.types import ContextBatch, ContextDataset, D
 from worldmodel.mddiff.data.factors import CACHE, FactorDataConfig, open_factor_data
 from worldmodel.types import evenly_spread
 
-PRINTED = 8  # pictures of each context that tell one data set from another
+PRINTED = 8  # pictures of each context that identify a dataset
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class ContextDataConfig:
 
     path: str = "quad"  # quad, quad_causal, rooms, a file of factor data, or a folder of contexts
     size: int = 64  # pixels a side
-    num_pictures: int = 50_000  # of each context to train on, where they are drawn
-    num_test: int = 10_000  # of each context to be judged on, likewise
+    num_pictures: int = 50_000  # training pictures of each context, where they are drawn
+    num_test: int = 10_000  # test pictures of each context, where they are drawn
     change: Change = "shift"  # factor data: an intervention fixes a factor or shifts it to its upper values
     counts: tuple[int, ...] = ()  # factor data: evenly spread values kept of each factor; empty = all
-    cache: str = CACHE  # folder of what is rendered or unpacked once
+    cache: str = CACHE  # folder for rendered or unpacked data
 
     def __post_init__(self) -> None:
         most = 100_000_000
@@ -54,7 +54,7 @@ def _is_context_folder(path: Path) -> bool:
 
 
 class ContextPictures:
-    """The training pictures of some contexts, as `fit` takes them: batches of one context each."""
+    """The training pictures of some contexts, loaded by `fit` in batches of one context each."""
 
     def __init__(self, dataset: ContextDataset, contexts: Literal["all", "observational"]) -> None:
         self.dataset = dataset
@@ -65,7 +65,7 @@ class ContextPictures:
         return len(self.dataset)
 
     def batch(self, indices: list[int]) -> ContextBatch:
-        """The context is drawn with the order of the pictures: a function of (seed, step, slot)."""
+        """The context is drawn from the order of the pictures, so it depends only on (seed, step, slot)."""
         do = self.contexts[indices[0] % len(self.contexts)]
         return ContextBatch(self.dataset.images(do, np.asarray(indices, np.int64)), do)
 
@@ -84,7 +84,7 @@ def load_contexts(
 
 
 def context_identity(pictures: ContextPictures) -> dict[str, Any]:
-    """What a resumed run must find unchanged of its pictures: names, number, and a sample of each context."""
+    """Names, number and a sample of each context: a resumed run compares them to detect changed data."""
     indices = np.array(evenly_spread(len(pictures), PRINTED, round_down=True), np.int64)
     digest = hashlib.sha256()
     for do in pictures.contexts:

@@ -1,9 +1,9 @@
-"""`quad` and `quad_causal`: pictures of four quadrants and a shape, rendered when they are asked for.
+"""`quad` and `quad_causal`: pictures of four quadrants and a shape, rendered on demand.
 
     noise [n 8] --structural model--> x [n 8] --normal CDF of x / 2--> factors in [0, 1] --> pictures
 
 In `quad` all eight variables are independent; in `quad_causal` they form the graph of EDGES. An intervention
-moves its concept to one end of its range, where the observational context hardly ever goes.
+moves its concept to one end of its range, where observational values are rare.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ SPLITS = ("train", "test")
 
 
 def quad_model(name: QuadName) -> StructuralModel:
-    """The variables behind the pictures."""
+    """The causal model of the variables that pictures are rendered from."""
     weights = np.zeros((len(FACTOR_NAMES),) * 2)
     if name == "quad_causal":
         for (parent, child), weight in EDGES.items():
@@ -49,7 +49,7 @@ def quad_model(name: QuadName) -> StructuralModel:
 
 @dataclass(frozen=True, eq=False)
 class Quad:
-    """All contexts of one of the two sets; the same index is another picture in every context and split."""
+    """All contexts of one of the two sets; an index gives a different picture in every context and split."""
 
     name: QuadName
     num_pictures: int  # of each context
@@ -67,7 +67,7 @@ class Quad:
         return self.num_pictures
 
     def images(self, do: Do, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """Rendered now."""
+        """Render the pictures."""
         return render_quads(torch.from_numpy(self.all_factors(do, indices)).float(), self.size)
 
     def factors(self, do: Do, indices: Int64[np.ndarray, " n"]) -> Float[np.ndarray, "n m"]:

@@ -11,7 +11,7 @@ from worldmodel.context_module.data.types import Do
 
 @dataclass(frozen=True)
 class Intervention:
-    """do(x = N(mean, std^2)): the parents of x lose their say."""
+    """do(x = N(mean, std^2)): x no longer depends on its parents."""
 
     mean: float
     std: float
@@ -19,9 +19,9 @@ class Intervention:
 
 @dataclass(frozen=True, eq=False)
 class StructuralModel:
-    """x_j = sum_k weights[j, k] x_k + noise_j; k < j for every weight that is not 0.
+    """x_j = sum_k weights[j, k] x_k + noise_j; k < j for every nonzero weight.
 
-    Noise has the spread that gives every x_j the variance 1 in the observational context.
+    Noise is scaled so that every x_j has variance 1 in the observational context.
 
     Example:
         >>> chain = StructuralModel(np.array([[0, 0], [0.6, 0]]), {0: Intervention(3.0, 0.5)})

@@ -1,4 +1,4 @@
-"""Pictures by context: what every set of interventions offers.
+"""The interface of datasets whose pictures are grouped by context.
 
 A context is the set of concepts that were intervened on, as sorted numbers: () is the observational one.
 Axes: n pictures, m concepts, K factors.
@@ -25,7 +25,7 @@ class ContextBatch:
     do: Do
 
     def to(self, device: torch.device) -> "ContextBatch":
-        """The same on another device."""
+        """The batch on another device."""
         return ContextBatch(self.images.to(device), self.do)
 
 
@@ -35,7 +35,7 @@ class ContextDataset(Protocol):
 
     @property
     def name(self) -> str:
-        """For tables and file names."""
+        """Name for tables and file names."""
         ...
 
     @property
@@ -57,22 +57,22 @@ class ContextDataset(Protocol):
         ...
 
     def factors(self, do: Do, indices: Int64[np.ndarray, " n"]) -> Float[np.ndarray, "n m"] | None:
-        """True values of the concepts of the same pictures; none where nobody knows them."""
+        """Ground-truth values of the concepts of the same pictures; None if unknown."""
         ...
 
 
 def training_contexts(num_concepts: int) -> tuple[Do, ...]:
-    """The observational context, then every concept alone."""
+    """The observational context, then every single intervention."""
     return ((), *((concept,) for concept in range(num_concepts)))
 
 
 def all_pairs(num_concepts: int) -> tuple[Do, ...]:
-    """Every two concepts."""
+    """Every pair of concepts."""
     return tuple(combinations(range(num_concepts), 2))
 
 
 def check_do(do: Iterable[int], num_concepts: int) -> Do:
-    """Sorted, without repeats; ValueError for a concept that does not exist."""
+    """Sort and remove repeats; ValueError for a concept that does not exist."""
     found = tuple(sorted(set(do)))
     if found and not (found[0] >= 0 and found[-1] < num_concepts):
         raise ValueError(f"concepts are 0 to {num_concepts - 1}, got do={found}")
@@ -80,5 +80,5 @@ def check_do(do: Iterable[int], num_concepts: int) -> Do:
 
 
 def context_name(do: Do, concept_names: tuple[str, ...]) -> str:
-    """For tables: obs, or the concepts joined by +."""
+    """The name in tables: obs, or the concepts joined by +."""
     return "+".join(concept_names[concept] for concept in do) or "obs"

@@ -1,6 +1,6 @@
-"""Layers over blocks, one block per concept; see context_module.py for the axes and the equations.
+"""Layers over blocks, one block per concept; axes and equations are in context_module.py.
 
-`is_intervened` is [m], one context for all samples, or [b m], a context for each.
+`is_intervened` is [m], one context for all samples, or [b m], a context per sample.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ class Activation(nn.Module):
         self.gate = nn.Parameter(torch.zeros(())) if is_gated else None
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The same shape."""
+        """Same shape as the input."""
         bent = F.gelu(x)
         return bent if self.gate is None else x + self.gate * (bent - x)
 
@@ -41,7 +41,7 @@ class NoiseLayer(nn.Module):
     def forward(
         self, z: Float[Tensor, "b m i"], is_intervened: Bool[Tensor, "*b m"]
     ) -> Float[Tensor, "b m i"]:
-        """What each concept starts from."""
+        """The noise block of each concept."""
         if self.observational.ndim == 3:
             weight = torch.where(is_intervened[..., None, None], self.interventional, self.observational)
             mixed = torch.einsum("bmi,mio->bmo" if weight.ndim == 3 else "bmi,bmio->bmo", z, weight)
@@ -63,7 +63,7 @@ class NoiseLayer(nn.Module):
 
 
 class ExpressiveLayer(nn.Module):
-    """Linear, batch norm, GELU for every concept apart from the others."""
+    """Linear, batch norm and GELU, separate for every concept."""
 
     def __init__(
         self, num_concepts: int, in_width: int, out_width: int, has_norm: bool, is_identity: bool
@@ -81,7 +81,7 @@ class ExpressiveLayer(nn.Module):
                 self.bias.zero_()
 
     def forward(self, blocks: Float[Tensor, "b m i"]) -> Float[Tensor, "b m o"]:
-        """Wider or narrower blocks."""
+        """Blocks of the output width."""
         x = torch.einsum("bmi,mio->bmo", blocks, self.weight) + self.bias
         if self.norm is not None:
             x = self.norm(x.flatten(1)).view_as(x)
@@ -90,10 +90,10 @@ class ExpressiveLayer(nn.Module):
 
 
 class CausalLayer(nn.Module):
-    """How concepts act on each other: the diagonal is the identity, the other blocks are learned.
+    """Effects of concepts on each other: the diagonal is the identity, the other blocks are learned.
 
-    reduced     c_j = n_j + sum_k A_jk n_k       A holds total effects
-    structural  c_j = n_j + sum_{k < j} A_jk c_k A holds edges; concepts stand in causal order
+    reduced c_j = n_j + sum_k A_jk n_k A holds total effects structural c_j = n_j + sum_{k < j} A_jk c_k A
+    holds edges; concepts are in causal order
     """
 
     allowed: Tensor  # [t f], whether f may act on t
@@ -142,7 +142,7 @@ class CausalLayer(nn.Module):
         return torch.stack(codes, 1)
 
     def effects(self, is_intervened: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b t f o o"]:
-        """A under do: no row of an intervened concept, and its column from the interventional weights."""
+        """A under do: rows of intervened concepts are zero, their columns use the interventional weights."""
         assert self.observational is not None, "concepts that do not act have no effects"
         weight: Tensor = self.observational
         if self.interventional is not None:
@@ -153,20 +153,20 @@ class CausalLayer(nn.Module):
         return torch.where(is_kept[..., None, None], weight, 0)
 
     def weights(self) -> list[nn.Parameter]:
-        """All that is learned."""
+        """The learned parameters."""
         return [weight for weight in (self.observational, self.interventional) if weight is not None]
 
     @torch.no_grad()
     def project(self) -> None:
-        """Clamp the weights themselves, so that one that left [0, 1] can come back."""
+        """Clamp the weights themselves to [0, 1], so that gradients can move them back inside."""
         if self.is_clamped:
             for weight in self.weights():
                 weight.clamp_(0, 1)
 
     def group_norms(self) -> Float[Tensor, " edges"]:
-        """Size of every block that may be used: their sum is the group-sparsity penalty."""
+        """Norm of every block that may be used: their sum is the group-sparsity penalty."""
         blocks = [weight[self.allowed].flatten(1) for weight in self.weights()]
         if not blocks:
             return torch.zeros(0, device=self.allowed.device)
-        # The square root has no derivative at 0, where a block that the penalty has switched off lies.
+        # The epsilon keeps the gradient of the square root finite at blocks that the penalty has set to 0.
         return (torch.cat(blocks).square().sum(1) + 1e-12).sqrt()

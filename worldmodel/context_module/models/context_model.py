@@ -1,11 +1,11 @@
 """A host with a context module inside, and the models it is compared with.
 
     context      pictures --host--> q(z) --module under do--> --host--> pictures
-    pooled       the same module, told of no intervention
-    conditional  no module: a learned vector per concept is added to z (z beside a multi-hot do, linear layer)
+    pooled       the same module, always with do=()
+    conditional  no module: a learned vector per concept is added to z (a linear layer on [z, multi-hot do])
     base         the host alone
 
-With a head, a linear map leads from what the host's encoder says to q(z), for hosts that were trained before.
+With a head, a linear map leads from the posterior of a pretrained host's encoder to q(z).
 """
 
 import json
@@ -37,10 +37,10 @@ Variant = Literal["context", "pooled", "conditional", "base"]
 class ContextModelConfig:
     """Host, module, and how they are joined."""
 
-    variant: Variant = "context"  # base and pooled know no contexts; conditional has no module
+    variant: Variant = "context"  # base and pooled ignore contexts; conditional has no module
     has_head: bool = False  # linear map from the host's posterior to q(z)
     host: HostConfig = field(default_factory=HostConfig)
-    module: ContextModuleConfig = field(default_factory=ContextModuleConfig)  # num_concepts: every variant's
+    module: ContextModuleConfig = field(default_factory=ContextModuleConfig)  # num_concepts: all variants
 
     def __post_init__(self) -> None:
         if self.has_head and self.variant in ("base", "conditional"):
@@ -48,7 +48,7 @@ class ContextModelConfig:
 
 
 class ContextShift(nn.Module):
-    """z plus a learned vector for every concept in do: the usual way to tell a decoder of its condition."""
+    """z plus a learned vector for every concept in do: the usual conditioning of a decoder."""
 
     def __init__(self, num_concepts: int, latent_dim: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class ContextShift(nn.Module):
 
 
 class Head(nn.Module):
-    """Mean and log standard deviation of the host's posterior to those of q(z), linearly."""
+    """Linear map from mean and log standard deviation of the host's posterior to those of q(z)."""
 
     def __init__(self, host_dim: int, latent_dim: int, is_identity: bool) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Head(nn.Module):
             self._start_as_identity(host_dim, latent_dim)
 
     def forward(self, posterior: Gaussian) -> Gaussian:
-        """q(z); dimensions that the host does not have start as the prior."""
+        """q(z); dimensions that the host lacks start as the prior."""
         features = torch.cat([posterior.mean, posterior.log_std], 1)
         return Gaussian(*self.linear(features).chunk(2, dim=1))
 
@@ -93,7 +93,7 @@ class Head(nn.Module):
 
 
 class ContextModel(nn.Module):
-    """Encode, intervene, decode; `objectives/context.py` trains it."""
+    """Encode, intervene, decode; trained by `objective.py`."""
 
     def __init__(self, config: ContextModelConfig, host: nn.Module | None = None) -> None:
         super().__init__()
@@ -120,12 +120,12 @@ class ContextModel(nn.Module):
         return self.config.module.num_concepts
 
     def posterior(self, pixels: Float[Tensor, "n c H W"]) -> Gaussian:
-        """q(z | x), which does not know the context."""
+        """q(z | x), independent of the context."""
         posterior: Gaussian = self.host.posterior(pixels)
         return posterior if self.head is None else self.head(posterior)
 
     def decode(self, z: Float[Tensor, "n z"], do: Iterable[int] = ()) -> Float[Tensor, "n c H W"]:
-        """What the host's decoder says under do."""
+        """Output of the host's decoder under do."""
         if self.module is not None:
             z = self.module(z, () if self.config.variant == "pooled" else do)
         decoded: Tensor = self.host.decode(z)
@@ -135,19 +135,19 @@ class ContextModel(nn.Module):
     def sample(
         self, count: int, do: Iterable[int] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n 3 H W"]:
-        """Pictures in [0, 1] of latents from the prior, under do."""
+        """Pictures in [0, 1] decoded from prior samples, under do."""
         device = next(self.parameters()).device
         z = torch.randn(count, self.latent_dim, generator=generator).to(device)
         return self.pictures(z, do)
 
     @torch.no_grad()
     def pictures(self, z: Float[Tensor, "n z"], do: Iterable[int] = ()) -> Float[Tensor, "n 3 H W"]:
-        """Pictures in [0, 1] of given latents, under do."""
+        """Pictures in [0, 1] decoded from given latents, under do."""
         return torch.cat([self.host.pictures(self.decode(part, do)) for part in z.split(CHUNK)])
 
     @torch.no_grad()
     def codes(self, images: UInt8[Tensor, "n 3 H W"], do: Iterable[int] = ()) -> Float[Tensor, "n m o"]:
-        """Concepts of pictures of a context; a model without a module has equal parts of its latent."""
+        """Concepts of pictures in a context; without a module, equal slices of the latent."""
         device = next(self.parameters()).device
         parts = [self.posterior(self.host.pixels(part.to(device))).mean for part in images.split(CHUNK)]
         z = torch.cat(parts)
@@ -157,7 +157,7 @@ class ContextModel(nn.Module):
         return z[:, : width * self.num_concepts].unflatten(1, (self.num_concepts, width))
 
     def project(self) -> None:
-        """Put constrained weights back where they belong."""
+        """Project constrained weights back into their range."""
         if isinstance(self.module, ContextModule):
             self.module.project()
 
@@ -199,7 +199,7 @@ class ContextModel(nn.Module):
 def wrap_host(
     host: nn.Module, module: ContextModuleConfig, *, has_head: bool = False, image_size: int = 64
 ) -> ContextModel:
-    """Any host with a context module inside; with start=identity it is unchanged until training.
+    """Put a context module into any host; with start=identity its outputs stay the same until training.
 
     Example:
         >>> model = wrap_host(ImageVae.from_pretrained("outputs/disentanglement/beta_vae/model"), config)

@@ -1,4 +1,4 @@
-"""The context module: between a latent and a decoder, it turns interventions into pictures.
+"""The context module: a layer between latent and decoder that applies interventions on concepts.
 
     z [b m*i] --noise layer--> --expressive layers--> n [b m o] --causal layer--> c [b m o] --unpool--> [b d]
 
@@ -8,7 +8,7 @@ Each of m concepts owns a block of z. Under do(I)
     expressive layers  block by block, the same in every context
     causal layer       c_j = n_j + sum over k != j of A_jk n_k; no sum for j in I, and other A_jk for k in I
 
-so that a concept in I depends on its own block alone. Sets never seen in training are sets like any other.
+so that a concept in I depends on its own block alone. Sets absent from training need no other parameters.
 After "Intervening to learn and compose causally disentangled representations" (arXiv 2507.04754).
 
 Axes: b batch, m concepts, i and o width of a block of z and of c, d decoder input, t to, f from a concept.
@@ -33,17 +33,17 @@ Interventions = Iterable[int] | Bool[Tensor, "b m"]
 
 @dataclass(frozen=True)
 class ContextModuleConfig:
-    """Sizes, and a choice wherever the publication leaves one or its text and its code differ."""
+    """Sizes, and an option wherever the paper is ambiguous or differs from its code."""
 
     num_concepts: int = 6  # m
     in_width: int = 32  # i, latent dimensions of a concept
     out_width: int = 8  # o, dimensions of a concept's code
     depth: int = 2  # widths from in_width to out_width, both ends counted: depth - 1 expressive layers
-    mask_observational: bool = True  # observational noise blocks stay apart (text); false: all mixed (code)
+    mask_observational: bool = True  # block-diagonal observational noise (text); false: full (code)
     norm: Literal["batch", "none"] = "batch"  # in expressive layers; batch statistics are of one context
     causal: Literal["reduced", "structural", "none"] = "reduced"  # total effects; edges in order; no effects
-    ancestors: Literal["all", "earlier"] = "all"  # reduced: whose effects a concept may feel
-    effects: Literal["switched", "shared"] = "switched"  # of an intervened concept: weights of their own?
+    ancestors: Literal["all", "earlier"] = "all"  # reduced: which concepts may act on a concept
+    effects: Literal["switched", "shared"] = "switched"  # of an intervened concept: separate weights?
     clamp: bool = True  # keep causal weights in [0, 1]
     start: Literal["random", "identity"] = "random"  # identity: z passes unchanged until training
 
@@ -64,7 +64,7 @@ class ContextModuleConfig:
 
 
 def block_widths(config: ContextModuleConfig) -> tuple[int, ...]:
-    """Of a concept's block, from the latent to the code."""
+    """Widths of a concept's block, from the latent to the code."""
     return tuple(np.linspace(config.in_width, config.out_width, config.depth).round().astype(int).tolist())
 
 
@@ -115,12 +115,12 @@ class ContextModule(nn.Module):
             _start_as_identity(self.unpool)
 
     def forward(self, z: Float[Tensor, "b z"], do: Interventions = ()) -> Float[Tensor, "b d"]:
-        """Decoder input under do: concepts, or for each sample which of them."""
+        """Decoder input under do, given as concept numbers or as a mask for each sample."""
         decoder_input: Tensor = self.unpool(self.codes(z, do).flatten(1))
         return decoder_input
 
     def noises(self, z: Float[Tensor, "b z"], do: Interventions = ()) -> Float[Tensor, "b m o"]:
-        """n: what each concept is before the others act on it."""
+        """n: each concept before the effects of the others."""
         if z.shape[1] != self.config.latent_dim:
             raise ValueError(
                 f"this module takes latents of {self.config.latent_dim} ({self.config.num_concepts} concepts "
@@ -136,7 +136,7 @@ class ContextModule(nn.Module):
         return codes
 
     def mask(self, do: Interventions) -> Bool[Tensor, "*b m"]:
-        """Which concepts are intervened on."""
+        """Mask of the concepts that are intervened on."""
         if isinstance(do, Tensor):
             if do.dtype != torch.bool or do.ndim != 2 or do.shape[1] != self.config.num_concepts:
                 raise ValueError(
@@ -150,16 +150,16 @@ class ContextModule(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Put causal weights back into [0, 1]; training calls it before every step."""
+        """Project causal weights back into [0, 1]; training calls it before every step."""
         self.causal.project()
 
     def directions(self) -> Float[Tensor, "m o d"]:
-        """How the decoder input moves with each dimension of each code."""
+        """Derivative of the decoder input with respect to each dimension of each code."""
         return self.unpool.weight.detach().T.unflatten(0, (self.config.num_concepts, -1))
 
 
 def _start_as_identity(linear: nn.Linear) -> None:
-    """The first inputs become the outputs; there must be enough of them."""
+    """Initialize so that the first inputs become the outputs; there must be enough inputs."""
     if linear.in_features < linear.out_features:
         raise ValueError(
             f"start=identity needs at least {linear.out_features} dimensions for the decoder's input, "

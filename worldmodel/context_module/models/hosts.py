@@ -1,6 +1,6 @@
 """Encoder-decoders that a context module can be put into: the light VAE, image VAEs, MDDiff's first stage.
 
-A host is anything with the six members of `Host`. `as_host` gives them to models that are named otherwise.
+A host is anything with the six members of `Host`. `as_host` wraps models whose members have other names.
 """
 
 import math
@@ -24,25 +24,23 @@ from worldmodel.mddiff.models.first_stage import (
 from worldmodel.mddiff.models.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.mddiff.models.mddiff import MDDiff
 
-LATENT_STD = (
-    0.1  # noise on the latents of a first stage, which has none of its own, in their standard deviations
-)
-PIXEL_STD = 0.1  # of its pictures in [0, 1]
+LATENT_STD = 0.1  # noise added to the deterministic latents of a first stage, in their standard deviations
+PIXEL_STD = 0.1  # standard deviation of its pixels in [0, 1]
 
 
 HOST_MEMBERS = ("latent_dim", "pixels", "posterior", "decode", "pictures", "nll")
 
 
 class Host(Protocol):
-    """Pictures to a Gaussian over latents, latents to pictures."""
+    """Maps pictures to a Gaussian over latents, and latents to pictures."""
 
     @property
     def latent_dim(self) -> int:
-        """Size of the latent, which is what the decoder takes."""
+        """Size of the latent, the decoder's input."""
         ...
 
     def pixels(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n c H W"]:
-        """Pictures as the networks take them."""
+        """Pictures as the networks expect them."""
         ...
 
     def posterior(self, pixels: Float[Tensor, "n c H W"]) -> Gaussian:
@@ -50,11 +48,11 @@ class Host(Protocol):
         ...
 
     def decode(self, latents: Float[Tensor, "n d"]) -> Float[Tensor, "n c H W"]:
-        """What the decoder says: log odds, or means."""
+        """Output of the decoder: log odds, or means."""
         ...
 
     def pictures(self, decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, "n 3 H W"]:
-        """RGB pictures in [0, 1] of it."""
+        """RGB pictures in [0, 1] from that output."""
         ...
 
     def nll(self, pixels: Float[Tensor, "n c H W"], decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, " n"]:
@@ -93,12 +91,12 @@ class ImageVaeHost(nn.Module):
         return decoded.sigmoid().expand(-1, 3, -1, -1)
 
     def nll(self, pixels: Float[Tensor, "n c H W"], decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, " n"]:
-        """Bernoulli pixels."""
+        """Negative log likelihood of Bernoulli pixels, in nats."""
         return F.binary_cross_entropy_with_logits(decoded, pixels, reduction="none").flatten(1).sum(1)
 
 
 class FirstStageHost(nn.Module):
-    """The VQ-VAE of EncDiff and MDDiff: its latents in unit variance with a little noise, Gaussian pixels."""
+    """The VQ-VAE of EncDiff and MDDiff: unit-variance latents with a little noise, Gaussian pixels."""
 
     latent_scale: Tensor  # 1 / standard deviation of raw latents
 
@@ -112,7 +110,7 @@ class FirstStageHost(nn.Module):
 
     @property
     def latent_dim(self) -> int:
-        """Channels times places."""
+        """Channels times positions."""
         return math.prod(self.shape)
 
     def pixels(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n c H W"]:
@@ -130,7 +128,7 @@ class FirstStageHost(nn.Module):
         self.latent_scale.copy_(1 / self.stage.encode(self.pixels(images)).std())
 
     def posterior(self, pixels: Float[Tensor, "n c H W"]) -> Gaussian:
-        """The latent before quantization, with noise of a fixed size."""
+        """The latent before quantization, with a fixed standard deviation."""
         mean = (self.stage.encode(pixels) * self.latent_scale).flatten(1)
         return Gaussian(mean, torch.full_like(mean, math.log(LATENT_STD)))
 
@@ -140,11 +138,11 @@ class FirstStageHost(nn.Module):
         return self.stage.decode(codes, latents.new_zeros(len(latents), 0))
 
     def pictures(self, decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, "n 3 H W"]:
-        """In [0, 1]."""
+        """Pictures in [0, 1]."""
         return (decoded / 2 + 0.5).clamp(0, 1)
 
     def nll(self, pixels: Float[Tensor, "n c H W"], decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, " n"]:
-        """Gaussian pixels in [0, 1]."""
+        """Negative log likelihood of Gaussian pixels in [0, 1], in nats."""
         error = ((pixels - decoded) / 2).flatten(1)
         constant = math.log(PIXEL_STD) + 0.5 * math.log(2 * math.pi)
         return error.square().sum(1) / (2 * PIXEL_STD**2) + error.shape[1] * constant
@@ -154,7 +152,7 @@ class FirstStageHost(nn.Module):
 class HostConfig:
     """Which host, and its sizes."""
 
-    kind: Literal["light_vae", "image_vae", "first_stage", "other"] = "light_vae"  # other: the caller's own
+    kind: Literal["light_vae", "image_vae", "first_stage", "other"] = "light_vae"  # other: user's module
     light_vae: LightVaeConfig = field(default_factory=LightVaeConfig)  # of kind light_vae
     image_vae: ImageVaeConfig = field(default_factory=ImageVaeConfig)  # of kind image_vae
     first_stage: VqConfig = field(default_factory=VqConfig)  # of kind first_stage
@@ -173,7 +171,7 @@ def build_host(config: HostConfig) -> nn.Module:
 
 
 def as_host(model: nn.Module, image_size: int = 64) -> tuple[nn.Module, HostConfig]:
-    """A model as a host, and the config that would build one like it; `image_size` is for a bare VQ-VAE."""
+    """Wrap a model as a host and describe it in a config; `image_size` is for a bare VQ-VAE."""
     if isinstance(model, ImageVae):
         return ImageVaeHost(model), HostConfig("image_vae", image_vae=model.config)
     if isinstance(model, MDDiff):
@@ -186,14 +184,14 @@ def as_host(model: nn.Module, image_size: int = 64) -> tuple[nn.Module, HostConf
         return FirstStageHost(model, image_size), config
     if isinstance(model, LightVae):
         return model, HostConfig("light_vae", light_vae=model.config)
-    # Asked by name: from Python 3.12 on, isinstance does not see what a module hands on from another.
+    # Checked by name: from Python 3.12 on, isinstance ignores attributes that __getattr__ forwards.
     if missing := [name for name in HOST_MEMBERS if not hasattr(model, name)]:
         raise ValueError(f"{type(model).__name__} is no host: {', '.join(missing)} missing")
     return model, HostConfig("other")
 
 
 def vq_config(vq: VQModel) -> VqConfig:
-    """The sizes of a VQ-VAE that is there already."""
+    """The sizes of an existing VQ-VAE."""
     widths = vq.config["block_out_channels"]
     return VqConfig(
         channels=widths[0],

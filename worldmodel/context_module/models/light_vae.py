@@ -22,8 +22,8 @@ class LightVaeConfig:
     image_size: int = 64  # pixels a side
     channels: tuple[int, ...] = (32, 64, 128, 256)  # of each convolution, from the picture inwards
     hidden: int = 128  # units of the fully connected layers
-    latent_dim: int = 192  # of z, and of what the decoder takes
-    norm: Literal["batch", "group", "none"] = "batch"  # published: batch, whose statistics tell the context
+    latent_dim: int = 192  # of z, the decoder's input
+    norm: Literal["batch", "group", "none"] = "batch"  # published: batch (context-dependent)
 
     def __post_init__(self) -> None:
         check_ranges(

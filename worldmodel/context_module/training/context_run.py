@@ -1,4 +1,4 @@
-"""Everything of a context-model run that a config decides: data, model, what is trained, validation."""
+"""Builds a context-model run from its config: data, model, trained parameters, validation."""
 
 import logging
 from collections.abc import Iterator
@@ -46,13 +46,13 @@ class ContextValidationConfig:
 
 @dataclass(frozen=True)
 class ContextTrainConfig:
-    """One training run of a context model, or of a model that it is compared with."""
+    """One training run of a context model or of a baseline."""
 
     output: str = "outputs/context"  # folder of checkpoints, curves and the finished model
     start_from: str = ""  # folder of a trained host: a ContextModel, an ImageVae or a VQ-VAE
     train: Literal["all", "module", "module_first"] = "all"  # module: host frozen; module_first: then all
     module_share: float = 0.2  # module_first: share of the steps for which the host stays frozen
-    contexts: Literal["all", "observational"] = "all"  # that are trained on
+    contexts: Literal["all", "observational"] = "all"  # contexts to train on
     data: ContextDataConfig = field(default_factory=ContextDataConfig)
     model: ContextModelConfig = field(default_factory=ContextModelConfig)
     objective: ContextObjective = field(default_factory=ContextObjective)
@@ -82,7 +82,7 @@ class ContextRun:
 
 
 class ContextValidation:
-    """Bound in bits per dimension on test pictures, in trained contexts and in held-out pairs."""
+    """Bound on test pictures in bits per dimension, for trained contexts and for held-out pairs."""
 
     def __init__(self, dataset: ContextDataset, config: ContextValidationConfig, seed: int) -> None:
         self.dataset, self.seed = dataset, seed
@@ -112,7 +112,7 @@ class ContextValidation:
 
 
 def build_run(config: ContextTrainConfig) -> ContextRun:
-    """Open the data, build or load the model, freeze what is not trained."""
+    """Open the data, build or load the model, and freeze what is not trained."""
     dataset = open_contexts(config.data, "train")
     pictures = ContextPictures(dataset, config.contexts)
     log.info("%s: concepts %s", dataset.name, ", ".join(dataset.concept_names))
@@ -129,7 +129,7 @@ def build_run(config: ContextTrainConfig) -> ContextRun:
 
 
 def check_concepts(config: ContextTrainConfig, dataset: ContextDataset) -> None:
-    """The model must have as many concepts as the data."""
+    """Raise ValueError unless the model has as many concepts as the data."""
     found = len(dataset.concept_names)
     if found != config.model.module.num_concepts:
         raise ValueError(
@@ -139,7 +139,7 @@ def check_concepts(config: ContextTrainConfig, dataset: ContextDataset) -> None:
 
 
 def build_model(config: ContextTrainConfig, dataset: ContextDataset) -> ContextModel:
-    """The same weights for the same config: random parts are drawn from the seed."""
+    """Build the model; random weights depend only on the seed."""
     torch.manual_seed(config.fit.seed)
     model = ContextModel(config.model)
     if config.start_from:
@@ -150,7 +150,7 @@ def build_model(config: ContextTrainConfig, dataset: ContextDataset) -> ContextM
 
 
 def load_start(model: ContextModel, folder: str, dataset: ContextDataset) -> None:
-    """Take over a trained host, and the module too where the folder is of the same model."""
+    """Load a trained host, and its module too if the folder holds a model of the same kind."""
     found = list(_started(model, folder, dataset))
     try:
         model.load_state_dict(dict(found), strict=False)
@@ -185,7 +185,7 @@ def _started(model: ContextModel, folder: str, dataset: ContextDataset) -> Itera
 
 
 def run_identity(run: ContextRun) -> dict[str, Any]:
-    """What a resumed run must find unchanged: start, pictures, model and objective."""
+    """Start, pictures, model and objective: a resumed run must have the same ones."""
     config = run.config
     start = Path(config.start_from)
     return {
@@ -198,7 +198,7 @@ def run_identity(run: ContextRun) -> dict[str, Any]:
 
 
 def export_model(run: ContextRun, checkpoint: Checkpoint, folder: Path) -> None:
-    """Write a training checkpoint as a model folder, averaged weights where there are any."""
+    """Write a training checkpoint as a model folder, with averaged weights if there are any."""
     model = build_model(run.config, run.pictures.dataset)
     tensors = {**checkpoint.tensors("weights"), **checkpoint.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys

@@ -35,7 +35,7 @@ FIRST_PHASE = "module_first"
 
 
 def train(config: ContextTrainConfig, resume: bool) -> bool:
-    """All phases; False when a signal ended it early."""
+    """Run all phases; returns False if a signal stopped it early."""
     if config.train != "module_first":
         return train_phase(config, resume)
     first, second = phases(config)
@@ -46,7 +46,7 @@ def train(config: ContextTrainConfig, resume: bool) -> bool:
 
 
 def phases(config: ContextTrainConfig) -> tuple[ContextTrainConfig, ContextTrainConfig]:
-    """Module alone for its share of the steps, then everything, from there, for the rest."""
+    """Two phases: the module alone for its share of the steps, then everything for the rest."""
     num_first = min(max(round(config.module_share * config.fit.steps), 1), config.fit.steps - 1)
     folder = str(Path(config.output) / FIRST_PHASE)
     first = replace(config, train="module", output=folder, fit=replace(config.fit, steps=num_first))
@@ -55,7 +55,7 @@ def phases(config: ContextTrainConfig) -> tuple[ContextTrainConfig, ContextTrain
 
 
 def train_phase(config: ContextTrainConfig, resume: bool) -> bool:
-    """Build, fit, export; False when a signal ended it early."""
+    """Build, fit, export; returns False if a signal stopped it early."""
     accelerator = start_accelerator(config.fit.machine)
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
@@ -82,7 +82,7 @@ def train_phase(config: ContextTrainConfig, resume: bool) -> bool:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_script(ContextTrainConfig, train, __doc__ or "", argv)
 
 

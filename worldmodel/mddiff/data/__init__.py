@@ -1,1 +1,1 @@
-"""Pictures with known factors."""
+"""Image datasets with ground-truth factors of variation."""

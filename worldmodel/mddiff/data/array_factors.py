@@ -1,4 +1,4 @@
-"""A data set whose pictures are the rows of one array, in memory or mapped from the disk."""
+"""A dataset whose images are the rows of one array, in memory or memory-mapped."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,17 @@ from worldmodel.mddiff.data.types import grid_factors
 
 @dataclass(frozen=True, eq=False)
 class ArrayFactors:
-    """Pictures [n H W] (gray) or [n H W 3] with their factors; without `values` they are a full grid."""
+    """Images [n H W] (gray) or [n H W 3] with their factors.
+
+    Without `values`, they form a full grid in order.
+    """
 
     name: str
     factor_names: tuple[str, ...]
     factor_sizes: tuple[int, ...]
     pixels: UInt8[np.ndarray, "n H W"] | UInt8[np.ndarray, "n H W 3"]
     values: Int64[np.ndarray, "n K"] | None = None
-    gain: int = 1  # factor on stored pixels; 255 for those that are stored as 0 and 1
+    gain: int = 1  # multiplier for stored pixels; 255 for images stored as 0 and 1
 
     def __post_init__(self) -> None:
         if len(self.factor_names) != len(self.factor_sizes):
@@ -46,7 +49,7 @@ class ArrayFactors:
         return len(self.pixels)
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """RGB pictures; gray ones have three equal channels."""
+        """RGB images; gray ones are repeated over the three channels."""
         rows = np.asarray(self.pixels[indices])
         rows = rows[..., None].repeat(3, axis=-1) if rows.ndim == 3 else rows
         picked = torch.from_numpy(np.ascontiguousarray(np.moveaxis(rows, -1, 1)))

@@ -44,7 +44,7 @@ def open_cars3d(path: Path, cache: Path) -> ArrayFactors:
 
 
 def _names(path: Path) -> tuple[list[str], str]:
-    """Sorted names of the cars (not the listing order of the disk), and what tells this set from others."""
+    """Sorted names of the cars (not in directory order), and a digest that identifies this dataset."""
     if path.is_dir():
         entries = [(file.stem, file.stat().st_size) for file in path.rglob(f"car_*{SUFFIX}")]
     else:
@@ -71,7 +71,7 @@ def _is_car(name: str) -> bool:
 
 
 def _pictures(name: str, content: bytes) -> UInt8[np.ndarray, "elevation azimuth H W 3"]:
-    """One car, reduced with a Lanczos filter as in the reference."""
+    """The images of one car, downsampled with a Lanczos filter as in the reference code."""
     stored = scipy.io.loadmat(io.BytesIO(content))["im"]  # type: ignore[arg-type]  # stubs know paths only
     if stored.dtype != np.uint8 or stored.shape[2:] != (3, AZIMUTHS, ELEVATIONS):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Data sets with known factors for training and evaluation: `rooms`, which is rendered once, or a file."""
+"""Opens image datasets with ground-truth factors: `rooms`, which is rendered on first use, or a file."""
 
 import hashlib
 import warnings
@@ -23,24 +23,24 @@ CACHE = "outputs/factors"
 
 @dataclass(frozen=True)
 class FactorDataConfig:
-    """Which pictures."""
+    """Which images to load, and at what size."""
 
     path: str = "rooms"  # rooms, or the published file or folder of Shapes3D, MPI3D, Cars3D or dSprites
-    counts: tuple[int, ...] = ()  # evenly spread values kept of each factor, in order; empty = all of them
-    size: int = 64  # pixels a side
-    cache: str = CACHE  # folder of what is rendered or unpacked once
+    counts: tuple[int, ...] = ()  # number of values to keep of each factor, evenly spaced; empty = all
+    size: int = 64  # pixels per side
+    cache: str = CACHE  # folder for rendered or unpacked data
 
     def __post_init__(self) -> None:
         check_ranges(self, size=(1, 4096), counts=(1, 1_000_000))
 
 
 def open_factors(name_or_path: str, cache: str = CACHE) -> FactorDataset:
-    """A data set by path; `rooms` is rendered into the cache when it is not there yet (about a minute)."""
+    """Open a dataset by path; `rooms` is rendered into the cache on first use (about a minute)."""
     if name_or_path != "rooms":
         return open_factor_file(name_or_path, cache)
     path = Path(cache) / "rooms.safetensors"
     if not path.exists():
-        # Rendering needs the simulator, which only those who render have to install.
+        # Imported here: only rendering needs the simulator.
         from worldmodel.mddiff.data.render_rooms import render_rooms
 
         render_rooms(path)
@@ -48,12 +48,12 @@ def open_factors(name_or_path: str, cache: str = CACHE) -> FactorDataset:
 
 
 def open_factor_data(config: FactorDataConfig) -> FactorDataset:
-    """The pictures that a config names: sub-grid and size applied."""
+    """The images that a config describes, reduced to its factor values and its size."""
     return shrunk(sub_grid(open_factors(config.path, config.cache), config.counts), config.size)
 
 
 def data_identity(dataset: FactorDataset) -> dict[str, Any]:
-    """What a resumed run must find unchanged of its pictures, wherever they lie: sizes, and a sample."""
+    """Sizes and a sample of the images: a resumed run compares them to detect changed data."""
     sample = dataset.images(np.array(evenly_spread(len(dataset), 32, round_down=True), np.int64))
     return {
         "name": dataset.name,
@@ -65,7 +65,7 @@ def data_identity(dataset: FactorDataset) -> dict[str, Any]:
 def load_images(
     dataset: FactorDataset, batches: Iterable[list[int]], num_workers: int = 0, pin_memory: bool = False
 ) -> Iterator[UInt8[Tensor, "n 3 H W"]]:
-    """Pictures of the given indices, for `fit(load=...)`: one read of an array a batch."""
+    """Load the images of each batch of indices, for `fit(load=...)`."""
     if num_workers:
         warnings.warn(
             f"num_workers={num_workers} is ignored: pictures are read in this process", stacklevel=2

@@ -1,4 +1,4 @@
-"""Shapes3D, MPI3D and dSprites from the files their authors publish; Cars3D has a file of its own."""
+"""Shapes3D, MPI3D and dSprites, read from the files that their authors publish; for Cars3D see cars3d.py."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ DSPRITES = {"shape": 3, "scale": 6, "orientation": 40, "pos_x": 32, "pos_y": 32}
 
 
 def open_shapes3d(path: Path, cache: Path) -> ArrayFactors:
-    """3dshapes.h5, or an .npz with `images` as one flat list or as the nine-dimensional grid."""
+    """Read 3dshapes.h5, or an .npz with `images` as a flat list or as the nine-dimensional grid."""
     check_published(path, PUBLISHED, cache)
     images, names = read_array(path, "images", cache), tuple(SHAPES3D)
     sizes = tuple(len(values) for values in SHAPES3D.values())
@@ -54,7 +54,7 @@ def open_shapes3d(path: Path, cache: Path) -> ArrayFactors:
 
 
 def open_mpi3d(path: Path, cache: Path) -> ArrayFactors:
-    """mpi3d_*.npz: 6 colors and 6 shapes in the full releases, 4 and 4 in the earlier and complex ones."""
+    """Read mpi3d_*.npz: 6 colors and 6 shapes in the full releases, 4 and 4 in earlier and complex ones."""
     check_published(path, PUBLISHED, cache)
     images = read_array(path, "images", cache)
     _check_pictures(path, images, channels=3)
@@ -68,9 +68,10 @@ def open_mpi3d(path: Path, cache: Path) -> ArrayFactors:
 
 
 def open_dsprites(path: Path, cache: Path) -> ArrayFactors:
-    """The whole set, a grid of some of its factor values, or any subset; .npz or HDF5.
+    """Read dSprites (.npz or HDF5): all of it, a grid over some of its factor values, or any subset.
 
-    The factor `color`, which has one value, is left out. Values of a partial grid are counted within it.
+    The factor `color` has a single value and is dropped. Factor values of a partial grid are renumbered from
+    0.
     """
     classes_key = "latents/classes" if is_hdf5(path) else "latents_classes"
     classes = read_array(path, classes_key, cache).astype(np.int64)[:, -len(DSPRITES) :]

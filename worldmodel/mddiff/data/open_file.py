@@ -1,4 +1,4 @@
-"""The data set in a file or folder, recognized by its name or by what it holds."""
+"""Opens a dataset file or folder, recognized by its name or its contents."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WANTED = """\
 
 
 def open_factor_file(path: str | Path, cache: str | Path) -> FactorDataset:
-    """Open any supported data set; `cache` is the folder for what large or slow files are unpacked into."""
+    """Open any supported dataset; large or compressed files are unpacked into `cache`."""
     path, cache = Path(path), Path(cache)
     if not path.exists():
         raise ValueError(f"no data set at {path}; supported are\n{WANTED}")

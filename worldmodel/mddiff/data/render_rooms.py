@@ -1,8 +1,8 @@
-"""Brightness maps of the Rooms data set: python -m worldmodel.mddiff.data.render_rooms FILE.safetensors
+"""Brightness maps of the Rooms dataset: python -m worldmodel.mddiff.data.render_rooms FILE.safetensors
 
-A room with a floor and three walls, an object in its middle, and a camera that goes around it: 8 sizes,
-4 shapes and 15 view points, cast with the tabletop's renderer. Floor, walls and object are red, green and
-blue, so that the channels of one picture are the brightness maps of the three surfaces.
+A room with a floor and three walls, an object in its middle, and a camera that moves around it: 8 sizes, 4
+shapes and 15 viewpoints, rendered with the tabletop's ray caster. Floor, walls and object are red, green and
+blue, so the channels of one image are the brightness maps of the three surfaces.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from robotwin_adapters.tabletop.render import Renderer
 from worldmodel.files import atomic_file
 from worldmodel.mddiff.data.rooms import FACTOR_SIZES, SHAPES, SURFACES
 
-SIZE = 64  # pixels a side
-FINER = 2  # pictures are cast at this multiple of the size, with 2 x 2 samples in each of those pixels
+SIZE = 64  # pixels per side
+FINER = 2  # images are rendered at this multiple of the size, with 2 x 2 samples per rendered pixel
 SCALES = np.linspace(0.75, 1.25, FACTOR_SIZES[3])
 ANGLES = np.radians(np.linspace(-30, 30, FACTOR_SIZES[5]))
-DISTANCE, HEIGHT, AIM = 4.6, 2.6, 0.55  # m: camera from the axis of the room, its height, height it looks at
+DISTANCE, HEIGHT, AIM = 4.6, 2.6, 0.55  # m: camera from the axis of the room, its height, height it points at
 LIGHT = (0.5, -0.7, 1.0)
 GEOMS = {  # per shape, at scale 1: type, half sizes (m) and height of the center (m)
     "cube": ("box", (0.62, 0.62, 0.62), 0.62),
@@ -40,7 +40,7 @@ ROOM = f"""
 
 
 def build_room(shape: str, scale: float) -> mujoco.MjModel:
-    """The room with one object; the object can move, which is what makes it cast a shadow."""
+    """The room with one object; the object has a free joint because only movable bodies cast shadows."""
     kind, half_sizes, height = GEOMS[shape]
     size = " ".join(f"{scale * half:.6f}" for half in half_sizes)
     thing = f'<freejoint/><geom name="object" type="{kind}" size="{size}"/>'
@@ -49,7 +49,7 @@ def build_room(shape: str, scale: float) -> mujoco.MjModel:
 
 
 def view(angle: float) -> Camera:
-    """A camera that looks at the object from one side, `angle` radians off the middle."""
+    """A camera aimed at the object, `angle` radians off the middle."""
     x, y = DISTANCE * np.sin(angle), -DISTANCE * np.cos(angle)
     left = (-float(np.cos(angle)), -float(np.sin(angle)), 0.0)
     return Camera("room", (float(x), float(y), HEIGHT), (-float(x), -float(y), AIM - HEIGHT), left, fovy=42.0)
@@ -66,7 +66,7 @@ def colored(model: mujoco.MjModel, floor: Color, wall: Color, thing: Color) -> L
 
 
 def brightness(scale: float, shape: str, angle: float) -> UInt16[np.ndarray, "surface H W"]:
-    """How bright each surface is in each pixel, as sums over the finer pixels."""
+    """Brightness of each surface in each pixel, summed over the supersampled pixels."""
     model = build_room(shape, scale)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -77,7 +77,7 @@ def brightness(scale: float, shape: str, angle: float) -> UInt16[np.ndarray, "su
 
 
 def render_rooms(path: Path, *, quiet: bool = False) -> None:
-    """Cast all geometries and write them; the file appears whole or not at all."""
+    """Render every geometry and write the result atomically."""
     jobs = [(scale, shape, angle) for scale in SCALES for shape in SHAPES for angle in ANGLES]
     maps = np.stack([brightness(*job) for job in tqdm(jobs, "rooms", disable=quiet)])
     with atomic_file(path) as temporary:

@@ -1,7 +1,7 @@
-"""Rooms: a set like Shapes3D that this project renders itself, so that studies run without any download.
+"""Rooms: a dataset like Shapes3D that this project renders itself, so that studies run without any download.
 
-Hues only recolor: a picture is the sum over the three surfaces (floor, walls, object) of how bright the
-surface is in each pixel times its color. 480 such brightness maps give all 480,000 pictures.
+Hue factors only recolor: an image is the sum over the three surfaces (floor, walls, object) of the surface's
+brightness in each pixel times its color. 480 such brightness maps give all 480,000 images.
 """
 
 import colorsys
@@ -32,7 +32,7 @@ def palette(num_hues: int = 10) -> Float32[np.ndarray, "hue 3"]:
 
 @dataclass(frozen=True, eq=False)
 class Rooms:
-    """All colorings of the rendered brightness maps."""
+    """Every coloring of the rendered brightness maps."""
 
     maps: UInt16[
         np.ndarray, "geometry surface H W"
@@ -45,7 +45,7 @@ class Rooms:
         return int(np.prod(self.factor_sizes))
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """Brightness of each surface times its color."""
+        """Brightness of each surface times its color, summed."""
         values = self.factors(indices)
         geometry = np.ravel_multi_index(tuple(values[:, 3:].T), self.factor_sizes[3:])
         maps = torch.from_numpy(self.maps[geometry].astype(np.float32))
@@ -58,7 +58,7 @@ class Rooms:
 
 
 def open_rooms(path: Path) -> Rooms:
-    """The brightness maps that `worldmodel.mddiff.data.render_rooms` renders."""
+    """Open the brightness maps that `worldmodel.mddiff.data.render_rooms` wrote."""
     maps = load_file(path).get("maps")
     num_geometries = int(np.prod(FACTOR_SIZES[3:]))
     if maps is None or maps.dtype != np.uint16 or maps.shape[:2] != (num_geometries, len(SURFACES)):

@@ -1,7 +1,7 @@
-"""Arrays inside .npz and HDF5 files: small ones are read, large ones mapped from the disk.
+"""Arrays inside .npz and HDF5 files: small ones are read into memory, large ones are memory-mapped.
 
-A large array that is compressed is unpacked once into the cache folder, under a name that says which content
-it is; an array that its .npz stores as it is (MPI3D) is mapped in place.
+A large compressed array is unpacked once into the cache folder, under a name derived from its content; an
+array that its .npz stores uncompressed (MPI3D) is mapped in place.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ import numpy as np
 
 from worldmodel.files import atomic_file
 
-IN_MEMORY = 1 << 30  # bytes; larger arrays stay on the disk
+IN_MEMORY = 1 << 30  # bytes; larger arrays are mapped
 ROWS = 4096  # rows copied at a time
 
 
 @dataclass(frozen=True)
 class Published:
-    """A file as its authors publish it."""
+    """Name, size and digest of a file as its authors publish it."""
 
     name: str
     num_bytes: int
@@ -33,12 +33,12 @@ class Published:
 
 
 def is_hdf5(path: Path) -> bool:
-    """By its name."""
+    """Whether the file name has an HDF5 suffix."""
     return path.suffix in (".h5", ".hdf5")
 
 
 def check_published(path: Path, known: tuple[Published, ...], cache: Path) -> None:
-    """ValueError when a file has name and size of a published one but other content; looked at once."""
+    """Raise ValueError if a file with a published name and size has another digest; checked once per file."""
     for file in known:
         if (path.name, path.stat().st_size) != (file.name, file.num_bytes):
             continue
@@ -65,14 +65,14 @@ def keys(path: Path) -> set[str]:
 
 
 def read_array(path: Path, key: str, cache: Path) -> np.ndarray:
-    """The array `key`, in memory or as a read-only map of a file."""
+    """The array `key`, in memory or as a read-only memory map."""
     if key not in keys(path):
         raise ValueError(f"{path}: expected an array {key!r}, found {', '.join(sorted(keys(path)))}")
     return _from_hdf5(path, key, cache) if is_hdf5(path) else _from_npz(path, key, cache)
 
 
 def write_npy(target: Path, shape: tuple[int, ...], dtype: np.dtype, fill: Any) -> np.ndarray:
-    """A new .npy file that `fill(array)` writes into, mapped read-only; it appears whole or not at all."""
+    """Create a .npy file that `fill(array)` writes into, atomically; returns it memory-mapped, read-only."""
     with atomic_file(target) as temporary:
         array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
         fill(array)
@@ -123,7 +123,7 @@ def _npy_header(stream: Any, path: Path, key: str) -> tuple[tuple[int, ...], np.
 
 
 def _data_start(path: Path, header_offset: int) -> int:
-    """Where a member's bytes begin: the lengths in its local header may differ from the directory's."""
+    """Offset of a member's bytes: lengths in its local header may differ from the central directory's."""
     with path.open("rb") as file:
         file.seek(header_offset + 26)
         name_length, extra_length = struct.unpack("<HH", file.read(4))

@@ -1,7 +1,7 @@
-"""Pictures with known factors of variation: what every data set of the concept study offers.
+"""The interface of image datasets with ground-truth factors of variation.
 
-Axes: n pictures, K factors. Samplers pass indices around, not pictures: a picture and its factors are always
-asked for by the same index, so that they cannot part company.
+Axes: n images, K factors. Samplers exchange indices, not images: an image and its factors are always looked
+up by the same index, so they cannot get mixed up.
 """
 
 from typing import Protocol, runtime_checkable
@@ -13,17 +13,17 @@ from torch import Tensor
 
 @runtime_checkable
 class FactorDataset(Protocol):
-    """Pictures, each with one value (0 .. size - 1) of every factor; usually every combination once."""
+    """Images, each with one value (0 .. size - 1) per factor; usually every combination once."""
 
-    # Properties, because frozen data sets have no attributes that can be set.
+    # Properties, because attributes of frozen dataclasses cannot be set.
     @property
     def name(self) -> str:
-        """For tables and file names."""
+        """Name for tables and file names."""
         ...
 
     @property
     def factor_names(self) -> tuple[str, ...]:
-        """One per factor."""
+        """One name per factor."""
         ...
 
     @property
@@ -34,17 +34,17 @@ class FactorDataset(Protocol):
     def __len__(self) -> int: ...
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """RGB pictures in this order; repeats are allowed."""
+        """RGB images at these indices, in this order; repeats are allowed."""
         ...
 
     def factors(self, indices: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "n K"]:
-        """Factor values of the same pictures."""
+        """Factor values of the same images."""
         ...
 
 
 def is_grid(dataset: FactorDataset) -> bool:
-    """Whether the pictures are every combination of factor values in order, the last factor fastest."""
-    num_combinations = 1  # a Python integer: many factors would overflow np.prod
+    """Whether the images are all combinations of factor values in order, the last factor varying fastest."""
+    num_combinations = 1  # a Python integer: np.prod would overflow with many factors
     for size in dataset.factor_sizes:
         num_combinations *= size
     if num_combinations != len(dataset):
@@ -54,7 +54,7 @@ def is_grid(dataset: FactorDataset) -> bool:
 
 
 def grid_index(dataset: FactorDataset, factors: Int64[np.ndarray, "n K"]) -> Int64[np.ndarray, " n"]:
-    """Where these combinations stand in a full grid; only for data sets that are one."""
+    """Index of each combination of factor values in a full grid."""
     sizes = dataset.factor_sizes
     if factors.shape[1] != len(sizes) or (factors < 0).any() or (factors >= np.asarray(sizes)).any():
         raise ValueError(
@@ -64,5 +64,5 @@ def grid_index(dataset: FactorDataset, factors: Int64[np.ndarray, "n K"]) -> Int
 
 
 def grid_factors(sizes: tuple[int, ...], indices: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "n K"]:
-    """Factor values of the pictures of a full grid."""
+    """Factor values at these indices of a full grid."""
     return np.stack(np.unravel_index(indices, sizes), axis=1).astype(np.int64)

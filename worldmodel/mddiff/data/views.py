@@ -1,4 +1,4 @@
-"""The same data set with fewer factor values, or with smaller pictures."""
+"""Views of a dataset: fewer factor values, or smaller images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,39 +10,39 @@ from torch import Tensor
 
 from worldmodel.mddiff.data.types import FactorDataset, grid_factors, grid_index, is_grid
 
-# Factors whose last value stands beside their first: hues of Rooms and Shapes3D, azimuth of Cars3D. So does
-# the orientation of dSprites (0 to 360 degrees), known by its places; elsewhere it is within 30 degrees.
+# Cyclic factors, whose last value is a neighbor of the first: hues of Rooms and Shapes3D, azimuth of Cars3D.
+# The orientation of dSprites is cyclic as well (0 to 360 degrees); other orientations span 30 degrees.
 CIRCULAR = ("floor_hue", "wall_hue", "object_hue", "azimuth")
 
 
 @dataclass(frozen=True, eq=False)
 class SubGrid:
-    """The combinations of some values of every factor, again a full grid."""
+    """All combinations of a subset of every factor's values: a full grid again."""
 
     name: str
     factor_names: tuple[str, ...]
     factor_sizes: tuple[int, ...]
     base: FactorDataset
-    kept: tuple[Int64[np.ndarray, " _"], ...]  # per factor: its values in the whole data set
+    kept: tuple[Int64[np.ndarray, " _"], ...]  # per factor: the kept values, as indices in the whole dataset
 
     def __len__(self) -> int:
         return int(np.prod(self.factor_sizes))
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """Pictures of the combinations at these places of the smaller grid."""
+        """Images at these indices of the smaller grid."""
         values = self.factors(indices)
         whole = np.stack([kept[column] for kept, column in zip(self.kept, values.T, strict=True)], axis=1)
         return self.base.images(grid_index(self.base, whole))
 
     def factors(self, indices: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "n K"]:
-        """Factor values counted within what is kept: 0 .. size - 1."""
+        """Factor values renumbered among the kept ones: 0 .. size - 1."""
         return grid_factors(self.factor_sizes, indices)
 
 
 def sub_grid(dataset: FactorDataset, counts: Sequence[int]) -> FactorDataset:
-    """Keep that many evenly spread values of each factor; () keeps all.
+    """Keep that many evenly spaced values of each factor; () keeps all.
 
-    The first and the last are among them, but on a circle only the first.
+    The first and last values are kept; for a cyclic factor only the first.
     """
     if not counts:
         return dataset
@@ -67,7 +67,7 @@ def sub_grid(dataset: FactorDataset, counts: Sequence[int]) -> FactorDataset:
 
 @dataclass(frozen=True, eq=False)
 class Shrunk:
-    """The same pictures, each pixel the mean of `cell` x `cell` pixels."""
+    """The same images, downsampled by averaging `cell` x `cell` pixels."""
 
     name: str
     factor_names: tuple[str, ...]
@@ -79,16 +79,16 @@ class Shrunk:
         return len(self.base)
 
     def images(self, indices: Int64[np.ndarray, " n"]) -> UInt8[Tensor, "n 3 H W"]:
-        """Smaller pictures."""
+        """The downsampled images."""
         return F.avg_pool2d(self.base.images(indices).float(), self.cell).round().byte()
 
     def factors(self, indices: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, "n K"]:
-        """As in the whole data set."""
+        """Factor values, unchanged."""
         return self.base.factors(indices)
 
 
 def shrunk(dataset: FactorDataset, size: int) -> FactorDataset:
-    """Pictures of `size` x `size` pixels; the stored size must be a multiple of it."""
+    """Downsample images to `size` x `size` pixels; the stored size must be a multiple of it."""
     height, width = dataset.images(np.zeros(1, np.int64)).shape[-2:]
     if height != width or size < 1 or height % size:
         raise ValueError(f"{dataset.name} has pictures of {height}x{width}, which do not divide by {size}")

@@ -1,1 +1,1 @@
-"""Scores and pictures of concept models."""
+"""Scores and images of concept models."""

@@ -1,19 +1,19 @@
-"""Do the pictures follow the factors? Looked at in the pictures themselves, before anything is encoded."""
+"""Checks on the images themselves, before any encoding, that they change with their factors."""
 
 import numpy as np
 
 from worldmodel.mddiff.data.types import FactorDataset, grid_index, is_grid
 
-NUM_PAIRS = 64  # pairs of neighbors a factor
-MOST_EQUAL = 0.5  # share of neighbors that may look alike (a turned disc) before the factor counts as unseen
+NUM_PAIRS = 64  # pairs of neighboring images per factor
+MOST_EQUAL = 0.5  # largest share of identical neighbors (a rotated disc) that still counts as aligned
 
 
 def check_pictures(dataset: FactorDataset, *, seed: int = 0) -> None:
-    """ValueError when pictures do not change with a factor, or change without one.
+    """Raise ValueError if images do not change with a factor, or change when read again.
 
-    A set that repeats every picture ten times while its labels count on (a mistake found in public code)
-    shows the same picture for neighboring values of its last factor. Sets that are no full grid have no
-    neighbors, and only the second question is asked of them.
+    A dataset that repeats every image ten times while its labels keep counting (a mistake found in public
+    code) has identical images for neighboring values of its last factor. Datasets that are not a full grid
+    have no neighbors, so only repeated reads are compared.
     """
     rng = np.random.default_rng(seed)
     some = rng.integers(len(dataset), size=min(NUM_PAIRS, len(dataset)))

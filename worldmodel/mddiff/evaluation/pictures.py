@@ -1,4 +1,4 @@
-"""What codes do to pictures: traversals, factor swaps, and attention to concepts."""
+"""Figures of what codes control: traversals, factor swaps, and attention to concepts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,31 +21,31 @@ from worldmodel.report.figures import draw_rows
 from worldmodel.types import to_unit_range
 
 DEAD = 0.05  # standard deviation below which a code is not shown, as in the FactorVAE score
-INFORMED = 0.1  # share of a factor's entropy that a code must carry to be named after it
+INFORMED = 0.1  # share of a factor's entropy that a code must contain to be named after it
 
 
 @dataclass(frozen=True)
 class CodeMeanings:
-    """Which factor each code speaks of, by mutual information, and how far it ranges."""
+    """Which factor each code encodes, by mutual information, and the range of each code."""
 
-    codes: Float[np.ndarray, "n d"]  # of a sample of pictures
+    codes: Float[np.ndarray, "n d"]  # codes of a sample of images
     share: Float[np.ndarray, "d K"]  # mutual information as a share of the factor's entropy
     factor_names: tuple[str, ...]
 
     @property
     def shown(self) -> Int[np.ndarray, " shown"]:
-        """Codes that vary, the most telling first."""
+        """Codes that vary, the most informative first."""
         alive = np.flatnonzero(self.codes.std(0) >= DEAD)
         return alive[np.argsort(-self.share[alive].max(1), kind="stable")]
 
     def name(self, code: int) -> str:
-        """The code and the factor it tells most about."""
+        """The code's number and the factor that it shares most information with."""
         factor = int(self.share[code].argmax())
         told = self.share[code, factor]
         return f"{code}: {self.factor_names[factor]} {told:.2f}" if told >= INFORMED else f"{code}: -"
 
     def codes_of(self, factor: int) -> Int[np.ndarray, " codes"]:
-        """Codes that tell more about this factor than about any other."""
+        """Codes that share more information with this factor than with any other."""
         alive = self.codes.std(0) >= DEAD
         best = self.share.argmax(1) == factor
         return np.flatnonzero(alive & best & (self.share[:, factor] >= INFORMED))
@@ -54,7 +54,7 @@ class CodeMeanings:
 def code_meanings(
     model: ConceptModel, dataset: FactorDataset, *, num_pictures: int = 4000, seed: int = 0
 ) -> CodeMeanings:
-    """Encode a random sample and see what each code tells."""
+    """Encode a random sample and measure the mutual information of codes and factors."""
     rng = np.random.default_rng(seed)
     indices = rng.choice(len(dataset), min(num_pictures, len(dataset)), replace=False).astype(np.int64)
     parts = np.array_split(indices, max(1, len(indices) // 256))
@@ -74,9 +74,9 @@ def traversals(
     rows: int = 10,
     columns: int = 8,
 ) -> dict[str, Float[Tensor, "columns 3 H W"]]:
-    """One row of pictures per code: it goes from its 2nd to its 98th percentile, the others stay."""
+    """One row of images per code: the code moves from its 2nd to its 98th percentile, the others stay."""
     shown = meanings.shown[:rows]
-    if not len(shown):  # a collapsed model has nothing to show
+    if not len(shown):  # a collapsed model has no code to show
         return {}
     moved = start.repeat(len(shown), columns, 1)
     for row, code in enumerate(shown):
@@ -90,7 +90,7 @@ def traversals(
 def factor_swaps(
     model: ConceptModel, meanings: CodeMeanings, source: Tensor, target: Tensor
 ) -> dict[str, Float[Tensor, "n 3 H W"]]:
-    """Source pictures with the codes of one factor taken from the target pictures, factor by factor."""
+    """Source images with the codes of one factor replaced by those of the target images, for each factor."""
     codes, others = model.encode(source), model.encode(target)
     columns = {
         "source": to_unit_range(source),
@@ -109,9 +109,9 @@ def factor_swaps(
 def draw_attention(
     path: Path, model: MDDiff, meanings: CodeMeanings, images: Tensor, rows: int = 8
 ) -> tuple[float, float]:
-    """Pictures (first row) and, for each telling concept, where the denoiser attends to its token.
+    """Images (first row) and, for each informative concept, the denoiser's attention to its token.
 
-    Gives the attention of the darkest and of the brightest place, in units of an even share.
+    Returns the lowest and the highest attention, relative to uniform attention.
     """
     maps = concept_attention(model, images)
     shown = [int(code) for code in meanings.shown[:rows]]
@@ -125,7 +125,7 @@ def draw_attention(
 def attention_overlays(
     images: UInt8[Tensor, "n 3 H W"], attention: Float[Tensor, "n c side side"]
 ) -> tuple[Float[Tensor, "n c 3 H W"], float, float]:
-    """Attention as color over the gray picture, one scale for all concepts; and the ends of the scale."""
+    """Attention as color over gray images, on one scale for all concepts; returns the scale's limits too."""
     smooth = F.interpolate(attention, size=images.shape[-2:], mode="bilinear", align_corners=False)
     low, high = (float(end) for end in smooth.aminmax()) if smooth.numel() else (0.0, 0.0)
     level = (smooth - low) / max(high - low, 1e-9)

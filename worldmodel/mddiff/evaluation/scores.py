@@ -1,7 +1,7 @@
-"""Score a concept model on a data set with known factors:
+"""Score a concept model on a dataset with ground-truth factors:
 
-python eval/score_concepts.py OUTPUT/model data.path=rooms out=OUTPUT/scores_last.json
-python eval/score_concepts.py OUTPUT/model data.path=FILE.npz ica=true out=scores.json
+python eval/score_concepts.py OUTPUT/model data.path=rooms out=OUTPUT/scores_last.json python
+eval/score_concepts.py OUTPUT/model data.path=FILE.npz ica=true out=scores.json
 
 FactorVAE score, DCI and MIG at the reference counts, reconstruction, LPIPS and FID where weights are given.
 """
@@ -31,29 +31,29 @@ from worldmodel.mddiff.models.protocol import ConceptModel
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.types import to_uint8, to_unit_range
 
-NOT_COMPUTED = "not computed"  # stands where weights of others would be needed
+NOT_COMPUTED = "not computed"  # reported where third-party weights are missing
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """What is measured; the defaults are the counts of published numbers."""
+    """What to measure; the defaults are the sample counts of published results."""
 
-    out: str = ""  # JSON file of the result; empty: only printed
+    out: str = ""  # JSON file for the result; empty: print only
     data: FactorDataConfig = field(default_factory=FactorDataConfig)
     ica: bool = False  # replace codes by their independent components first
-    num_pictures: int = 0  # random pictures whose codes are used; 0 = all, as published
-    seed: int = 0  # of all samples
+    num_pictures: int = 0  # random images to encode; 0 = all, as published
+    seed: int = 0  # seed of all sampling
     num_votes: int = 10_000  # training votes of the FactorVAE score; half as many are held out
     num_mig: int = 10_000  # points of MIG
-    dci_train: int = 10_000  # points DCI is fitted on; 0 = no DCI
-    dci_test: int = 5_000  # points DCI is tested on
-    jobs: int = 1  # factors of DCI fitted at once
-    num_reconstructed: int = 1_000  # pictures for SSIM, PSNR, MSE and LPIPS
-    num_fid: int = 10_000  # pictures for FID
-    ddim_steps: int = 50  # of diffusion models
-    batch: int = 256  # pictures at once
+    dci_train: int = 10_000  # training samples of DCI; 0 = no DCI
+    dci_test: int = 5_000  # test samples of DCI
+    jobs: int = 1  # factors of DCI fitted in parallel
+    num_reconstructed: int = 1_000  # images for SSIM, PSNR, MSE and LPIPS
+    num_fid: int = 10_000  # images for FID
+    ddim_steps: int = 50  # sampling steps of diffusion models
+    batch: int = 256  # images per batch
     lpips_alexnet: str = ""  # weights of AlexNet for LPIPS
-    lpips_linear: str = ""  # weights of its linear layers
+    lpips_linear: str = ""  # weights of the linear layers of LPIPS
     fid_network: str = ""  # TorchScript Inception for FID
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class EvaluationConfig:
 
 
 def evaluate(model: ConceptModel, dataset: FactorDataset, config: EvaluationConfig) -> dict[str, Any]:
-    """All scores of one model; refuses data whose pictures and factors do not belong together."""
+    """All scores of one model; refuses data whose images and factors are misaligned."""
     started = time.process_time()
     indices = chosen_indices(dataset, config)
     factors = dataset.factors(indices)
@@ -73,7 +73,7 @@ def evaluate(model: ConceptModel, dataset: FactorDataset, config: EvaluationConf
         model, codes = independent, independent.components(codes)
         notes["ica_components"] = independent.aligner.num_components_
         aligner = independent.aligner
-        notes["ica_converged"] = bool(aligner.converged_[aligner.negentropy_.argmax()])  # of the one chosen
+        notes["ica_converged"] = bool(aligner.converged_[aligner.negentropy_.argmax()])  # of the selected run
     return {
         "data": dataset.name,
         "factor_sizes": list(dataset.factor_sizes),
@@ -87,7 +87,7 @@ def evaluate(model: ConceptModel, dataset: FactorDataset, config: EvaluationConf
 
 
 def chosen_indices(dataset: FactorDataset, config: EvaluationConfig) -> np.ndarray:
-    """All pictures in order, or a random part of them."""
+    """All images in order, or a random subset."""
     if not 0 < config.num_pictures < len(dataset):
         return np.arange(len(dataset))
     rng = np.random.default_rng(config.seed)
@@ -95,17 +95,17 @@ def chosen_indices(dataset: FactorDataset, config: EvaluationConfig) -> np.ndarr
 
 
 def gather(indices: np.ndarray, batch: int, take: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The one way from indices to rows, batch by batch; codes and the alignment test both go it."""
+    """Apply `take` to indices batch by batch; codes and the alignment test share this code path."""
     return np.concatenate([take(indices[start : start + batch]) for start in range(0, len(indices), batch)])
 
 
 def encoded(model: ConceptModel, dataset: FactorDataset, indices: np.ndarray) -> np.ndarray:
-    """Codes of these pictures."""
+    """The codes of these images."""
     return model.encode(dataset.images(indices)).cpu().numpy()
 
 
 def guard(dataset: FactorDataset, indices: np.ndarray, config: EvaluationConfig) -> dict[str, float]:
-    """What perfect codes score here; ValueError when codes would not belong to the factors."""
+    """Scores of perfect codes on these images; ValueError if codes would be misaligned with the factors."""
     check_pictures(dataset, seed=config.seed)
     received = gather(indices, config.batch, dataset.factors)
     return check_alignment(received, dataset.factors(indices), seed=config.seed)
@@ -148,14 +148,14 @@ def code_scores(codes: np.ndarray, factors: np.ndarray, config: EvaluationConfig
 
 
 def picture_indices(dataset: FactorDataset, config: EvaluationConfig) -> np.ndarray:
-    """The random pictures that are decoded; those of SSIM, PSNR and MSE come first."""
+    """Random images to decode; those used for SSIM, PSNR and MSE come first."""
     rng = np.random.default_rng(config.seed)
     count = max(config.num_reconstructed, config.num_fid if config.fid_network else 0)
     return rng.choice(len(dataset), min(count, len(dataset)), replace=False).astype(np.int64)
 
 
 def picture_scores(model: ConceptModel, dataset: FactorDataset, config: EvaluationConfig) -> dict[str, Any]:
-    """How well pictures survive the way through their codes; means over pictures."""
+    """Reconstruction quality after encoding and decoding, averaged over images."""
     real = dataset.images(picture_indices(dataset, config))
     made = torch.cat([model.decode(model.encode(part)).cpu() for part in real.split(config.batch)])
     shown = slice(0, config.num_reconstructed)
@@ -182,7 +182,7 @@ def picture_scores(model: ConceptModel, dataset: FactorDataset, config: Evaluati
 
 
 def score_folder(folder: Path, config: EvaluationConfig) -> dict[str, Any]:
-    """Open model and data, evaluate, and keep the result with what it belongs to."""
+    """Open model and data, evaluate, and save the result with its provenance."""
     model = open_concept_model(folder, ddim_steps=config.ddim_steps)
     result = {"model": str(folder), "evaluation": asdict(config)}
     result |= evaluate(model, open_factor_data(config.data), config)

@@ -1,1 +1,1 @@
-"""Concept models of pictures: image VAEs, EncDiff and MDDiff."""
+"""Concept models of images: VAEs, EncDiff and MDDiff."""

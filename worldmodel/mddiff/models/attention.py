@@ -1,4 +1,4 @@
-"""Where in the picture each concept token is attended to."""
+"""Attention maps of concept tokens."""
 
 import math
 from collections import defaultdict
@@ -19,9 +19,9 @@ from worldmodel.mddiff.models.unet import ConceptUNet
 def concept_attention(
     model: MDDiff, images: UInt8[Tensor, "n 3 H W"], *, steps: Sequence[int] = (100, 300, 500), seed: int = 0
 ) -> dict[int, Float[Tensor, "n k side side"]]:
-    """Side of a feature map -> attention of its places to each concept (they sum to 1 over concepts).
+    """Attention of every position to each concept (sums to 1 over concepts), by side of the feature map.
 
-    Mean over heads, over the layers of that size and over these time steps of the noised pictures.
+    Averaged over heads, over the layers of that size and over these time steps of the noised images.
     """
     pixels = model.pixels(images)
     latents = model.latents_of(pixels)
@@ -42,7 +42,7 @@ def concept_attention(
 
 @contextmanager
 def recorded_attention(unet: ConceptUNet) -> Iterator[list[Tensor]]:
-    """Every cross-attention inside this block: [n places k], mean over heads, in the order of the layers."""
+    """Record every cross-attention inside this block: [n positions k], mean over heads, in layer order."""
     records: list[Tensor] = []
 
     def record(layer: Attention, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What an EncDiff or MDDiff model is; where the paper and its code differ, both are named."""
+"""Configuration of an EncDiff or MDDiff model; where the paper and its code differ, both are options."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,10 +24,10 @@ class ContrastConfig:
 class MDDiffConfig:
     """Encoder, concept tokens, latent diffusion and decoder; `decoder.where: none` is EncDiff."""
 
-    image_size: int = 64  # pixels a side
-    num_concepts: int = 20  # N, scalars per picture
-    encoder_width: int = 128  # channels of the picture encoder
-    token_dim: int = 16  # of a concept's token
+    image_size: int = 64  # pixels per side
+    num_concepts: int = 20  # N, scalars per image
+    encoder_width: int = 128  # channels of the image encoder
+    token_dim: int = 16  # of each concept's token
     vq: VqConfig = field(default_factory=VqConfig)  # first stage
     unet: UNetConfig = field(default_factory=UNetConfig)  # denoiser
     noise: NoiseConfig = field(default_factory=NoiseConfig)  # forward process
@@ -57,5 +57,5 @@ class MDDiffConfig:
 
     @property
     def condition_dim(self) -> int:
-        """Size of u as decoder, critic and contrast see it."""
+        """Size of u, the input of decoder, critic and contrast."""
         return self.num_concepts * (self.token_dim if self.decoder.what == "tokens" else 1)

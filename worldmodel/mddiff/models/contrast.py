@@ -1,4 +1,4 @@
-"""The mechanistic contrast (MCL) of a concept model: critic and heads for pictures or latents."""
+"""The mechanistic contrast (MCL) of a concept model: critic and heads for images or latents."""
 
 import math
 
@@ -12,7 +12,7 @@ from worldmodel.mddiff.models.config import MDDiffConfig
 
 
 class FlatCritic(nn.Module):
-    """The three-layer critic on [z, x_hat, u], pictures and latents flattened; rows are samples."""
+    """The three-layer critic on [z, x_hat, u], with images and latents flattened; rows are samples."""
 
     def __init__(self, latent_dim: int, output_dim: int, condition_dim: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class FlatCritic(nn.Module):
 
 
 def build_image_contrast(config: MDDiffConfig) -> MechanisticContrast | None:
-    """Critic and heads for the generator that the config names; none when MCL is off."""
+    """Critic and heads for the generator that the config names; None when MCL is off."""
     contrast = config.contrast
     if contrast is None:
         return None

@@ -1,4 +1,4 @@
-"""Pictures to scalar concepts, and each concept alone to a token for cross-attention."""
+"""Encodes images to scalar concepts, and each concept separately to a token for cross-attention."""
 
 import torch
 from einops import rearrange
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from worldmodel.md_vae.stacked_linear import StackedLinear
 
-REDUCTION = 16  # pixels per side and feature, after four strided convolutions
+REDUCTION = 16  # downsampling per side after four strided convolutions
 
 
 class ResidualUnit(nn.Module):
@@ -38,7 +38,7 @@ class ConceptEncoder(nn.Module):
         self.layers = nn.Sequential(
             *(_halving(3, width), nn.ReLU()),
             *(_halving(width, width), nn.ReLU()),
-            # No activation here: so is the published network.
+            # No activation here, as in the published network.
             _halving(width, width),
             *(_halving(width, width), nn.ReLU()),
             *(ResidualUnit(width), nn.BatchNorm2d(width), nn.ReLU(), ResidualUnit(width)),
@@ -47,13 +47,13 @@ class ConceptEncoder(nn.Module):
         )
 
     def forward(self, images: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b k"]:
-        """One scalar per concept, from pictures in [-1, 1]."""
+        """One scalar per concept, from images in [-1, 1]."""
         concepts: Tensor = self.layers(images)
         return concepts
 
 
 class ConceptTokens(nn.Module):
-    """One MLP per concept: its scalar, and nothing else, becomes its token."""
+    """One MLP per concept, which maps only that concept's scalar to its token."""
 
     def __init__(self, num_concepts: int, token_dim: int, hidden: tuple[int, int] = (64, 128)) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""The first stage of EncDiff and MDDiff: a VQ-VAE, whose decoder may be told the condition u: G(z, u).
+"""The first stage of EncDiff and MDDiff: a VQ-VAE whose decoder may be conditioned on u: G(z, u).
 
-Latents are taken before quantization; decoding quantizes them. With a condition the decoder is
+Latents are those before quantization; decoding quantizes them. With a condition the decoder is
 
-    once        post_quant_conv sees [z, u]           u broadcast over space, 3 + dim(u) input channels
-    each_stage  every up-sampling stage sees [h, u]   likewise
+    once        post_quant_conv gets [z, u]           u broadcast over space, 3 + dim(u) input channels
+    each_stage  every upsampling stage gets [h, u]    u broadcast over space
 
-where concatenating a broadcast u and applying a linear map to it is adding W u to every place: only W is new.
+Concatenating a broadcast u and applying a linear map equals adding W u at every position: only W is new.
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class VqConfig:
 
     channels: int = 32  # of the first level
     multipliers: tuple[int, ...] = (1, 2, 4)  # channels of each level, in units of `channels`
-    num_res_blocks: int = 2  # per level of the encoder; the decoder has one more
+    num_res_blocks: int = 2  # residual blocks per level of the encoder; the decoder has one more
     latent_channels: int = 3  # channels of a latent, and of a code
     num_codes: int = 2048  # size of the codebook
-    # The released configuration asks for no attention, but its encoder and decoder always have this one.
+    # The released configuration sets no attention, but its encoder and decoder always include this one.
     mid_attention: bool = True  # one self-attention at the lowest resolution of encoder and decoder
     norm_groups: int = 32  # of every group norm
 
@@ -78,10 +78,10 @@ def build_vq(config: VqConfig) -> VQModel:
 
 @torch.no_grad()
 def codes_from_latents(vq: VQModel, images: Float[Tensor, "n 3 H W"], rng: torch.Generator) -> None:
-    """Place the codebook on latents of these pictures: codes that start elsewhere are rarely ever used.
+    """Initialize the codebook from latents of these images: random codes far from the data are rarely used.
 
     Each code is drawn with probability proportional to the squared distance from those before (k-means++), so
-    that rare patches get codes beside the many of plain background.
+    rare patches get codes of their own although most patches are plain background.
     """
     latents = vq.encode(images).latents.movedim(1, -1).flatten(0, 2)
     distance = torch.ones(len(latents))
@@ -91,7 +91,7 @@ def codes_from_latents(vq: VQModel, images: Float[Tensor, "n 3 H W"], rng: torch
 
 
 class FirstStage(nn.Module):
-    """Pictures in [-1, 1] to latents and back, G(z, u)."""
+    """Images in [-1, 1] to latents and back, G(z, u)."""
 
     def __init__(self, vq: VQModel, config: DecoderConditionConfig, condition_dim: int) -> None:
         super().__init__()
@@ -113,14 +113,14 @@ class FirstStage(nn.Module):
         return latents
 
     def quantize(self, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """The nearest codes; the derivative is that of the identity."""
+        """The nearest codes; straight-through gradient."""
         codes: Tensor = self.vq.quantize(latents)[0]
         return codes
 
     def decode(
         self, codes: Float[Tensor, "b c h w"], condition: Float[Tensor, "b a"]
     ) -> Float[Tensor, "b 3 H W"]:
-        """Pictures from quantized latents."""
+        """Images from quantized latents."""
         decoder = self.vq.decoder
         shifts = [layer(condition)[:, :, None, None] for layer in self.condition]
         h = self.vq.post_quant_conv(codes)
@@ -133,13 +133,13 @@ class FirstStage(nn.Module):
         return images
 
     def decoder_parameters(self) -> list[nn.Parameter]:
-        """Everything behind the quantizer, the condition's weights included."""
+        """Every parameter after the quantizer, including the condition's weights."""
         parts = (self.vq.post_quant_conv, self.vq.decoder, self.condition)
         return [parameter for part in parts for parameter in part.parameters()]
 
 
 def _middle(block: UNetMidBlock2D, h: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d h w"]:
-    """The block's own layers; the forward-mode derivative of a group norm wants contiguous input."""
+    """The block's own layers; the forward-mode derivative of a group norm needs contiguous input."""
     h = block.resnets[0](h, None)
     for attention, resnet in zip(block.attentions, block.resnets[1:], strict=True):
         h = h if attention is None else attention(h, temb=None).contiguous()

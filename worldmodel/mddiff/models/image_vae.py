@@ -1,4 +1,4 @@
-"""The autoencoders of the concept study on pictures: beta-VAE, FactorVAE, beta-TCVAE and a plain one.
+"""The image autoencoders of the concept study: beta-VAE, FactorVAE, beta-TCVAE and a plain one.
 
 All four share the convolutions of the reference study (Locatello et al. 2019): four of stride 2, one hidden
 layer of 256, and the mirror image. Pixels are Bernoulli, one per channel. Codes are posterior means.
@@ -22,11 +22,11 @@ from worldmodel.md_vae.gaussian import Gaussian
 from worldmodel.types import to_unit_range
 
 FORMAT = {"format": 1, "model": "ImageVae"}
-CHUNK = 512  # pictures or codes that are processed at once
-CHANNELS = (32, 32, 64, 64)  # of each convolution, from the picture inwards; smaller pictures skip the first
+CHUNK = 512  # images or codes processed at once
+CHANNELS = (32, 32, 64, 64)  # of each convolution, from the image inwards; smaller images skip the first
 OUTER_KERNEL = 4  # of the first two convolutions
 DECODER_CHANNELS = (64, 32, 32)  # after each transposed convolution but the last
-INNER = 4  # pixels a side of the innermost feature map
+INNER = 4  # pixels per side of the innermost feature map
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,19 @@ class ImageVaeConfig:
     """Which autoencoder, and its sizes."""
 
     family: Literal["beta_vae", "factor_vae", "beta_tcvae", "autoencoder"] = "beta_vae"  # which objective
-    num_codes: int = 20  # N, scalars per picture; the references use 10
-    image_size: int = 64  # pixels a side: 64, 32 or 16
-    channels: Literal[1, 3] = 3  # 1: pictures are gray, and only their first channel is modeled
-    # With 2, patches do not overlap; at 32x32 a single convolution is left whose do, and places suffer.
+    num_codes: int = 20  # N, scalars per image; the references use 10
+    image_size: int = 64  # pixels per side: 64, 32 or 16
+    channels: Literal[1, 3] = 3  # 1: images are gray, and only their first channel is modeled
+    # With 2, patches do not overlap. At 32x32 only one overlapping convolution is left, and positions are
+    # coded worse.
     inner_kernel: Literal[2, 4] = 2  # of the last two convolutions; 2 in the reference study
     hidden: int = 256  # units of the fully connected layers
     beta: float = 4.0  # weight of the KL term (beta_vae) or of the total correlation (beta_tcvae)
-    # Weights of KL and total correlation are balanced against a sum over pixels: published ones belong to
-    # 64x64 pictures, and to 32x32 ones with four times the weight.
-    pixel_weight: float = 1.0  # of the reconstruction, all families
+    # The weights of KL and total correlation are relative to a sum over pixels: published ones are for
+    # 64x64 images; at 32x32, use four times the pixel weight.
+    pixel_weight: float = 1.0  # weight of the reconstruction, all families
     gamma: float = 35.0  # weight of the total correlation (factor_vae)
-    discriminator_width: int = 1000  # hidden units of its six layers (factor_vae)
+    discriminator_width: int = 1000  # hidden units of each of the discriminator's six layers (factor_vae)
 
     def __post_init__(self) -> None:
         check_ranges(self, num_codes=(1, 4096), hidden=(1, 1 << 16), discriminator_width=(1, 1 << 14))
@@ -81,7 +82,7 @@ class ImageVae(nn.Module):
         self.discriminator = _discriminator(config) if config.family == "factor_vae" else None
 
     def pixels(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n c H W"]:
-        """Pictures as the networks take them, in [0, 1]."""
+        """Images as the networks expect them, in [0, 1]."""
         size = self.config.image_size
         if images.shape[-2:] != (size, size):
             raise ValueError(f"this model takes pictures of {size}x{size}, got {tuple(images.shape[-2:])}")
@@ -89,7 +90,7 @@ class ImageVae(nn.Module):
         return to_unit_range(images[:, : self.config.channels].to(device))
 
     def posterior(self, pixels: Float[Tensor, "n c H W"]) -> Gaussian:
-        """q(z | x); a plain autoencoder has no spread."""
+        """q(z | x); for a plain autoencoder the standard deviation is zero."""
         out = self.encoder(pixels)
         if not self.is_variational:
             return Gaussian(out, torch.full_like(out, -torch.inf))
@@ -103,18 +104,18 @@ class ImageVae(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n d"]:
-        """The codes of pictures."""
+        """The codes of images."""
         return torch.cat([self.posterior(self.pixels(chunk)).mean for chunk in images.split(CHUNK)])
 
     @torch.no_grad()
     def decode(self, codes: Float[Tensor, "n d"]) -> Float[Tensor, "n 3 H W"]:
-        """Pictures in [0, 1]: the mean of each pixel."""
+        """Images in [0, 1]: the mean of each pixel."""
         codes = codes.to(next(self.parameters()).device)
         made = torch.cat([self.logits(chunk).sigmoid() for chunk in codes.split(CHUNK)])
         return made.expand(-1, 3, -1, -1)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config and weights as one folder; an older one there is replaced at the end."""
+        """Write config and weights as one folder, replacing an older one only when complete."""
         with replaced_folder(Path(folder), CONTRACT_FILE) as new:
             save_config(self.config, new / CONFIG_FILE)
             (new / CONTRACT_FILE).write_text(json.dumps(FORMAT) + "\n")
@@ -122,7 +123,7 @@ class ImageVae(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "ImageVae":
-        """A saved model, in evaluation mode."""
+        """Load a saved model, in evaluation mode."""
         path = Path(folder) / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
@@ -152,11 +153,11 @@ def _decoder(config: ImageVaeConfig, num_stages: int) -> nn.Sequential:
     for channels in (*DECODER_CHANNELS[: num_stages - 1], config.channels):
         layers += [nn.ConvTranspose2d(width, channels, 4, stride=2, padding=1), nn.ReLU()]
         width = channels
-    return nn.Sequential(*layers[:-1])  # the last layer gives log odds, without a ReLU
+    return nn.Sequential(*layers[:-1])  # the last layer outputs log odds, without a ReLU
 
 
 def _discriminator(config: ImageVaeConfig) -> nn.Sequential:
-    """Tells codes (first logit) from codes whose dimensions were shuffled apart (second logit)."""
+    """Classifies joint codes (first logit) against codes shuffled in each dimension (second logit)."""
     layers: list[nn.Module] = []
     width = config.num_codes
     for _ in range(6):

@@ -1,10 +1,10 @@
-"""EncDiff and MDDiff: pictures to 20 scalar concepts, and back by latent diffusion.
+"""EncDiff and MDDiff: images to 20 scalar concepts, and back by latent diffusion.
 
-    picture --encoder--> concepts u [b k] --one MLP each--> tokens [b k m] --cross-attention--> denoiser
-    picture --VQ-VAE--> latent z [b c h w], noised --denoiser--> z_hat --decoder(z, u)--> picture
+    image --encoder--> concepts u [b k] --one MLP each--> tokens [b k m] --cross-attention--> denoiser
+    image --VQ-VAE--> latent z [b c h w], noised --denoiser--> z_hat --decoder(z, u)--> image
 
-EncDiff's decoder does not know u. MDDiff's does; stage 2 trains a mechanistic contrast (MCL) on it.
-Axes: b batch, n pictures, k concepts, m token width, c h w latent, H W pixels, a size of u.
+EncDiff's decoder is not conditioned on u; MDDiff's is, and stage 2 trains a mechanistic contrast (MCL) on it.
+Axes: b batch, n images, k concepts, m token width, c h w latent, H W pixels, a size of u.
 """
 
 import json
@@ -32,8 +32,8 @@ from worldmodel.mddiff.models.unet import ConceptUNet
 from worldmodel.tensors import check_headers, skeleton
 
 FORMAT = {"format": 1, "model": "MDDiff"}
-SCALES = 1e-12, 1e12  # of latents, far beyond what is sensible
-CHUNK = 256  # pictures or codes that are processed at once
+SCALES = 1e-12, 1e12  # plausible range of the latent scale
+CHUNK = 256  # images or codes processed at once
 
 
 class MDDiff(nn.Module):
@@ -61,7 +61,7 @@ class MDDiff(nn.Module):
         self.register_buffer("latent_scale", torch.ones(()))
 
     def pixels(self, images: UInt8[Tensor, "b 3 H W"]) -> Float[Tensor, "b 3 H W"]:
-        """Pictures as the networks take them, in [-1, 1]."""
+        """Images as the networks expect them, in [-1, 1]."""
         size = self.config.image_size
         if images.shape[-2:] != (size, size):
             raise ValueError(f"this model takes pictures of {size}x{size}, got {tuple(images.shape[-2:])}")
@@ -70,19 +70,19 @@ class MDDiff(nn.Module):
     @torch.no_grad()
     def latents_of(self, pixels: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b c h w"]:
         """Latents of unit variance, before quantization."""
-        # Contiguous: the forward-mode derivative of a group norm, which MCL may take, wants it.
+        # Contiguous: the forward-mode derivative of a group norm, which MCL may use, needs it.
         return (self.first_stage.encode(pixels) * self.latent_scale).contiguous()
 
     @torch.no_grad()
     def set_latent_scale(self, images: UInt8[Tensor, "n 3 H W"]) -> None:
-        """Measure the scale on some pictures, as latent diffusion does on its first batch."""
+        """Measure the scale on some images, as latent diffusion does on its first batch."""
         self.latent_scale.fill_(1.0)
         self.latent_scale.copy_(1 / self.latents_of(self.pixels(images)).std())
 
     def condition(
         self, concepts: Float[Tensor, "b k"], tokens: Float[Tensor, "b k m"]
     ) -> Float[Tensor, "b a"]:
-        """u: the concepts themselves, or their tokens side by side."""
+        """u: the concepts themselves, or their tokens concatenated."""
         return tokens.flatten(1) if self.config.decoder.what == "tokens" else concepts
 
     def tokens_of_condition(self, condition: Float[Tensor, "b a"]) -> Float[Tensor, "b k m"]:
@@ -93,18 +93,18 @@ class MDDiff(nn.Module):
         return tokens
 
     def codes_of(self, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """Quantized latents in the same unit-variance scale; the derivative is that of the identity."""
+        """Quantized latents in the same unit-variance scale; straight-through gradient."""
         return self.first_stage.quantize(latents / self.latent_scale) * self.latent_scale
 
     def decode_latents(
         self, codes: Float[Tensor, "b c h w"], condition: Float[Tensor, "b a"]
     ) -> Float[Tensor, "b 3 H W"]:
-        """G(z, u): pictures in [-1, 1] from quantized latents."""
+        """G(z, u): images in [-1, 1] from quantized latents."""
         return self.first_stage.decode(codes / self.latent_scale, condition)
 
     @torch.no_grad()
     def encode(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n k"]:
-        """The concepts of pictures."""
+        """The concepts of images."""
         assert not self.training, "call eval() first: batch statistics would mix the pictures"
         return torch.cat([self.encoder(self.pixels(chunk)) for chunk in images.split(CHUNK)])
 
@@ -112,7 +112,7 @@ class MDDiff(nn.Module):
     def decode(
         self, codes: Float[Tensor, "n k"], *, num_steps: int = 50, eta: float = 0.0, seed: int = 0
     ) -> Float[Tensor, "n 3 H W"]:
-        """Pictures in [0, 1], by DDIM; all start from the same noise, so only their codes differ."""
+        """Images in [0, 1], by DDIM; all start from the same noise, so only their codes differ."""
         rng = torch.Generator(self.latent_scale.device).manual_seed(seed)
         start = torch.randn((1, *self.config.latent_shape), generator=rng, device=rng.device)
         pictures = []
@@ -131,7 +131,7 @@ class MDDiff(nn.Module):
 
     @torch.no_grad()
     def first_stage_images(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n 3 H W"]:
-        """Pictures in [0, 1] through the first stage alone: the ceiling of what `decode` can reach."""
+        """Images in [0, 1] reconstructed by the first stage alone: the best that `decode` can reach."""
         rebuilt = []
         for chunk in images.split(CHUNK):
             pixels = self.pixels(chunk)
@@ -150,7 +150,7 @@ class MDDiff(nn.Module):
         return predict
 
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
-        """Everything but the first stage's VQ-VAE, by the name of its file."""
+        """All submodules except the VQ-VAE, by the name of their file."""
         yield from (("encoder", self.encoder), ("tokens", self.tokens), ("unet", self.unet))
         if len(self.first_stage.condition):
             yield "decoder_condition", self.first_stage.condition
@@ -158,7 +158,7 @@ class MDDiff(nn.Module):
             yield "contrast", self.contrast
 
     def parameter_counts(self) -> dict[str, int]:
-        """Parameters of each part."""
+        """Number of parameters of each submodule."""
         parts: dict[str, nn.Module] = {"vq": self.first_stage.vq, **dict(self.parts())}
         return {
             name: sum(math.prod(parameter.shape) for parameter in part.parameters())
@@ -166,7 +166,7 @@ class MDDiff(nn.Module):
         }
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config, first stage and parts as one folder; an older one there is replaced at the end."""
+        """Write config, first stage and submodules as one folder, replacing an older one when complete."""
         with replaced_folder(Path(folder), CONTRACT_FILE) as new:
             save_config(self.config, new / CONFIG_FILE)
             values = {**FORMAT, "latent_scale": float(self.latent_scale)}
@@ -177,7 +177,7 @@ class MDDiff(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "MDDiff":
-        """A saved model, in evaluation mode."""
+        """Load a saved model, in evaluation mode."""
         folder = Path(folder)
         path = folder / CONTRACT_FILE
         if not path.is_file():

@@ -1,18 +1,18 @@
-"""The adversary of the first stage: says of every patch whether it is real."""
+"""The discriminator of the first stage: classifies every patch as real or reconstructed."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 
 class PatchDiscriminator(nn.Module):
-    """Five 4x4 convolutions with batch norm; three of them halve the picture."""
+    """Five 4x4 convolutions with batch norm; three of them halve the image."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
         widths, strides = (width, 2 * width, 4 * width, 8 * width), (2, 2, 2, 1)
         layers: list[nn.Module] = []
         for number, (inputs, outputs) in enumerate(zip((3, *widths[:-1]), widths, strict=True)):
-            # Batch norm makes the bias useless, except where there is none.
+            # Batch norm makes the bias redundant, so only layers without a norm have one.
             layers.append(nn.Conv2d(inputs, outputs, 4, strides[number], padding=1, bias=number == 0))
             layers += [nn.BatchNorm2d(outputs)] if number else []
             layers.append(nn.LeakyReLU(0.2))

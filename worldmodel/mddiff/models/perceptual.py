@@ -1,6 +1,6 @@
-"""LPIPS: distance between pictures in the features of a classifier (here VGG-16), with learned weights.
+"""LPIPS: distance between images in the features of a classifier (here VGG-16), with learned weights.
 
-The weights are not ours: a safetensors file holds `features.N.weight` and `.bias` as torchvision names the
+The weights are third-party: a safetensors file holds `features.N.weight` and `.bias` as torchvision names the
 convolutions of VGG-16, and `linear.0.weight` to `linear.4.weight`, the 1x1 weights of LPIPS 0.1.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from worldmodel.files import read_into
 
-SHIFT = (-0.030, -0.088, -0.188)  # mean and scale of the classifier's training pictures in [-1, 1]
+SHIFT = (-0.030, -0.088, -0.188)  # mean and scale of the classifier's training images in [-1, 1]
 SCALE = (0.458, 0.448, 0.450)
 VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -48,7 +48,7 @@ class PerceptualDistance(nn.Module):
         return distance
 
     def forward(self, a: Float[Tensor, "b 3 H W"], b: Float[Tensor, "b 3 H W"]) -> Float[Tensor, " b"]:
-        """One distance per pair of pictures in [-1, 1]."""
+        """One distance per pair of images in [-1, 1]."""
         total = a.new_zeros(len(a))
         a, b = ((images - self.shift) / self.scale for images in (a, b))
         stage = 0
@@ -62,5 +62,5 @@ class PerceptualDistance(nn.Module):
 
 
 def _unit(features: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d h w"]:
-    # The square root has no derivative at 0, where a feature that no unit answers to lies.
+    # The epsilon keeps the gradient of the square root finite where all features are 0.
     return features / (features.square().sum(1, keepdim=True) + 1e-20).sqrt()

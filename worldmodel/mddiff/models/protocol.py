@@ -1,4 +1,4 @@
-"""What the evaluation asks of a model of pictures by scalar concepts; VAEs and diffusion models alike."""
+"""The interface that the evaluation needs from a concept model, be it a VAE or a diffusion model."""
 
 from typing import Protocol, runtime_checkable
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 @runtime_checkable
 class ConceptModel(Protocol):
-    """Pictures to a few scalars and back."""
+    """Maps images to a few scalars and back."""
 
     def encode(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n d"]:
-        """The codes of pictures, without randomness."""
+        """The codes of images, without randomness."""
         ...
 
     def decode(self, codes: Float[Tensor, "n d"]) -> Float[Tensor, "n 3 H W"]:
-        """Pictures in [0, 1]."""
+        """Images in [0, 1]."""
         ...

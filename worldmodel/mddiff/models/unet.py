@@ -1,13 +1,13 @@
 """The denoiser of EncDiff and MDDiff: the U-Net of latent diffusion, attending to concept tokens.
 
-Residual blocks resample (no strided convolutions), time enters as scale and shift of the second norm, and a
-transformer layer follows the residual blocks of the levels that attend:
+Residual blocks resample (no strided convolutions), the time step enters as scale and shift of the second
+norm, and on the levels that attend a transformer layer follows each residual block:
 
     level        0    1    2    3            multipliers 1 2 4 4
     factor       1    2    4    8            attention_factors 1 2 4; the middle, at the last level, always
     16x16 latent 16   8    4    2
 
-Blocks are those of diffusers; UNet2DConditionModel itself joins transformers to strided resampling only.
+Blocks come from diffusers; UNet2DConditionModel itself combines transformers with strided resampling only.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ from worldmodel.checked import check_ranges
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """The denoiser's shape."""
+    """Sizes of the denoiser."""
 
-    channels: int = 64  # of level 0; the time embedding has four times as many
+    channels: int = 64  # channels of level 0; the time embedding has four times as many
     multipliers: tuple[int, ...] = (1, 2, 4, 4)  # channels of each level, in units of `channels`
-    num_res_blocks: int = 2  # per level on the way down; one more on the way up
+    num_res_blocks: int = 2  # residual blocks per level on the way down; one more on the way up
     attention_factors: tuple[int, ...] = (1, 2, 4)  # down-sampling factors of the levels that attend
     num_heads: int = 8  # of every attention; a head has channels / num_heads dimensions
     norm_groups: int = 32  # of every group norm
@@ -55,7 +55,7 @@ class UNetConfig:
 
 
 class UNetLayer(nn.Module):
-    """A residual block, then attention and resampling where the layer has them."""
+    """A residual block, followed by attention and resampling where the layer has them."""
 
     def __init__(
         self, resnet: ResnetBlock2D, attention: Transformer2DModel | None, resample: ResnetBlock2D | None
@@ -159,7 +159,7 @@ class ConceptUNet(nn.Module):
 
 
 def _zeroed(layer: nn.Conv2d) -> nn.Conv2d:
-    """Starts as nothing: residual paths as the identity, the whole network as zero."""
+    """Zero-initialize: residual branches start as the identity, the whole network outputs zero."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer

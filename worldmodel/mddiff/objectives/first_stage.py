@@ -1,7 +1,7 @@
-"""One training step of the first stage: pixels + LPIPS + codebook + adversarial, both players in one pass.
+"""One training step of the first stage: pixel, LPIPS, codebook and adversarial losses in one backward pass.
 
-The discriminator's own loss sees detached pictures, and the autoencoder's adversarial loss sees detached
-discriminator weights, so one backward pass gives each player its own gradient.
+The discriminator's own loss uses detached images, and the autoencoder's adversarial loss uses detached
+discriminator weights, so one backward pass gives each network its own gradient.
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from worldmodel.objectives.losses import Losses
 
 @dataclass(frozen=True)
 class VqObjective:
-    """Weights of the first stage's losses; the distance of pixels counts 1."""
+    """Weights of the first stage's losses, relative to a pixel loss of weight 1."""
 
-    # Without LPIPS, L1 is content with plain background where the object is small.
+    # Without LPIPS, L1 is already low for plain background if the object is small.
     pixel_loss: Literal["l1", "l2"] = "l1"  # distance of pixels in [-1, 1]; published: l1
     codebook_weight: float = 1.0  # codes to latents and latents to codes
     perceptual: str = ""  # safetensors file of LPIPS (VGG-16) weights; empty: no perceptual loss
-    perceptual_weight: float = 1.0  # LPIPS, where there are weights for it
-    adversarial_weight: float = 0.75  # patch discriminator, after balancing gradients; 0 = none
+    perceptual_weight: float = 1.0  # weight of LPIPS, if its weights are given
+    adversarial_weight: float = 0.75  # weight of the patch discriminator after gradient balancing; 0 = none
 
 
 class VqGan(nn.Module):
-    """The autoencoder in training and its judges."""
+    """The autoencoder with its discriminator and perceptual distance."""
 
     def __init__(self, vq: VQModel, objective: VqObjective) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class VqGan(nn.Module):
 
 
 def vq_step(model: VqGan, images: UInt8[Tensor, "b 3 H W"], generator: torch.Generator) -> Losses:
-    """Losses of one batch; nothing here is random."""
+    """Losses of one batch, without randomness."""
     pixels = images.float() / 127.5 - 1
     latents = model.vq.encode(pixels).latents
     codes, codebook, (_, _, indices) = model.vq.quantize(latents)
@@ -66,7 +66,7 @@ def vq_step(model: VqGan, images: UInt8[Tensor, "b 3 H W"], generator: torch.Gen
 def _game(
     discriminator: PatchDiscriminator, rebuilt: Float[Tensor, "b 3 H W"], pixels: Float[Tensor, "b 3 H W"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Loss of the autoencoder, which wants high scores, and hinge loss of the discriminator."""
+    """Adversarial loss of the autoencoder and hinge loss of the discriminator."""
     frozen = {name: weight.detach() for name, weight in discriminator.named_parameters()}
     fooling = -torch.func.functional_call(discriminator, frozen, (rebuilt,)).mean()
     real, made = discriminator(pixels), discriminator(rebuilt.detach())
@@ -74,7 +74,7 @@ def _game(
 
 
 def _balance(faithful: Float[Tensor, ""], fooling: Float[Tensor, ""], last: Tensor) -> Float[Tensor, ""]:
-    """Ratio of gradient norms at the last layer: the adversary pulls as hard as the faithful losses."""
+    """Ratio of gradient norms at the last layer, which balances adversarial and reconstruction losses."""
     if not torch.is_grad_enabled():
         return faithful.new_ones(())
     norms = [torch.autograd.grad(loss, last, retain_graph=True)[0].norm() for loss in (faithful, fooling)]

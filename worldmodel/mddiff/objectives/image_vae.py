@@ -1,9 +1,9 @@
-"""Training losses of the image autoencoders, in nats per picture.
+"""Training losses of the image autoencoders, in nats per image.
 
     autoencoder    w R
     beta_vae       w R + beta KL
     beta_tcvae     w R + KL + (beta - 1) TC, TC from the batch
-    factor_vae     w R + KL + gamma TC, TC from a discriminator that is trained beside
+    factor_vae     w R + KL + gamma TC, TC from a jointly trained discriminator
 
 R = -E log p(x | z) with Bernoulli pixels, summed over pixels and channels; w is `pixel_weight`.
 """
@@ -27,7 +27,7 @@ from worldmodel.objectives.losses import Losses
 def image_vae_loss(
     model: ImageVae, images: UInt8[Tensor, "n 3 H W"], generator: torch.Generator, num_pictures: int
 ) -> Losses:
-    """The loss of the model's family on one batch; `num_pictures` is the size of the data set."""
+    """The loss of the model's family on one batch; `num_pictures` is the size of the dataset."""
     config, pixels = model.config, model.pixels(images)
     posterior = model.posterior(pixels)
     noise = torch.randn(posterior.mean.shape, generator=generator, device=generator.device)
@@ -43,7 +43,8 @@ def image_vae_loss(
         parts["total_correlation"] = batch_total_correlation(codes, posterior, num_pictures)
         total = total + (config.beta - 1) * parts["total_correlation"]
     if (discriminator := model.discriminator) is not None:
-        # The autoencoder must lower the estimate through its codes, not by spoiling the discriminator.
+        # Frozen, so that the autoencoder lowers the estimate through its codes and not by weakening the
+        # discriminator.
         fixed = {name: weight.detach() for name, weight in discriminator.named_parameters()}
         estimate = discriminator_total_correlation(
             codes, lambda z: functional_call(discriminator, fixed, (z,))

@@ -1,10 +1,10 @@
 """One training step of EncDiff and MDDiff: L = L_diffusion + lambda_recon L_recon + lambda_MCL L_MCL.
 
-L_diffusion  distance of predicted from added noise, given the picture's concept tokens
-L_recon      distance of the decoder's picture G(z, u) from the picture, z the quantized clean latent
-L_MCL        mechanistic contrast on G: the decoder at the clean latent, or the denoiser at the noisy one
+L_diffusion distance of predicted from added noise, given the image's concept tokens L_recon distance of the
+decoder's image G(z, u) from the input, z the quantized clean latent L_MCL mechanistic contrast on G: the
+decoder at the clean latent, or the denoiser at the noisy one
 
-The quantizer's derivative is defined to be the identity, so dG/dz is taken at the quantized latent.
+The quantizer has a straight-through gradient, so dG/dz is evaluated at the quantized latent.
 """
 
 from contextlib import nullcontext
@@ -27,15 +27,15 @@ from worldmodel.objectives.losses import Losses
 
 @dataclass(frozen=True)
 class MDDiffObjective:
-    """Losses, their weights, and what of the first stage they train."""
+    """Losses, their weights, and which parts of the first stage they train."""
 
     noise_loss: Literal["l1", "l2"] = "l1"  # distance between predicted and true noise
     reconstruction_weight: float = 0.0  # lambda_recon; 0.1 in stage 2 of the paper, 0 in its code
     mcl_weight: float | None = None  # lambda_MCL, needed with a contrast; published: 1e-3, MPI3D 1e-4
     trained_decoder: Literal["frozen", "condition", "all"] = (
-        "frozen"  # of the first stage; frozen in the code
+        "frozen"  # trained part of the first stage; frozen in the code
     )
-    trained_keys: bool = True  # whether the contrast may move u itself, as in the code
+    trained_keys: bool = True  # whether gradients of the contrast reach u, as in the code
 
     def __post_init__(self) -> None:
         if self.reconstruction_weight < 0 or (self.mcl_weight or 0) < 0:
@@ -47,7 +47,7 @@ class MDDiffObjective:
 
 @dataclass(frozen=True)
 class NoisyBatch:
-    """What one batch looks like to the losses."""
+    """The tensors of one batch that the losses need."""
 
     pixels: Float[Tensor, "b 3 H W"]
     codes: Float[Tensor, "b c h w"]  # quantized clean latents, z of the decoder
@@ -71,7 +71,7 @@ def mddiff_step(
 def mcl_reach(
     model: MDDiff, images: UInt8[Tensor, "b 3 H W"], generator: torch.Generator, objective: MDDiffObjective
 ) -> str:
-    """Which parts of the model the MCL term trains, in words; worth saying once per run."""
+    """Which parts of the model the MCL term trains, as text for the log."""
     if model.contrast is None:
         raise ValueError("this model has no mcl term")
     contrast = model.contrast
@@ -91,7 +91,7 @@ def mcl_reach(
 def _terms(
     model: MDDiff, images: Tensor, generator: torch.Generator, objective: MDDiffObjective
 ) -> tuple[dict[str, tuple[float, Tensor]], dict[str, Tensor]]:
-    """Losses with their weights, and what is only watched."""
+    """Losses with their weights, and values that are only logged."""
     batch = _noisy_batch(model, images, generator)
     mcl = None if model.contrast is None else model.contrast.config
     with math_attention() if mcl is not None and mcl.needs_math_attention else nullcontext():
@@ -122,7 +122,7 @@ def _noisy_batch(model: MDDiff, images: Tensor, generator: torch.Generator) -> N
     noisy = model.scheduler.add_noise(latents, noise, steps)  # type: ignore[arg-type]
     with torch.no_grad():
         codes = model.codes_of(latents)
-    # Gradient features of MCL are derivatives by these.
+    # MCL's gradient features differentiate with respect to these.
     is_needed = model.contrast is not None and model.contrast.config.mode not in DIRECTIONAL
     codes.requires_grad_(is_needed)
     noisy.requires_grad_(is_needed)
@@ -149,7 +149,7 @@ def _contrast(
             return noise
 
         z, x_hat = batch.noisy, predicted
-    # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
+    # Under no_grad (validation) there is no graph to differentiate, so MCL builds its own.
     x_hat = x_hat if x_hat is not None and x_hat.requires_grad else None
     keys = batch.condition if objective.trained_keys else batch.condition.detach()
     output: MclOutput = model.contrast(generate, z, keys, u_for_g=batch.condition, x_hat=x_hat, rng=generator)
@@ -157,7 +157,10 @@ def _contrast(
 
 
 def set_trained(model: MDDiff, objective: MDDiffObjective) -> None:
-    """Choose what of the first stage trains; its encoder and codebook never do, the latents must stay."""
+    """Choose what trains in the first stage.
+
+    Encoder and codebook stay frozen, so that latents do not change.
+    """
     model.first_stage.requires_grad_(False)
     if objective.trained_decoder == "frozen":
         return

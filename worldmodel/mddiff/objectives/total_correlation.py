@@ -21,7 +21,7 @@ def batch_total_correlation(
 ) -> Float[Tensor, ""]:
     """Minibatch-weighted estimate of Chen et al. (2018): q(z) is the mixture of the batch's posteriors.
 
-    `num_pictures` is the size of the whole data set; it shifts the estimate but not its gradient.
+    `num_pictures` is the size of the whole dataset; it shifts the estimate but not its gradient.
     """
     log_densities = _log_normal(codes[:, None], posterior.mean[None], posterior.log_std[None])
     count = math.log(len(codes) * num_pictures)
@@ -33,7 +33,7 @@ def batch_total_correlation(
 def discriminator_total_correlation(
     codes: Float[Tensor, "n d"], discriminator: Discriminator
 ) -> Float[Tensor, ""]:
-    """Density-ratio estimate of Kim & Mnih (2018): log odds that codes belong together."""
+    """Density-ratio estimate of Kim & Mnih (2018): the discriminator's log odds for joint codes."""
     logits = discriminator(codes)
     return (logits[:, 0] - logits[:, 1]).mean()
 
@@ -41,7 +41,7 @@ def discriminator_total_correlation(
 def discriminator_loss(
     codes: Float[Tensor, "n d"], discriminator: Discriminator, generator: torch.Generator
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of telling codes from codes whose dimensions are shuffled apart; codes are constants."""
+    """Cross-entropy of classifying joint codes against shuffled ones; no gradient reaches the codes."""
     together = codes.detach()
     logits = discriminator(torch.cat([together, shuffled_apart(together, generator)]))
     labels = torch.arange(2, device=codes.device).repeat_interleave(len(codes))
@@ -49,7 +49,7 @@ def discriminator_loss(
 
 
 def shuffled_apart(codes: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """Every dimension in an order of its own: a sample of the product of the marginals."""
+    """Permute every dimension independently: a sample from the product of the marginals."""
     keys = torch.rand(codes.shape, generator=generator, device=generator.device).to(codes.device)
     return codes.gather(0, keys.argsort(0))
 

@@ -1,4 +1,4 @@
-"""Everything of a concept-model run that a config decides: data, model of each stage, step and validation."""
+"""Builds a concept-model run from its config: data, the model of each stage, training step and validation."""
 
 import json
 import logging
@@ -50,9 +50,9 @@ class ConceptTrainConfig:
     stage: Literal["vqvae", "diffusion", "mcl"] = "vqvae"  # first stage; 1 (EncDiff or MDDiff); 2
     output: str = "outputs/concepts"  # folder of checkpoints, curves and the finished model
     start_from: str = ""  # diffusion: VQ-VAE folder; mcl: model folder of stage 1
-    num_initial_images: int = 128  # pictures that place the codebook (vqvae) or scale latents (diffusion)
+    num_initial_images: int = 128  # images to initialize the codebook (vqvae) or scale latents (diffusion)
     initial_codes: Literal["latents", "uniform"] = "latents"  # codebook at the start; published: uniform
-    model: MDDiffConfig = field(default_factory=MDDiffConfig)  # in stage mcl only decoder and contrast count
+    model: MDDiffConfig = field(default_factory=MDDiffConfig)  # stage mcl only uses decoder and contrast
     vq_objective: VqObjective = field(default_factory=VqObjective)  # stage vqvae
     objective: MDDiffObjective = field(default_factory=MDDiffObjective)  # stages diffusion and mcl
     data: FactorDataConfig = field(default_factory=FactorDataConfig)
@@ -92,7 +92,7 @@ class ConceptRun:
 
 
 def build_run(config: ConceptTrainConfig) -> ConceptRun:
-    """Open the data, build or load the model, say what is trained."""
+    """Open the data, build or load the model, and log what is trained."""
     data = open_factor_data(config.data)
     log.info("%s: %s pictures, factors %s", data.name, f"{len(data):,}", factor_summary(data))
     config = resolve(config)
@@ -111,7 +111,7 @@ def build_run(config: ConceptTrainConfig) -> ConceptRun:
 
 
 def run_identity(run: ConceptRun) -> dict[str, Any]:
-    """What a resumed stage must find unchanged: start, pictures, model and objective."""
+    """Start, images, model and objective: a resumed run must have the same ones."""
     config = run.config
     start = Path(config.start_from)
     return {
@@ -134,7 +134,7 @@ def resolve(config: ConceptTrainConfig) -> ConceptTrainConfig:
 
 
 def build_model(config: ConceptTrainConfig, data: FactorDataset) -> MDDiff | VqGan:
-    """The same weights for the same config: random parts are drawn from the seed."""
+    """Build the model of this stage; random weights depend only on the seed."""
     torch.manual_seed(config.fit.seed)
     images = data.images(some_indices(len(data), config.num_initial_images, config.fit.seed))
     if config.stage == "vqvae":
@@ -159,14 +159,14 @@ def _load_vq(config: ConceptTrainConfig) -> VQModel:
     vq = load_part(VQModel, folder)
     expected = build_vq(config.model.vq).config
     for name, asked in expected.items():
-        # Lists went through JSON; names with an underscore belong to the library.
+        # Tuples became lists in JSON; names with an underscore are internal to diffusers.
         if not name.startswith("_") and list_or_value(vq.config[name]) != list_or_value(asked):
             raise ValueError(f"{folder}: {name} is {vq.config[name]}, but model.vq asks for {asked}")
     return vq
 
 
 def _continued(config: ConceptTrainConfig) -> MDDiff:
-    """A trained model with this config's decoder condition and contrast, new where they differ."""
+    """A trained model with this config's decoder condition and contrast, newly initialized if they differ."""
     start = MDDiff.from_pretrained(config.start_from)
     kept = replace(start.config, decoder=config.model.decoder, contrast=config.model.contrast)
     model = MDDiff(kept, start.first_stage.vq)
@@ -183,7 +183,7 @@ def _continued(config: ConceptTrainConfig) -> MDDiff:
 
 
 def _log_mcl_reach(config: ConceptTrainConfig, model: MDDiff | VqGan, data: FactorDataset) -> None:
-    """What stage 2 adds, and what the contrast will train."""
+    """Log what stage 2 adds and which parts the contrast trains."""
     assert isinstance(model, MDDiff)
     added = additions(load_config(MDDiffConfig, str(Path(config.start_from) / CONFIG_FILE)), model)
     log.info(
@@ -194,12 +194,12 @@ def _log_mcl_reach(config: ConceptTrainConfig, model: MDDiff | VqGan, data: Fact
     log.info("lambda_MCL %g", config.objective.mcl_weight)
     images = data.images(some_indices(len(data), min(config.fit.micro_batch, 16), config.fit.seed))
     rng = torch.Generator().manual_seed(config.fit.seed)
-    # In evaluation mode: a look at the gradients must not move the batch statistics.
+    # In evaluation mode, so that computing these gradients leaves the batch statistics unchanged.
     log.info("%s", mcl_reach(model.eval(), images, rng, config.objective))
 
 
 def additions(before: MDDiffConfig, model: MDDiff) -> dict[str, int]:
-    """Parameters of each part of the model that starts anew in stage 2."""
+    """Number of newly initialized parameters in stage 2, by submodule."""
     parts: dict[str, nn.Module] = {}
     if before.decoder != model.config.decoder:
         parts["decoder condition"] = model.first_stage.condition
@@ -209,7 +209,7 @@ def additions(before: MDDiffConfig, model: MDDiff) -> dict[str, int]:
 
 
 def export_model(run: ConceptRun, saved: Checkpoint, folder: Path) -> None:
-    """Write a training checkpoint, averaged weights where there are any, as a model folder."""
+    """Write a training checkpoint as a model folder, with averaged weights if there are any."""
     model = build_model(run.config, run.data)
     tensors = {**saved.tensors("weights"), **saved.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
@@ -223,15 +223,15 @@ def export_model(run: ConceptRun, saved: Checkpoint, folder: Path) -> None:
 
 
 def factor_summary(data: FactorDataset) -> str:
-    """Names with sizes."""
+    """Factor names with their sizes, as text."""
     return listed(dict(zip(data.factor_names, data.factor_sizes, strict=True)))
 
 
 def listed(counts: Mapping[str, int]) -> str:
-    """`name 1,234` for each, separated by commas."""
+    """Format as `name 1,234`, separated by commas."""
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def list_or_value(value: object) -> object:
-    """Sequences as lists, so that those that went through JSON compare equal."""
+    """Convert sequences to lists, so that values read from JSON compare equal."""
     return list(value) if isinstance(value, (list, tuple)) else value

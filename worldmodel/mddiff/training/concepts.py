@@ -26,7 +26,7 @@ from worldmodel.training.loop.fit import fit
 
 
 def train(config: ConceptTrainConfig, resume: bool) -> bool:
-    """Build, fit, export; False when a signal ended it early."""
+    """Build, fit, export; returns False if a signal stopped it early."""
     accelerator = start_accelerator(config.fit.machine)
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
@@ -53,7 +53,7 @@ def train(config: ConceptTrainConfig, resume: bool) -> bool:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_script(ConceptTrainConfig, train, __doc__ or "", argv)
 
 

@@ -1,4 +1,4 @@
-"""What a run of the concept study took: OUTPUT/cost.json."""
+"""Records the cost of a run of the concept study: OUTPUT/cost.json."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -14,16 +14,16 @@ COST_FILE = "cost.json"
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run; validation in passing is included in the time."""
+    """Cost of one run; time includes validation during training."""
 
-    cpu_seconds: float  # of the main process, all resumptions together; work lost in a kill is not counted
-    pictures: int  # seen in training, repeats included
-    parameters: int  # that were trained
-    batch: int  # pictures per step
+    cpu_seconds: float  # of the main process over all resumptions; work lost in a kill is not counted
+    pictures: int  # training images, with repeats
+    parameters: int  # trained parameters
+    batch: int  # images per step
 
 
 def write_cost(output: Path, result: FitResult, config: FitConfig, model: nn.Module) -> None:
-    """Keep what a finished run took; to be called before its model is exported, which marks it as done."""
+    """Save the cost of a finished run; call it before the model is exported, which marks the run as done."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     batch = config.global_batch
     cost = Cost(round(result.cpu_seconds, 1), result.step * batch, trained, batch)
@@ -31,6 +31,6 @@ def write_cost(output: Path, result: FitResult, config: FitConfig, model: nn.Mod
 
 
 def read_cost(output: Path) -> Cost | None:
-    """What a run took; none when it was trained before this was recorded."""
+    """The cost of a run; None if it was trained by a version that did not record it."""
     file = output / COST_FILE
     return Cost(**json.loads(file.read_text())) if file.exists() else None

@@ -1,4 +1,4 @@
-"""Disentanglement in passing: scores of a few thousand pictures in training, for curves and for `best`."""
+"""Quick disentanglement scores during training, for curves and for selecting `best`."""
 
 from dataclasses import dataclass
 
@@ -15,21 +15,21 @@ from worldmodel.training.loop.tracking import Tracker
 
 @dataclass(frozen=True)
 class ScoreConfig:
-    """How many pictures and votes a score in passing takes."""
+    """Number of images and votes for the quick scores."""
 
-    num_pictures: int = 4096  # random pictures, the same ones every time; 0 = no scores
-    num_votes: int = 2000  # of the FactorVAE score; a quarter of them is held out
-    batch: int = 512  # pictures encoded at once
+    num_pictures: int = 4096  # random images, the same at every validation; 0 = no scores
+    num_votes: int = 2000  # votes of the FactorVAE score; a quarter of them is held out
+    batch: int = 512  # images encoded at once
 
     def __post_init__(self) -> None:
         check_ranges(self, num_votes=(4, 10_000_000), batch=(1, 1 << 20))
 
 
 class ConceptScores:
-    """FactorVAE score and MIG at a step; their own small samples, so not comparable with published numbers.
+    """FactorVAE score and MIG on small samples; not comparable with published numbers.
 
-    Chosen by these numbers, `best` is selected on the metric it is later judged by, as in the reference code:
-    report it only beside `last`.
+    A `best` checkpoint chosen by these numbers is selected on the metric that is later reported, as in the
+    reference code: always report `last` as well.
     """
 
     def __init__(self, dataset: FactorDataset, config: ScoreConfig, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ class ConceptScores:
     def __call__(
         self, model: ConceptModel, step: int, accelerator: Accelerator, tracker: Tracker | None
     ) -> dict[str, float]:
-        """Scores from 0 to 1, and an error whose lowest value marks the best."""
+        """Scores from 0 to 1, and an error to minimize when selecting the best checkpoint."""
         parts = np.array_split(self.indices, max(1, -(-len(self.indices) // self.config.batch)))
         codes = np.concatenate([model.encode(self.dataset.images(part)).cpu().numpy() for part in parts])
         factors = self.dataset.factors(self.indices)

@@ -43,20 +43,20 @@ def _step(model: ImageVae, images: Tensor, generator: torch.Generator, num_pictu
 
 
 def build_model(config: VaeBaselineConfig) -> ImageVae:
-    """The same weights for the same config; pictures of the data's size."""
+    """Build the model at the image size of the data; random weights depend only on the seed."""
     torch.manual_seed(config.fit.seed)
     return ImageVae(replace(config.model, image_size=config.data.size))
 
 
 def export_model(config: VaeBaselineConfig, checkpoint: Checkpoint, folder: Path) -> None:
-    """Write a training checkpoint as a model folder, averaged weights where there are any."""
+    """Write a training checkpoint as a model folder, with averaged weights if there are any."""
     model = build_model(config)
     model.load_state_dict(checkpoint.tensors("weights") | checkpoint.tensors("ema"))
     model.save_pretrained(folder)
 
 
 def train(config: VaeBaselineConfig, resume: bool) -> bool:
-    """Build, fit, export; False when a signal ended it early."""
+    """Build, fit, export; returns False if a signal stopped it early."""
     accelerator = start_accelerator(config.fit.machine)
     output = Path(config.output)
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
@@ -84,7 +84,7 @@ def train(config: VaeBaselineConfig, resume: bool) -> bool:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_script(VaeBaselineConfig, train, __doc__ or "", argv)
 
 

@@ -1,4 +1,4 @@
-"""How good a concept model is while it trains: its loss with fixed noise, its scores and its pictures."""
+"""Validation of a concept model during training: its loss with fixed noise, its scores and its images."""
 
 from dataclasses import dataclass, field
 
@@ -21,19 +21,19 @@ from worldmodel.types import to_unit_range
 
 @dataclass(frozen=True)
 class ConceptValidationConfig:
-    """What is measured; on training pictures, as is the custom of this field."""
+    """What to measure; on training images, as is usual for these benchmarks."""
 
-    num_images: int = 128  # random pictures whose loss is measured; 0 = no validation
-    num_decoded: int = 16  # of those, pictures that are decoded from their codes and compared
+    num_images: int = 128  # random images for the loss; 0 = no validation
+    num_decoded: int = 16  # how many of those are also decoded from their codes and compared
     num_inference_steps: int = 20  # DDIM steps of decoding
-    scores: ScoreConfig = field(default_factory=ScoreConfig)  # disentanglement in passing
+    scores: ScoreConfig = field(default_factory=ScoreConfig)  # quick disentanglement scores
 
     def __post_init__(self) -> None:
         check_ranges(self, num_inference_steps=(1, 1000))
 
 
 class ConceptValidation:
-    """Called by the loop on every process; all compute the same numbers."""
+    """Validation called by the training loop on every process; all compute the same numbers."""
 
     def __init__(
         self, data: FactorDataset, config: ConceptValidationConfig, objective: MDDiffObjective, seed: int
@@ -45,12 +45,12 @@ class ConceptValidation:
     def __call__(
         self, model: MDDiff | VqGan, step: int, accelerator: Accelerator, tracker: Tracker | None
     ) -> dict[str, float]:
-        """Loss and its parts; for concept models also scores, and the error of decoded pictures."""
+        """Loss and its terms; for concept models also scores and the error of decoded images."""
         images = self.images.to(accelerator.device)
         generator = seed_micro_batch(self.seed, 0, 0, accelerator.device)
         if isinstance(model, VqGan):
             return _as_floats(vq_step(model, images, generator))
-        # The features of MCL are derivatives, which need a graph even where nothing is trained.
+        # MCL's features are derivatives, which need a graph even without training.
         with torch.set_grad_enabled(model.contrast is not None), accelerator.autocast():
             measured = _as_floats(mddiff_step(model, images, generator, self.objective))
         if self.scores is not None:
@@ -61,14 +61,14 @@ class ConceptValidation:
 
 
 def some_indices(num_items: int, count: int, seed: int) -> np.ndarray:
-    """Different random items, all of them when there are no more than `count`."""
+    """Distinct random indices; all of them if there are no more than `count`."""
     if count >= num_items:
         return np.arange(num_items)
     return np.sort(np.random.default_rng(seed).choice(num_items, count, replace=False))
 
 
 def decoded_error(model: MDDiff, images: Tensor, num_steps: int) -> float:
-    """Mean squared error in [0, 1] of pictures that are decoded from their codes."""
+    """Mean squared error in [0, 1] of images decoded from their codes."""
     decoded = model.decode(model.encode(images), num_steps=num_steps)
     return float((decoded - to_unit_range(images)).square().mean())
 
