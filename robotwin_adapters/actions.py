@@ -110,16 +110,6 @@ def _worst(values: ndarray) -> float:
     return float(bad[0] if bad.size else values.flat[np.abs(values).argmax()])
 
 
-def wxyz_to_xyzw(quaternions: Float[ndarray, "*n 4"]) -> Float[ndarray, "*n 4"]:
-    """Scalar first to scalar last."""
-    return np.roll(quaternions, -1, axis=-1)
-
-
-def xyzw_to_wxyz(quaternions: Float[ndarray, "*n 4"]) -> Float[ndarray, "*n 4"]:
-    """Scalar last to scalar first."""
-    return np.roll(quaternions, 1, axis=-1)
-
-
 def continuous_quaternions(quaternions: Float[ndarray, "t 4"]) -> Float[ndarray, "t 4"]:
     """The same rotations with signs chosen so that neighbors are close (q and -q are one rotation)."""
     dots = np.einsum("ij,ij->i", quaternions[1:], quaternions[:-1])
@@ -130,47 +120,3 @@ def continuous_quaternions(quaternions: Float[ndarray, "t 4"]) -> Float[ndarray,
 def continuous_poses(poses: Float[ndarray, "t 7"]) -> Float[ndarray, "t 7"]:
     """Poses x y z w x y z whose quaternions do not jump in sign."""
     return np.concatenate([poses[:, :3], continuous_quaternions(poses[:, 3:])], axis=1)
-
-
-def absolute_to_delta(
-    states: Float[ndarray, "t a"], targets: Float[ndarray, "t a"], layout: ArmLayout
-) -> Float[ndarray, "t a"]:
-    """Joint targets as steps from the state beside them; grippers stay absolute commands."""
-    delta = targets - states
-    columns = list(layout.gripper_columns)
-    delta[:, columns] = targets[:, columns]
-    return delta
-
-
-def delta_to_absolute(
-    first_state: Float[ndarray, " a"], deltas: Float[ndarray, "t a"], layout: ArmLayout
-) -> Float[ndarray, "t a"]:
-    """Joint targets from steps in a row; inverts `absolute_to_delta` where target = next state."""
-    targets = first_state + np.cumsum(deltas, axis=0)
-    columns = list(layout.gripper_columns)
-    targets[:, columns] = deltas[:, columns]
-    return targets
-
-
-def pose_delta(poses: Float[ndarray, "t 7"], targets: Float[ndarray, "t 7"]) -> Float[ndarray, "t 7"]:
-    """World translation and rotation (shorter way round, w >= 0) that lead from each pose to its target."""
-    turn = _multiply(targets[:, 3:], _conjugate(poses[:, 3:]))
-    turn *= np.where(turn[:, :1] < 0, -1.0, 1.0)
-    return np.concatenate([targets[:, :3] - poses[:, :3], turn], axis=1)
-
-
-def apply_pose_delta(poses: Float[ndarray, "t 7"], deltas: Float[ndarray, "t 7"]) -> Float[ndarray, "t 7"]:
-    """The inverse of `pose_delta`, up to the sign of the quaternion."""
-    turned = _multiply(deltas[:, 3:], poses[:, 3:])
-    return np.concatenate([poses[:, :3] + deltas[:, :3], turned], axis=1)
-
-
-def _conjugate(quaternions: Float[ndarray, "t 4"]) -> Float[ndarray, "t 4"]:
-    return quaternions * np.array([1, -1, -1, -1], quaternions.dtype)
-
-
-def _multiply(left: Float[ndarray, "t 4"], right: Float[ndarray, "t 4"]) -> Float[ndarray, "t 4"]:
-    w, v = left[:, :1], left[:, 1:]
-    other_w, other_v = right[:, :1], right[:, 1:]
-    scalar = w * other_w - (v * other_v).sum(1, keepdims=True)
-    return np.concatenate([scalar, w * other_v + other_w * v + np.cross(v, other_v)], axis=1)

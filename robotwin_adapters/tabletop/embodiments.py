@@ -65,11 +65,6 @@ class Embodiment:
         """World x of the pedestal on that side (m)."""
         return self.base_spacing / 2 * (-1 if side == "left" else 1)
 
-    @property
-    def action_size(self) -> int:
-        """Length of the command vector: both arms and both grippers."""
-        return 2 * (self.joints_per_arm + 1)
-
 
 _WHITE: Rgba = (0.92, 0.92, 0.90, 1.0)
 _BLACK: Rgba = (0.12, 0.12, 0.14, 1.0)

@@ -5,18 +5,12 @@ from scipy.spatial.transform import Rotation
 from robotwin_adapters.actions import (
     POSE_NAMES,
     ArmLayout,
-    absolute_to_delta,
-    apply_pose_delta,
     check_joints,
     check_poses,
     continuous_quaternions,
-    delta_to_absolute,
     join_arms,
     layout_from_names,
-    pose_delta,
     split_arms,
-    wxyz_to_xyzw,
-    xyzw_to_wxyz,
 )
 
 PI0_NAMES = [
@@ -61,41 +55,12 @@ def test_split_and_join_are_inverse() -> None:
         split_arms(vector[:, 1:], ArmLayout(6, 7))
 
 
-def test_quaternion_order_agrees_with_scipy() -> None:
-    rotations = Rotation.random(20, np.random.default_rng(0))
-    wxyz, xyzw = rotations.as_quat(scalar_first=True), rotations.as_quat()
-    np.testing.assert_array_equal(wxyz_to_xyzw(wxyz), xyzw)
-    np.testing.assert_array_equal(xyzw_to_wxyz(xyzw), wxyz)
-
-
 def test_continuous_quaternions_turn_smoothly_through_w_zero() -> None:
     angles = np.linspace(0, 4 * np.pi, 100)
     smooth = np.stack([np.cos(angles / 2), np.sin(angles / 2), 0 * angles, 0 * angles], axis=1)
     flipped = smooth * np.where(smooth[:, :1] < 0, -1, 1)  # w >= 0, as transforms3d gives them
     assert np.abs(np.diff(flipped, axis=0)).max() > 1
     np.testing.assert_allclose(continuous_quaternions(flipped), smooth, atol=1e-12)
-
-
-def test_joint_deltas_come_back_and_grippers_stay_absolute() -> None:
-    layout = ArmLayout(6, 6)
-    vector = np.random.default_rng(0).uniform(0, 1, (9, 14))
-    delta = absolute_to_delta(vector[:-1], vector[1:], layout)
-    np.testing.assert_array_equal(delta[:, [6, 13]], vector[1:, [6, 13]])
-    np.testing.assert_allclose(delta[:, 0], np.diff(vector[:, 0]))
-    np.testing.assert_allclose(delta_to_absolute(vector[0], delta, layout), vector[1:], atol=1e-12)
-
-
-def test_pose_deltas_agree_with_scipy_and_come_back() -> None:
-    poses, targets = random_poses(30, 0), random_poses(30, 1)
-    delta = pose_delta(poses, targets)
-    before = Rotation.from_quat(poses[:, 3:], scalar_first=True)
-    after = Rotation.from_quat(targets[:, 3:], scalar_first=True)
-    turn = Rotation.from_quat(delta[:, 3:], scalar_first=True)
-    np.testing.assert_allclose((turn * before).as_matrix(), after.as_matrix(), atol=1e-12)
-    assert (delta[:, 3] >= 0).all()
-    again = apply_pose_delta(poses, delta)
-    np.testing.assert_allclose(again[:, :3], targets[:, :3])
-    np.testing.assert_allclose(np.abs((again[:, 3:] * targets[:, 3:]).sum(1)), 1)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from robotwin_adapters.tabletop.embodiments import EMBODIMENTS
 
 
-def test_vector_sizes_are_those_of_robotwin() -> None:
-    sizes = {name: robot.action_size for name, robot in EMBODIMENTS.items()}
-    assert sizes == {"finch": 14, "heron": 14, "wren": 14, "crane": 16, "swift": 14}
+def test_arms_have_the_joints_of_robotwin() -> None:
+    joints = {name: robot.joints_per_arm for name, robot in EMBODIMENTS.items()}
+    assert joints == {"finch": 6, "heron": 6, "wren": 6, "crane": 7, "swift": 6}
 
 
 def test_names_match_keys() -> None:

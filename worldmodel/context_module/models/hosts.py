@@ -1,11 +1,11 @@
 """Encoder-decoders that a context module can be put into: the light VAE, image VAEs, MDDiff's first stage.
 
-A host is anything with the six members of `Host`. `as_host` wraps models whose members have other names.
+A host is anything with the six members of `HOST_MEMBERS`. `as_host` wraps models whose members have other names.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,36 +28,14 @@ LATENT_STD = 0.1  # noise added to the deterministic latents of a first stage, i
 PIXEL_STD = 0.1  # standard deviation of its pixels in [0, 1]
 
 
-HOST_MEMBERS = ("latent_dim", "pixels", "posterior", "decode", "pictures", "nll")
-
-
-class Host(Protocol):
-    """Maps pictures to a Gaussian over latents, and latents to pictures."""
-
-    @property
-    def latent_dim(self) -> int:
-        """Size of the latent, the decoder's input."""
-        ...
-
-    def pixels(self, images: UInt8[Tensor, "n 3 H W"]) -> Float[Tensor, "n c H W"]:
-        """Pictures as the networks expect them."""
-        ...
-
-    def posterior(self, pixels: Float[Tensor, "n c H W"]) -> Gaussian:
-        """q(latent | picture)."""
-        ...
-
-    def decode(self, latents: Float[Tensor, "n d"]) -> Float[Tensor, "n c H W"]:
-        """Output of the decoder: log odds, or means."""
-        ...
-
-    def pictures(self, decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, "n 3 H W"]:
-        """RGB pictures in [0, 1] from that output."""
-        ...
-
-    def nll(self, pixels: Float[Tensor, "n c H W"], decoded: Float[Tensor, "n c H W"]) -> Float[Tensor, " n"]:
-        """-log p(picture | latent) in nats."""
-        ...
+HOST_MEMBERS = {
+    "latent_dim": "size of the latent that decode takes",
+    "pixels": "uint8 pictures [n 3 H W] -> the float pictures [n c H W] that the networks take",
+    "posterior": "pixels [n c H W] -> Gaussian over latents [n d]",
+    "decode": "latents [n d] -> log odds or means [n c H W]",
+    "pictures": "decoded [n c H W] -> RGB pictures in [0, 1] [n 3 H W]",
+    "nll": "pixels and decoded [n c H W] -> -log p(picture | latent) in nats [n]",
+}
 
 
 class ImageVaeHost(nn.Module):
@@ -185,8 +163,8 @@ def as_host(model: nn.Module, image_size: int = 64) -> tuple[nn.Module, HostConf
     if isinstance(model, LightVae):
         return model, HostConfig("light_vae", light_vae=model.config)
     # Checked by name: from Python 3.12 on, isinstance ignores attributes that __getattr__ forwards.
-    if missing := [name for name in HOST_MEMBERS if not hasattr(model, name)]:
-        raise ValueError(f"{type(model).__name__} is no host: {', '.join(missing)} missing")
+    if missing := [f"{name} ({what})" for name, what in HOST_MEMBERS.items() if not hasattr(model, name)]:
+        raise ValueError(f"{type(model).__name__} is not a host: {', '.join(missing)} missing")
     return model, HostConfig("other")
 
 

@@ -12,7 +12,6 @@ from scipy.spatial.distance import cdist, pdist
 
 MISSING = -1.0
 MAX_MISSING = 0.9  # share of frames without the gripper beyond which a track says nothing
-UPPER_BOUND = 40.854  # at which WorldArena's normalized score ends
 
 
 def trajectory_accuracy(made: Float[np.ndarray, "t k 2"], real: Float[np.ndarray, "s k 2"]) -> float:

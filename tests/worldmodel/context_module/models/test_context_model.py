@@ -63,7 +63,7 @@ def test_models_by_their_own_names_are_hosts() -> None:
     assert described == HOSTS["first_stage"]
     light = LightVae(LIGHT)
     assert as_host(light)[0] is light
-    with pytest.raises(ValueError, match=r"Linear is no host: latent_dim, pixels.* missing"):
+    with pytest.raises(ValueError, match=r"Linear is not a host: latent_dim .*, pixels.* missing"):
         as_host(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="not autoencoder"):
         as_host(ImageVae(replace(IMAGE, family="autoencoder")))

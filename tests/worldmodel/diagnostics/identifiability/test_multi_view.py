@@ -1,10 +1,38 @@
+from collections.abc import Sequence
+from itertools import permutations
+
 import pytest
 import torch
+from torch import Tensor
 
 from worldmodel.diagnostics import multi_view_laws, recover_views, simulate_temporal, temporal_recovery
-from worldmodel.diagnostics.identifiability.multi_view import column_error, equivalent_for_two, joint_law
 
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+
+def joint_law(views: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """p(x_0, x_1, ...) of views that are independent given the state."""
+    letters = "abcdef"[: len(views)]
+    terms = ",".join(f"{letter}z" for letter in letters)
+    return torch.einsum(f"z,{terms}->{letters}", weights, *views)
+
+
+def column_error(found: Tensor, true: Tensor) -> float:
+    """Largest difference of two sets of laws, at the best order of the states."""
+    orders = permutations(range(true.shape[1]))
+    return min((found[:, list(order)] - true).abs().max().item() for order in orders)
+
+
+def equivalent_for_two(
+    views: Sequence[Tensor], weights: Tensor, share: float = 0.1
+) -> tuple[list[Tensor], Tensor]:
+    """Another model with the same law of the first two views."""
+    mix = torch.eye(len(weights), dtype=torch.float64)
+    mix[0, 0], mix[1, 0] = 1 - share, share
+    # p(x_0, x_1) = A diag(w) B^T = (A M) (M^-1 diag(w) B^T): any M that keeps both sides laws.
+    other = torch.linalg.solve(mix, torch.diag(weights) @ views[1].T)
+    new_weights = other.sum(1)
+    return [views[0] @ mix, (other / new_weights[:, None]).T, *views[2:]], new_weights
 
 
 @pytest.mark.parametrize("num_views", [3, 4])
