@@ -13,13 +13,13 @@ from jaxtyping import Float
 from numpy import ndarray
 
 POSE_PARTS = ("x", "y", "z", "qw", "qx", "qy", "qz")
-MAX_JOINT_RAD = 4 * np.pi  # no arm turns further; larger values are damage or degrees
-GRIPPER_RANGE = (-0.05, 1.05)  # opening, with room for rounding
+MAX_JOINT_RAD = 4 * np.pi  # no arm turns further; larger values are corrupt data or degrees
+GRIPPER_RANGE = (-0.05, 1.05)  # opening, with tolerance for rounding
 
 
 @dataclass(frozen=True)
 class ArmLayout:
-    """How many joints each arm has, which fixes every column of the joint vector."""
+    """Number of joints of each arm, which determines every column of the joint vector."""
 
     left_joints: int
     right_joints: int
@@ -46,7 +46,7 @@ class ArmLayout:
 
 @dataclass(frozen=True)
 class ArmParts:
-    """A joint (or pose) vector taken apart."""
+    """A joint (or pose) vector split into arms and grippers."""
 
     left_arm: Float[ndarray, "t left"]
     left_gripper: Float[ndarray, " t"]
@@ -63,7 +63,7 @@ POSE_NAMES = tuple(f"{side}_{part}" for side in ("left", "right") for part in (*
 
 
 def layout_from_names(names: Sequence[str]) -> ArmLayout:
-    """The layout of a vector whose two gripper columns are named so and close each arm."""
+    """Layout of a vector in which each arm's columns end with its gripper column, found by name."""
     grippers = [i for i, name in enumerate(names) if "gripper" in name.lower()]
     if len(grippers) != 2 or grippers[1] != len(names) - 1:
         raise ValueError(
@@ -73,7 +73,7 @@ def layout_from_names(names: Sequence[str]) -> ArmLayout:
 
 
 def join_arms(parts: ArmParts) -> Float[ndarray, "t a"]:
-    """[left arm, left gripper, right arm, right gripper]."""
+    """Concatenate to [left arm, left gripper, right arm, right gripper]."""
     return np.concatenate(
         [parts.left_arm, parts.left_gripper[:, None], parts.right_arm, parts.right_gripper[:, None]], axis=1
     )
@@ -88,7 +88,7 @@ def split_arms(vector: Float[ndarray, "t a"], layout: ArmLayout) -> ArmParts:
 
 
 def check_joints(parts: ArmParts) -> None:
-    """Refuse numbers no robot was ever commanded to."""
+    """Refuse angles and openings that no robot could be commanded to."""
     for name, values in (("left_arm", parts.left_arm), ("right_arm", parts.right_arm)):
         if not (np.abs(values) <= MAX_JOINT_RAD).all():
             raise ValueError(f"{name}: expected angles within +-4 pi rad, got {_worst(values)}")
@@ -111,12 +111,12 @@ def _worst(values: ndarray) -> float:
 
 
 def continuous_quaternions(quaternions: Float[ndarray, "t 4"]) -> Float[ndarray, "t 4"]:
-    """The same rotations with signs chosen so that neighbors are close (q and -q are one rotation)."""
+    """Choose signs so that neighboring quaternions are close (q and -q are the same rotation)."""
     dots = np.einsum("ij,ij->i", quaternions[1:], quaternions[:-1])
     signs = np.concatenate([[1.0], np.cumprod(np.where(dots < 0, -1.0, 1.0))])
     return quaternions * signs[:, None].astype(quaternions.dtype)
 
 
 def continuous_poses(poses: Float[ndarray, "t 7"]) -> Float[ndarray, "t 7"]:
-    """Poses x y z w x y z whose quaternions do not jump in sign."""
+    """Poses x y z w x y z whose quaternions have no sign jumps."""
     return np.concatenate([poses[:, :3], continuous_quaternions(poses[:, 3:])], axis=1)

@@ -1,4 +1,4 @@
-"""Annotations of videos as keys and columns, whatever the file: JSON, JSON lines, CSV, NPZ or NPY."""
+"""Reads video annotations from JSON, JSON lines, CSV, NPZ or NPY as named columns."""
 
 import csv
 import json
@@ -13,11 +13,11 @@ from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
 from worldmodel.checked import read_json
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".npz", ".npy")
-ARRAY = "array"  # key of the one table in an .npy file
+ARRAY = "array"  # name given to the table of an .npy file
 
 
 def read_annotation(path: Path) -> Mapping[str, Any]:
-    """Keys and values of the file (a column per key); nothing is unpickled."""
+    """Named columns of the file; nothing is unpickled."""
     if path.suffix == ".json":
         return read_json(path)
     try:
@@ -35,7 +35,7 @@ def read_annotation(path: Path) -> Mapping[str, Any]:
 
 
 def _read_csv(path: Path) -> dict[str, list[str]]:
-    """A column per name of the first line; spaces around values and empty lines do not count."""
+    """One column per name in the first line; spaces around values and empty lines are ignored."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = [row for row in csv.reader(file, strict=True) if any(value.strip() for value in row)]
     header, *rows = lines or [[]]
@@ -62,7 +62,10 @@ def _read_npy(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_lines(path: Path) -> dict[str, list[Any]]:
-    """A JSON object per frame; keys of nested objects are joined by dots, and every line has the same."""
+    """One JSON object per frame.
+
+    Keys of nested objects are joined by dots, and must be the same in every line.
+    """
     columns: dict[str, list[Any]] = {}
     for number, line in enumerate(path.read_text("utf-8").splitlines()):
         row = dict(_flattened(json.loads(line)))

@@ -1,11 +1,11 @@
-"""The order in which readers list the cameras of an episode: the overview first, wrists last.
+"""Sorts the cameras of an episode: the overview first, wrist cameras last.
 
-The first camera is the one used where none is named (`worldmodel.data.cameras`).
+The first camera is the default (`worldmodel.data.cameras`).
 """
 
 from collections.abc import Iterable
 
-# Ends of the names of overview cameras in public sets, best first.
+# Suffixes of the names of overview cameras in public datasets, best first.
 OVERVIEW_NAMES = (
     "cam_high",
     "head_camera",
@@ -18,11 +18,11 @@ OVERVIEW_NAMES = (
     "front",
     "image",
 )
-UNKNOWN = len(OVERVIEW_NAMES)  # rank of a name that says nothing
+UNKNOWN = len(OVERVIEW_NAMES)  # rank of a name that matches none
 
 
 def overview_first(names: Iterable[str]) -> list[str]:
-    """The cameras, those that show the whole scene first; equals stay in the given order."""
+    """Sort cameras so that those showing the whole scene come first; ties keep the given order."""
     return sorted(names, key=_rank)
 
 

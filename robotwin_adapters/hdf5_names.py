@@ -1,8 +1,8 @@
-"""Lists of names in HDF5 files, checked before the library reads them: it circles for ever in a damaged one.
+"""Checks the name lists of HDF5 files before the HDF5 library reads them: it loops forever on a damaged one.
 
-The names of a group lie in a local heap, whose free blocks are a linked list. HDF5 follows the list without
-counting. We follow it first, from the root group down, and refuse a list that leaves its heap or turns back.
-Only the classic layout of groups has such lists; it is what h5py writes unless told otherwise.
+The names of a group are in a local heap, whose free blocks are a linked list. HDF5 follows the list without a
+limit. This module follows it first, from the root group down, and refuses a list that points outside its heap
+or contains a cycle. Only the classic group layout, h5py's default, has such lists.
 """
 
 import mmap
@@ -12,13 +12,13 @@ Buffer = bytes | mmap.mmap
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ROOT_ENTRY = 56  # byte of the root group's entry in superblocks of version 0; those of version 1 have 4 more
 ENTRY = struct.Struct("<QQIIQQ")  # name, object header, cached kind, unused, B-tree, heap
-IS_GROUP = 1  # cached kind of an entry that tells where the B-tree and the heap of a group are
-END = 1  # of a list of free blocks
+IS_GROUP = 1  # cached kind of an entry that holds the addresses of a group's B-tree and heap
+END = 1  # end marker of a list of free blocks
 MAX_GROUPS = MAX_BLOCKS = 100_000
 
 
 def check_names(data: Buffer) -> None:
-    """Refuse a file whose lists of names would never end; what else is wrong is left to HDF5."""
+    """Refuse a file with a cyclic name list; other damage is reported by HDF5 itself."""
     if data[:8] != SIGNATURE or len(data) < ROOT_ENTRY or data[8] > 1:
         return
     waiting, seen = [_entry(data, ROOT_ENTRY + 4 * data[8])], set[int]()
@@ -31,7 +31,7 @@ def check_names(data: Buffer) -> None:
 
 
 def _entry(data: Buffer, at: int) -> tuple[int, int, int]:
-    """Cached kind, B-tree and heap of the entry at this byte; nothing where there is none."""
+    """Cached kind, B-tree and heap of the entry at this byte; zeros if it is not a group."""
     try:
         _, _, kind, _, tree, heap = ENTRY.unpack_from(data, at)
     except (struct.error, OverflowError):
@@ -44,7 +44,7 @@ def _check_heap(data: Buffer, heap: int) -> None:
         signature, size, free, start = struct.unpack_from("<8sQQQ", data, heap)
         if signature != b"HEAP\0\0\0\0":
             return
-        # The size may be damaged too, so it is no bound: a block comes once.
+        # The size may be damaged as well, so a repeated block is the only reliable sign.
         blocks = set[int]()
         while free not in blocks and len(blocks) < MAX_BLOCKS:
             if free == END or free + 16 > size:
@@ -57,7 +57,7 @@ def _check_heap(data: Buffer, heap: int) -> None:
 
 
 def _members(data: Buffer, tree: int) -> list[tuple[int, int, int]]:
-    """Entries of a group: the leaves of its B-tree are nodes of entries."""
+    """Entries of a group, collected from the nodes of its B-tree."""
     nodes, found, seen = [tree], list[tuple[int, int, int]](), set[int]()
     while nodes and len(seen) < MAX_GROUPS:
         at = nodes.pop()

@@ -1,4 +1,4 @@
-"""Reading HDF5 files one does not trust: no way out of the file, no surprise in type, shape or size."""
+"""Reads untrusted HDF5 files: no access outside the file; type, shape and size of everything are checked."""
 
 import mmap
 import re
@@ -15,15 +15,15 @@ from numpy import ndarray
 from robotwin_adapters.hdf5_names import check_names
 
 MAX_NUMBER_BYTES = 256 << 20
-HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # begins a heap of variable-length strings
-REFERENCE = struct.Struct("<IQI")  # to a string: its length, the byte of its heap, its number there
-NUMBERED = re.compile(r"(demo|ep|episode|rollout|traj|trajectory)[_-]?\d+")  # groups that are episodes
+HEAP_SIGNATURE = b"GCOL\x01\0\0\0"  # signature of a heap of variable-length strings
+REFERENCE = struct.Struct("<IQI")  # to a string: its length, the offset of its heap, its index there
+NUMBERED = re.compile(r"(demo|ep|episode|rollout|traj|trajectory)[_-]?\d+")  # names of episode groups
 HEAP_HEADER_BYTES = 16  # of the heap, and of each entry in it
 Buffer = bytes | mmap.mmap  # the bytes of a whole file
 
 
 def open_hdf5(path: str | Path) -> h5py.File:
-    """Read-only and without a lock: file locks fail on many network file systems."""
+    """Open read-only and without a lock: file locks fail on many network file systems."""
     _check_names(str(path), stamp_of(path))
     return h5py.File(path, "r", locking=False)
 
@@ -37,13 +37,13 @@ def _check_names(path: str, stamp: tuple[int, int]) -> None:
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """Changes when the file changes."""
+    """Size and modification time, which change with the file."""
     status = Path(path).stat()
     return status.st_size, status.st_mtime_ns
 
 
 def hdf5_kind(path: str | Path) -> str:
-    """robotwin, aloha, demos (robomimic and its kin), the names at its top, or "" for what is no HDF5."""
+    """robotwin, aloha, demos (robomimic and similar), the top-level names, or "" if it is not HDF5."""
     return _kind(str(path), stamp_of(path))
 
 
@@ -67,7 +67,7 @@ def _kind(path: str, stamp: tuple[int, int]) -> str:
 
 
 def episodes_at_top(file: h5py.File) -> list[str]:
-    """Numbered groups at the top of a file, if they hold actions: episodes without a group around them."""
+    """Numbered top-level groups that hold actions: episodes without a parent group."""
     names = [name for name in names_in(file) if NUMBERED.fullmatch(name)]
     groups = [linked_item(file, name) for name in names[:1]]
     holds = [set(names_in(group)) for group in groups if isinstance(group, h5py.Group)]
@@ -75,7 +75,7 @@ def episodes_at_top(file: h5py.File) -> list[str]:
 
 
 def names_in(group: h5py.Group) -> list[str]:
-    """What a group holds; h5py gives bytes for a name that is not UTF-8, and nobody expects them."""
+    """The names in a group; names that are not UTF-8 are refused, because h5py returns them as bytes."""
     names = list(group)
     if odd := [name for name in names if not isinstance(name, str)]:
         raise ValueError(f"{group.name}: expected names in UTF-8, got {odd[0]!r}")
@@ -91,7 +91,7 @@ def group_at(parent: h5py.Group, path: str) -> h5py.Group:
 
 
 def dataset_at(parent: h5py.Group, path: str) -> h5py.Dataset:
-    """The dataset at this path, whose values lie in this very file."""
+    """The dataset at this path; its values must be stored in this file."""
     item = _item_at(parent, path)
     if not isinstance(item, h5py.Dataset):
         raise ValueError(f"expected a dataset {_full(parent, path)}, got {type(item).__name__}")
@@ -101,7 +101,7 @@ def dataset_at(parent: h5py.Group, path: str) -> h5py.Dataset:
 
 
 def numbers_at(parent: h5py.Group, path: str, shape: tuple[int | None, ...]) -> ndarray:
-    """Finite floating numbers of this shape; None stands for any size."""
+    """Finite floating-point numbers of this shape; None means any size."""
     item = dataset_at(parent, path)
     if item.dtype.kind != "f" or item.dtype.itemsize not in (4, 8):
         raise ValueError(f"{item.name}: expected float32 or float64, got {item.dtype}")
@@ -125,9 +125,9 @@ def integers_at(parent: h5py.Group, path: str, shape: tuple[int, ...]) -> ndarra
 
 
 def text_at(parent: h5py.Group, path: str, data: bytes) -> str:
-    """A single UTF-8 string, found in `data`, the bytes of the whole file.
+    """A single UTF-8 string, located in `data`, the bytes of the whole file.
 
-    HDF5 2.0 circles for ever in a damaged heap of strings and crashes on some others, so it is not asked.
+    HDF5's own string reader is not used: version 2.0 loops forever or crashes on damaged string heaps.
     """
     item = dataset_at(parent, path)
     offset = item.id.get_offset()
@@ -143,7 +143,7 @@ def text_at(parent: h5py.Group, path: str, data: bytes) -> str:
 
 
 def variable_rows(item: h5py.Dataset, rows: Sequence[int] | ndarray) -> list[bytes]:
-    """Rows of variable length, such as encoded pictures, found in the file itself (see `text_at`)."""
+    """Rows of variable length, such as encoded pictures, read directly from the file (as in `text_at`)."""
     with open(item.file.filename, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = []
         for row in rows:
@@ -153,7 +153,7 @@ def variable_rows(item: h5py.Dataset, rows: Sequence[int] | ndarray) -> list[byt
 
 
 def _reference(item: h5py.Dataset, data: Buffer, row: int) -> bytes:
-    """Where a row of variable length lies: its length, its heap and the number there."""
+    """The reference of a variable-length row: its length, its heap and the index there."""
     if item.chunks is None:
         start = (item.id.get_offset() or 0) + row * REFERENCE.size
         return bytes(data[start : start + REFERENCE.size])
@@ -169,7 +169,7 @@ def _reference(item: h5py.Dataset, data: Buffer, row: int) -> bytes:
 
 
 def attribute_at(item: h5py.HLObject, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> ndarray | None:
-    """An attribute of exactly this type and shape, if there is one of this name."""
+    """An attribute of exactly this type and shape; None if it does not exist."""
     if name not in item.attrs:
         return None
     attribute = item.attrs.get_id(name)
@@ -181,7 +181,7 @@ def attribute_at(item: h5py.HLObject, name: str, dtype: np.dtype, shape: tuple[i
 
 
 def heap_entries(data: Buffer, heap: int) -> Iterator[bytes]:
-    """The texts of the heap at this byte; a damaged one ends early."""
+    """The strings of the heap at this offset; stops early in a damaged heap."""
     yield from (entry for _, entry in _walk_heap(data, heap))
 
 
@@ -208,11 +208,11 @@ def _walk_heap(data: Buffer, heap: int) -> Iterator[tuple[int, bytes]]:
 
 
 def linked_item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
-    """What the group calls so, or what a soft link of that name leads to in this very file; else none."""
+    """The member of the group, also through a soft link inside this file; None if there is none."""
     link = group.get(name, getlink=True)
     if isinstance(link, h5py.HardLink):
         return group[name]
-    if type(link) is not h5py.SoftLink:  # an external link leads to another file
+    if type(link) is not h5py.SoftLink:  # an external link points to another file
         return None
     try:
         return _item_at(group.file if link.path.startswith("/") else group, link.path.strip("/"))

@@ -1,4 +1,4 @@
-"""Any dataset under the names that a mapping gives, with what can be told of its actions and its clock."""
+"""Applies a mapping to any dataset, detects delta actions and checks the clock."""
 
 import hashlib
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from robotwin_adapters.storage import tree_stamp
 from worldmodel.data.action_deltas import EXAMINED_EPISODES, describe_deltas, find_deltas
 from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
-EVEN = 0.02  # of a frame: steps of timestamps that differ by less are even
+EVEN = 0.02  # of a frame; steps between timestamps that differ by less count as even
 
 
 @dataclass(frozen=True)
 class LabeledDataset:
-    """Episodes of a reader, relabeled; deltas are recognized once for all episodes with the same columns."""
+    """Relabels a reader's episodes; delta actions are detected once per set of columns."""
 
     inner: EpisodeSource
     mapping: DataMapping = field(default_factory=DataMapping)
-    place: str = ""  # of its files; empty: not known
-    settings: str = ""  # how they are read, in words, for the stamp
+    place: str = ""  # path of the files; empty: unknown
+    settings: str = ""  # reader settings as text, part of the stamp
     _deltas: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = field(default_factory=dict, repr=False)
 
     @property
@@ -39,7 +39,7 @@ class LabeledDataset:
 
     @property
     def stamp(self) -> str:
-        """Changes when the files or the way they are read change; empty: not known."""
+        """A digest that changes when the files or the reader settings change; empty if unknown."""
         if not self.place:
             return ""
         read_as = (
@@ -74,7 +74,7 @@ class LabeledDataset:
         return replace(episode, delta_actions=deltas, notes=(*episode.notes, note))
 
     def _examined(self, asked: Episode) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Actions and states of a few episodes; of the asked one where no other can be read."""
+        """Actions and states of a few episodes, or of `asked` if no other can be read."""
         found = 0
         for index in evenly_spread(len(self.inner), EXAMINED_EPISODES):
             try:
@@ -89,7 +89,7 @@ class LabeledDataset:
 
 
 def _clock_note(times: Float[np.ndarray, " t"], fps: float) -> str:
-    """What is odd about the recorded times; empty: nothing."""
+    """A description of irregular timestamps; empty if they are regular."""
     steps = np.diff(times)
     if np.abs(steps * fps - 1).max() <= EVEN:
         return ""

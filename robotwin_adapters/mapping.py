@@ -1,7 +1,7 @@
-"""What the keys of a dataset mean: one small YAML for every format.
+"""The meaning of a dataset's keys: one small YAML for every format.
 
-`dataset.yaml` in the folder, `data.mapping` of a training config or `--mapping` of a command. What it leaves
-out is as the format usually has it. Readers look up the keys, `relabeled` gives the names.
+It is `dataset.yaml` in the folder, `data.mapping` of a training config or `--mapping` of a command. Missing
+settings use the format's defaults. Readers look up the keys, `relabeled` applies the names.
 """
 
 import re
@@ -25,7 +25,7 @@ MAX_FIELDS = 3  # in one part of a pattern
 
 @dataclass(frozen=True)
 class Calibration:
-    """Matrices of a camera that stands still, in all episodes alike."""
+    """Intrinsics and extrinsics of a static camera, the same in all episodes."""
 
     focal: tuple[float, float]  # focal lengths along x and y, pixels of the recorded picture
     center: tuple[float, float]  # principal point x, y, pixels
@@ -37,7 +37,7 @@ class Calibration:
             raise ValueError(f"extrinsics are 3 x 4 numbers, row by row, got {len(self.extrinsics)}")
 
     def matrices(self, size: tuple[int, int]) -> CameraMatrices:
-        """For pictures of this height and width."""
+        """The matrices for pictures of this height and width."""
         (fx, fy), (cx, cy) = self.focal, self.center
         intrinsics = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]], np.float64)
         return CameraMatrices(intrinsics, np.reshape(self.extrinsics, (3, 4)).astype(np.float64), size)
@@ -48,30 +48,30 @@ class DataMapping:
     """Which keys are actions, states and cameras, and what they are called."""
 
     # Keys are columns of LeRobot tables, keys of annotations (dots reach into nested objects) or paths of
-    # HDF5 and Zarr arrays. Several stand side by side; * takes all that fit, in the order of the file.
-    action_keys: tuple[str, ...] | None = None  # of the action; none: the format's own; []: the next state
-    state_keys: tuple[str, ...] | None = None  # of the measured state; none: the format's own; []: no states
-    camera_keys: tuple[str, ...] = ()  # of the cameras to read; empty: all that there are
+    # HDF5 and Zarr arrays. Several are concatenated; * matches any, in the order of the file.
+    action_keys: tuple[str, ...] | None = None  # of the action; none: as in the format; []: the next state
+    state_keys: tuple[str, ...] | None = None  # of the measured state; none: as in the format; []: no states
+    camera_keys: tuple[str, ...] = ()  # of the cameras to read; empty: all of them
     cameras: tuple[str, ...] = ()  # new names for the cameras, in the order of camera_keys, else sorted
     calibration: dict[str, Calibration] = field(
         default_factory=dict
     )  # of cameras, by name, if not in the files
     action_names: tuple[str, ...] = ()  # one per action dimension; empty: as in the files
     state_names: tuple[str, ...] = ()  # one per state dimension; empty: as in the files
-    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: as the files say
-    # Of a coarser step, changes are added up and of the others the last one is taken.
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: as in the files
+    # With a stride, changes are summed; of absolute actions the last one is kept.
     action_deltas: tuple[str, ...] = ()  # dimensions that hold changes; [all], [none]; empty: detected
     embodiment: str = ""  # name of the robot; empty: as in the files, else name of the dataset folder
     task: str = ""  # name of the task; empty: the first instruction
     fps: float = 0.0  # frames per second; 0: as in the files
     timestamps: Literal["keep", "resample"] = "keep"  # uneven ones: count frames, or resample to an even rate
-    text_key: str = ""  # of the instruction, or a list of them; empty: the format's own
+    text_key: str = ""  # of the instruction, or a list of them; empty: the format's default
     # Arrays of pictures only.
-    swapped_colors: bool | None = None  # encoded pictures have red and blue exchanged; none: the format's way
-    upside_down: bool | None = None  # pictures are stored bottom row first; none: the format's way
+    swapped_colors: bool | None = None  # encoded pictures have red and blue swapped; none: as in the format
+    upside_down: bool | None = None  # pictures are stored bottom row first; none: as in the format
     # Folders of videos with annotations only.
     annotation: str = "annotation/{split}/{id}.json"  # one file per episode; a {field} holds no slash
-    video: str = ""  # fields of `annotation` must agree, {camera} is free; empty: as in known layouts
+    video: str = ""  # fields of `annotation` must agree, {camera} is free; empty: as in public layouts
     video_key: str = "videos"  # annotation list of video paths; where present it must agree with the files
     action_stride: int = 1  # annotation rows per video frame, for actions
     length_key: str = "video_length"  # declared number of frames; where present it must agree
@@ -95,7 +95,7 @@ class DataMapping:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Refuse what cannot be searched for, or would be searched for ever: many fields fit in many ways."""
+    """Refuse invalid patterns, and those with so many fields that matching would take exponential time."""
     fields = re.findall(r"\{(.*?)\}", pattern)
     if odd := [name for name in fields if not name.isidentifier() or not name.isascii()]:
         raise ValueError(
@@ -112,7 +112,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def read_mapping(root: Path, mapping: str | Path | None) -> DataMapping | None:
-    """The given mapping, else the one in the folder, else none."""
+    """The given mapping, else the one in the folder, else None."""
     folder = root if root.is_dir() else root.parent
     path = folder / MAPPING_FILE if mapping is None else Path(mapping)
     if mapping is None and not path.is_file():
@@ -124,7 +124,7 @@ def read_mapping(root: Path, mapping: str | Path | None) -> DataMapping | None:
 
 
 def matching_keys(where: str, patterns: Iterable[str], keys: Iterable[str]) -> tuple[str, ...]:
-    """The keys that a mapping names, patterns with * in the order of the file; a missing one is refused."""
+    """Expand the mapping's keys, patterns with * in file order; a missing key is refused."""
     known = list(keys)
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -136,7 +136,7 @@ def matching_keys(where: str, patterns: Iterable[str], keys: Iterable[str]) -> t
 
 
 def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
-    """The episode under the names that the mapping gives."""
+    """The episode with the names of the mapping."""
     names = _names(episode, "action", mapping.action_names, episode.action_names)
     state_names = _names(episode, "state", mapping.state_names, episode.state_names)
     if mapping.action_keys == () and not mapping.action_names and mapping.state_names:
@@ -169,7 +169,7 @@ def _names(episode: Episode, word: str, given: tuple[str, ...], found: tuple[str
 
 
 def chosen_deltas(where: str, mapping: DataMapping, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The dimensions that the mapping says hold changes; none: it does not say."""
+    """The dimensions that the mapping declares as deltas; None if it declares nothing."""
     if not mapping.action_deltas:
         return None
     if mapping.action_deltas in ((ALL,), (NONE,)):

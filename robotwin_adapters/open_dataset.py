@@ -1,4 +1,4 @@
-"""Any supported dataset as one EpisodeSource, chosen by looking at the folder (or archive)."""
+"""Opens any supported dataset as one EpisodeSource, after detecting the format of the folder or archive."""
 
 import hashlib
 from collections import Counter
@@ -32,7 +32,7 @@ from worldmodel.data.action_spaces import current_action_space, describe_action_
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.types import Episode, EpisodeSource
 
-MAX_DEPTH = 6  # folders below the given one in which datasets are looked for
+MAX_DEPTH = 6  # depth of the search for datasets below the given folder
 LOOKED_FOR = """\
   RoboTwin: data/episode*.hdf5 or episode*/*.pkl at any depth, one .hdf5 file, or a .zip of them
   LeRobot v2.0, v2.1, v3.0: meta/info.json
@@ -66,13 +66,13 @@ HINTS = {
 
 
 class ForeignDataset(EpisodeSource, Protocol):
-    """A dataset of another format than RoboTwin's, which holds one kind of actions."""
+    """A dataset of another format than RoboTwin's, with one kind of actions."""
 
-    format: str  # in words
+    format: str  # format name for messages
     action_space: str
 
 
-# Formats of named arrays, by the question that recognizes each.
+# Formats of named arrays, each with the function that recognizes it.
 ARRAY_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[..., ForeignDataset]], ...] = (
     (is_agibot, AgibotDataset),
     (is_calvin, CalvinDataset),
@@ -90,15 +90,15 @@ LOOSE_FORMATS: tuple[tuple[Callable[[Path, str | Path | None], bool], Callable[.
 
 @dataclass(frozen=True)
 class JoinedDatasets:
-    """Several datasets one after the other; a uid begins with the place of its dataset in the tree."""
+    """Several datasets concatenated; a uid begins with the relative path of its dataset."""
 
     name: str
     sources: tuple[EpisodeSource, ...]
-    places: tuple[str, ...]  # one per source, relative to the opened folder; "" keeps the uids as they are
+    places: tuple[str, ...]  # one per source, relative to the opened folder; "" keeps the uids unchanged
 
     @property
     def stamp(self) -> str:
-        """Changes when the files or the way they are read change; empty: not known."""
+        """A digest that changes when the files or the reader settings change; empty if unknown."""
         stamps = [getattr(source, "stamp", "") for source in self.sources]
         return "" if not all(stamps) else hashlib.sha256(f"{self.places} {stamps}".encode()).hexdigest()
 
@@ -117,7 +117,7 @@ class JoinedDatasets:
 
 @dataclass(frozen=True)
 class _Options:
-    """See the arguments of `open_dataset`."""
+    """The arguments of `open_dataset`."""
 
     camera: str | None
     mapping: str | Path | None
@@ -126,7 +126,7 @@ class _Options:
     static_tolerance: float | None
 
     def of_readers(self) -> dict[str, Any]:
-        """What the readers of other formats than RoboTwin's take."""
+        """The arguments of readers for formats other than RoboTwin."""
         return {"camera": self.camera, "mapping": self.mapping, "verify": self.verify}
 
 
@@ -145,12 +145,12 @@ def open_dataset(
         path: a folder of any supported format, a tree of such folders, a .zip or an .hdf5 file.
         camera: keep this camera only; None keeps all, the overview camera first.
         mapping: YAML of DataMapping: which keys are actions, states and cameras, and their names.
-        verify: decode each video once (`verified.py`), so that a broken one is found when its episode is
-            opened; False leaves that to `index_episodes`, which does it for the cameras in use, all at once.
-        action_space: joint_commands, pose_commands or measured_poses; "" takes joint_commands of RoboTwin
-            files, and of others what they hold.
-        static_tolerance: RoboTwin only: leave out frames that repeat the one before, up to this mean
-            difference in gray levels; None keeps all.
+        verify: decode each video once (`decode_cache.py`), so that a damaged one is found when its episode is
+            opened; False postpones this to `index_episodes`, which checks only the cameras in use.
+        action_space: joint_commands, pose_commands or measured_poses; "" selects joint_commands of RoboTwin
+            files, and whatever the files of other formats contain.
+        static_tolerance: RoboTwin only: drop frames that repeat the one before, up to this mean difference in
+            gray levels; None keeps all.
 
     Examples:
         >>> from worldmodel import open_dataset
@@ -163,7 +163,7 @@ def open_dataset(
         ((149, 14), 16.666666666666668)
     """
     options = _Options(camera, mapping, verify, current_action_space(action_space), static_tolerance)
-    if not str(path).strip():  # a variable that a shell did not know, say; Path makes it the current folder
+    if not str(path).strip():  # such as an unset shell variable; Path would read it as the current folder
         raise ValueError("no dataset at an empty path; write . for the current folder")
     path = Path(path)
     if not path.exists():
@@ -183,14 +183,14 @@ def open_dataset(
 
 
 def describe_format(source: EpisodeSource) -> str:
-    """The file format in words."""
+    """Name of the file format for messages."""
     if isinstance(source, JoinedDatasets):
         return ", ".join(dict.fromkeys(describe_format(part) for part in source.sources))
     return getattr(source, "format", "unknown")
 
 
 def action_space_for(normalizer: ActionNormalizer) -> str:
-    """The space of the actions that a model with these scales takes; "" where there are several or none."""
+    """The action space of a normalizer's statistics; "" if there are several or none."""
     spaces = {stats.action_space for stats in normalizer.stats.values()}
     return spaces.pop() if len(spaces) == 1 else ""
 
@@ -204,7 +204,7 @@ def _open_here(path: Path, options: _Options) -> EpisodeSource | None:
 
 
 def _checked(source: ForeignDataset, path: Path, options: _Options) -> EpisodeSource:
-    """Refuse what was asked for and these files cannot give."""
+    """Refuse options that these files do not support."""
     if options.static_tolerance is not None:
         raise ValueError(f"{path}: static_tolerance is for RoboTwin files, these are {source.format}")
     if options.action_space not in ("", source.action_space):
@@ -216,7 +216,7 @@ def _checked(source: ForeignDataset, path: Path, options: _Options) -> EpisodeSo
 
 
 def _foreign(path: Path, options: _Options) -> ForeignDataset | None:
-    """The dataset at this very place, if it is of another format than RoboTwin's."""
+    """The dataset at this path itself, if its format is not RoboTwin's."""
     if is_lerobot(path):
         return LerobotDataset(path, **options.of_readers())
     for is_here, build in ARRAY_FORMATS:
@@ -232,7 +232,7 @@ def _stated(space: str) -> str:
 
 
 def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSource]]:
-    """(place, dataset); RoboTwin episodes of a tree are one dataset, whose uids already tell the place."""
+    """(place, dataset) for each dataset in the tree; all RoboTwin episodes form one dataset."""
     if find_robotwin(root):
         yield "", _robotwin(root, options)
     if find_droid(root):
@@ -253,7 +253,7 @@ def _open_below(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSou
 
 
 def _loose(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSource]]:
-    """Loose pictures and lists of files, looked for last: other formats may have some beside them."""
+    """Loose pictures and JSON lists; searched last, because other formats may contain such files as well."""
     for here, folders, _ in walk_tree(root):
         build = next((build for is_here, build in LOOSE_FORMATS if is_here(here, options.mapping)), None)
         if build is not None:
@@ -264,7 +264,7 @@ def _loose(root: Path, options: _Options) -> Iterator[tuple[str, EpisodeSource]]
 
 
 def _found_instead(root: Path) -> str:
-    """What lies there, and what to do about it."""
+    """What the folder contains instead, with a hint."""
     files = [root] if root.is_file() else [h / name for h, _, names in walk_tree(root) for name in names]
     counts = Counter(path.suffix.lower() for path in files if path.suffix)
     if not counts:

@@ -1,9 +1,7 @@
-"""Episodes with an uneven clock -> the same at an even rate: for each time the frame that was recorded last.
+"""Resamples episodes with irregular timestamps to a fixed rate: each time gets the latest frame before it.
 
-recorded times   0.00   0.08        0.29   0.40      10 frames per second
-even times       0.00   0.10   0.20   0.30   0.40
-recorded frame   0      1      1      2      3
-action           a0     hold   a1     a2             a repeated frame: no change, the last command is held
+recorded times 0.00 0.08 0.29 0.40 10 frames per second even times 0.00 0.10 0.20 0.30 0.40 recorded frame 0 1
+1 2 3 action a0 hold a1 a2 a repeated frame: no change, the last command is held
 """
 
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from worldmodel.data.decode_cache import Checkable
 from worldmodel.types import Episode, FrameReader
 
-MAX_GROWTH = 10  # frames of the even recording for each recorded one; more is a broken clock
+MAX_GROWTH = 10  # largest number of resampled frames per recorded one; more means broken timestamps
 
 
 @dataclass(frozen=True)
@@ -32,11 +30,11 @@ class ChosenFrames:
 
     @property
     def path(self) -> str:
-        """The file, where the frames have one."""
+        """The file, if the frames have one."""
         return getattr(self.inner, "path", "")
 
     def check(self, *, again: bool = False) -> None:
-        """See whether the frames are sound."""
+        """Check the underlying frames, if their reader supports it."""
         if isinstance(self.inner, Checkable):
             self.inner.check(again=again)
 
@@ -51,7 +49,7 @@ class ChosenFrames:
 
 
 def resampled(episode: Episode, times: Float[np.ndarray, " t"]) -> Episode:
-    """The episode at its declared rate, by its recorded times."""
+    """The episode resampled from its recorded times to its declared rate."""
     steps = np.diff(times)
     count = int((times[-1] - times[0]) * episode.fps + 1.5)
     if steps.min() <= 0 or not 2 <= count <= MAX_GROWTH * len(times):
@@ -79,7 +77,10 @@ def resampled(episode: Episode, times: Float[np.ndarray, " t"]) -> Episode:
 
 
 def _actions(episode: Episode, positions: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n-1 a"]:
-    """Between two frames the sum of changes, the last of absolute values; repeated frames change nothing."""
+    """Between two frames the sum of deltas and the last of absolute values.
+
+    Repeated frames have zero deltas.
+    """
     actions = episode.robot_actions
     sums = np.concatenate([np.zeros_like(actions[:1]), np.cumsum(actions, axis=0, dtype=np.float64)])
     total = sums[positions[1:]] - sums[positions[:-1]]

@@ -1,7 +1,7 @@
-"""Read-only files of a dataset, in a folder or inside a zip archive, behind one interface.
+"""Read-only access to the files of a dataset, in a folder or inside a zip archive.
 
-Archives are never unpacked: a member is read into memory when asked for. Names that could leave a folder,
-links, encryption, unusual compressors and sizes that make no sense are refused before anything is read.
+Archives are never unpacked to disk: a member is read into memory on demand. Names that point outside the
+folder, links, encryption, unusual compression and implausible sizes are refused before anything is read.
 """
 
 import hashlib
@@ -27,19 +27,19 @@ from robotwin_adapters.hdf5_tree import open_hdf5
 from worldmodel.checked import is_regular, read_bytes
 
 MAX_MEMBERS = 500_000
-MAX_EPISODE_BYTES = 4 << 30  # files of a folder stay on disk, so this only stops nonsense
+MAX_EPISODE_BYTES = 4 << 30  # a generous limit, because files of a folder stay on disk
 MAX_MEMBER_BYTES = 1 << 30  # a member of an archive is held in memory
 MAX_RATIO = 200  # raw to compressed; episodes reach about 2, flat JSON about 30, deflate bombs 1000
-RATIO_FREE_BYTES = 1 << 20  # small members may compress as well as they like
+RATIO_FREE_BYTES = 1 << 20  # below this size any compression ratio is accepted
 CACHE_BYTES = 256 << 20  # unpacked members kept per process
 
-TABLE_FREE_BYTES = 64 << 20  # tables of numbers and texts: a constant column packs without limit
+TABLE_FREE_BYTES = 64 << 20  # the same for tables, whose constant columns compress without limit
 
 Stamp = tuple[int, int]  # size and modification time of the file on disk
 
 
 class FileStore(Protocol):
-    """Where the files of a dataset are; cheap to pickle, safe to use in forked and spawned workers."""
+    """The files of a dataset; cheap to pickle, safe to use in forked and spawned workers."""
 
     def __hash__(self) -> int: ...
 
@@ -52,15 +52,15 @@ class FileStore(Protocol):
         ...
 
     def label(self, name: str) -> str:
-        """How messages call this file."""
+        """The file's name in messages."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         ...
 
     def stamp(self, name: str) -> Stamp:
-        """Changes when the file changes."""
+        """Size and modification time, which change with the file."""
         ...
 
     def size(self, name: str) -> int:
@@ -82,7 +82,7 @@ class FileStore(Protocol):
 
 @contextmanager
 def errors_name(source: str) -> Iterator[None]:
-    """Whatever goes wrong while a file is read becomes one ValueError that names it."""
+    """Turn any error in this block into one ValueError that names the source."""
     try:
         yield
     except (
@@ -95,10 +95,10 @@ def errors_name(source: str) -> Iterator[None]:
 
 
 def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """os.walk in a fixed order over visible folders and regular files; FIFOs and devices are passed over.
+    """os.walk in a fixed order over visible folders and regular files; FIFOs and devices are skipped.
 
-    Links are followed, since large sets are often linked together. Each real folder is seen once, a link to
-    a folder above `root` is not followed, and a tree of more than MAX_MEMBERS files is refused.
+    Links are followed, since large datasets are often linked together. Each real folder is visited once, a
+    link to a folder above `root` is not followed, and a tree of more than MAX_MEMBERS files is refused.
     """
     above = {Path(os.path.realpath(root)), *Path(os.path.realpath(root)).parents}
     seen: set[Path] = set()
@@ -120,7 +120,7 @@ def walk_tree(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 def tree_stamp(root: Path) -> str:
-    """Changes when a file below is added, removed or changed: by names, sizes and times."""
+    """A digest of names, sizes and times, which changes when a file below is added, removed or changed."""
     digest = hashlib.sha256()
     if root.is_file():
         digest.update(f"{_stamp(os.stat(root))}".encode())
@@ -133,7 +133,7 @@ def tree_stamp(root: Path) -> str:
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """Files under a folder; hidden ones are passed over."""
+    """Files under a folder; hidden ones are skipped."""
 
     root: Path
 
@@ -150,7 +150,7 @@ class FolderFiles:
 
     def exists(self, name: str) -> bool:
         path = self.root / name
-        if not path.is_file() and path.is_symlink():  # git-annex and DVC leave such links
+        if not path.is_file() and path.is_symlink():  # as git-annex and DVC create them
             raise ValueError(f"{name} is a link to something that is not here; fetch the data first")
         return path.is_file()
 
@@ -229,7 +229,7 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
-# The process id is part of the key: a forked worker must not share a file position with its parent.
+# The key includes the process id: a forked worker must not share a file position with its parent.
 @lru_cache(maxsize=4)
 def _open_archive(path: Path, stamp: Stamp, pid: int) -> zipfile.ZipFile:
     with errors_name(str(path)):
@@ -258,14 +258,14 @@ def _check_member(info: zipfile.ZipInfo) -> None:
 
 
 def check_expansion(label: str, packed: int, unpacked: int, *, free: int) -> None:
-    """Refuse what unpacks to far more than it holds, before it does; `free` bytes are always allowed."""
+    """Refuse data that decompress to far more than their size; `free` bytes are always allowed."""
     budget = min(MAX_EPISODE_BYTES, max(free, MAX_RATIO * packed))
     if unpacked > budget:
         raise ValueError(f"{label} claims {unpacked} bytes from {packed}; at most {budget} are unpacked")
 
 
 class _MemberCache:
-    """The members read last, up to CACHE_BYTES, so that clips of one episode unpack it once."""
+    """The most recently read members, up to CACHE_BYTES, so that clips of one episode unpack it once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -295,7 +295,7 @@ def _member(path: Path, stamp: Stamp, name: str, max_bytes: int) -> bytes:
         if info.file_size > max_bytes:
             raise ValueError(f"claims {info.file_size} bytes, expected at most {max_bytes}")
         with archive.open(info) as stream:
-            # zipfile stops at the declared size and compares the CRC there, whatever the stream holds.
+            # zipfile stops at the declared size and checks the CRC there, even if the stream is longer.
             data = stream.read(info.file_size)
         if len(data) != info.file_size:
             raise ValueError(f"holds {len(data)} bytes, its header says {info.file_size}")

@@ -1,6 +1,6 @@
-"""Folders of mp4 files with annotations beside them (IRASim, Cosmos, Ctrl-World, flat ones) -> Episode.
+"""Folders of mp4 files with annotation files (IRASim, Cosmos, Ctrl-World, flat folders) -> Episode.
 
-A small YAML (`dataset.yaml` in the folder, or given) maps names to keys. Public layouts and flat folders need
+A small YAML (`dataset.yaml` in the folder, or given) maps keys to names. Public layouts and flat folders need
 none.
 """
 
@@ -24,7 +24,7 @@ from worldmodel.types import Episode
 
 FIELD = re.compile(r"\\\{(\w+)\\\}")
 NESTED, FLAT = "videos/{split}/{id}/{camera}.mp4", "videos/{split}/{id}.mp4"
-ONLY_CAMERA = "camera"  # of a layout whose files name none
+ONLY_CAMERA = "camera"  # camera name if the files give none
 POSE_CHANGES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")
 
 # Ctrl-World: states are measured poses, and the next one is the action.
@@ -45,7 +45,7 @@ PLAIN_LAYOUTS = tuple(
 
 
 def is_video_folder(path: str | Path, mapping: str | Path | None = None) -> bool:
-    """Whether the folder has files as the mapping says, or a mapping of its own, or the public layout."""
+    """Whether the folder matches the given mapping, has a mapping of its own, or has a public layout."""
     path = Path(path)
     known = read_mapping(path, mapping)
     if known is not None:
@@ -92,7 +92,7 @@ class VideoFolderDataset:
         actions = actions[:: config.action_stride] if actions is not None else None
         length = _length(path, content, config, states, actions)
         if states is None and config.length_key not in content and self._has_frames(fields, length - 1):
-            length -= 1  # as many actions as frames: the last one leads nowhere
+            length -= 1  # as many actions as frames: the last one is unused
         frames, notes = self._frames(path, content, fields, length)
         notes = (*notes, *_unused_note(content, config))
         fps = config.fps or probe_video(next(iter(frames.values())).path).fps
@@ -156,7 +156,7 @@ Entries = list[tuple[str, dict[str, str]]]  # relative path of each annotation, 
 
 
 def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
-    """The mapping with every key and pattern filled in, from the first annotation that can be read."""
+    """The mapping with every key and pattern filled in, from the first readable annotation."""
     video = given.video or (FLAT if (root / _filled(FLAT, entries[0][1])).is_file() else NESTED)
     mapping = replace(given, video=video)
     if mapping.action_keys is not None and mapping.state_keys is not None:
@@ -181,7 +181,7 @@ def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
 
 
 def _flat_mapping(root: Path) -> DataMapping | None:
-    """For a folder in which a video and its annotation lie side by side; none: it is another folder."""
+    """The mapping of a folder where videos and annotations share their names; None for other folders."""
     for video in sorted(root.glob("*.mp4"))[:1]:
         for suffix in SUFFIXES:
             if video.with_suffix(suffix).is_file():
@@ -190,14 +190,14 @@ def _flat_mapping(root: Path) -> DataMapping | None:
 
 
 def _parts(word: str, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Columns such as action_0 or action.x, in the order of the file, where there is no column of all."""
+    """Columns such as action_0 or action.x, in file order, used if there is no single column."""
     if any(key in content for key in (word, f"{word}s", ARRAY)):
         return ()
     return tuple(key for key in content if re.fullmatch(rf"{word}s?[._/].+", key))
 
 
 def _unused_note(content: Mapping[str, Any], config: DataMapping) -> list[str]:
-    """Columns of a flat folder's files that are neither action nor state: a gripper may be among them."""
+    """A note on columns of a flat folder that are neither action nor state, such as a gripper."""
     known = {*(config.action_keys or ()), *(config.state_keys or ()), config.length_key, config.text_key}
     rest = [key for key in content if key not in known] if config.annotation.startswith("{id}.") else []
     return [f"columns not used: {', '.join(rest[:12])} (mapping: action_keys, state_keys)"] if rest else []
@@ -227,7 +227,7 @@ def _first_readable(root: Path, entries: Entries) -> tuple[str, Mapping[str, Any
 
 
 def _check_apart(root: Path, mapping: DataMapping, entries: Entries) -> None:
-    """Refuse a video pattern by which two episodes would get the same videos."""
+    """Refuse a video pattern that gives two episodes the same videos."""
     fields = [name for name in entries[0][1] if f"{{{name}}}" in mapping.video]
     seen: dict[tuple[str, ...], str] = {}
     for name, values in entries:
@@ -256,12 +256,12 @@ def _matches(root: Path, pattern: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _escape(value: str) -> str:
-    """For glob: file names may hold brackets."""
+    """Escape brackets in file names for glob."""
     return value.replace("[", "[[]")
 
 
 def _columns(path: Path, content: Mapping[str, Any], keys: tuple[str, ...]) -> Float64[np.ndarray, "t d"]:
-    """The arrays of these keys side by side, all finite and of one length."""
+    """The arrays of these keys concatenated, all finite and of one length."""
     columns = [_column(path, key, _lookup(path, content, key)) for key in keys]
     lengths = [len(column) for column in columns]
     if len(set(lengths)) != 1:
@@ -299,7 +299,7 @@ def _length(
     states: Float[np.ndarray, "t s"] | None,
     actions: Float[np.ndarray, "n a"] | None,
 ) -> int:
-    """T, from the states or else from the declared length or the actions (T or T - 1 rows)."""
+    """T, from the states, else from the declared length or the actions (T or T - 1 rows)."""
     declared = content.get(config.length_key)
     if declared is not None and (isinstance(declared, bool) or not isinstance(declared, int)):
         raise ValueError(f"{path}: {config.length_key!r} is {declared!r}, expected a whole number")
@@ -317,7 +317,7 @@ def _length(
 
 
 def _check_listed(path: Path, listed: Any, files: list[str]) -> None:
-    """Where the annotation lists its videos, each of them must be among the files found."""
+    """Check that the videos listed in the annotation were all found."""
     if listed is None:
         return
     entries = listed if isinstance(listed, list) else [listed]

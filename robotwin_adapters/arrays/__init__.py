@@ -1,1 +1,1 @@
-"""Formats that keep numbers and pictures side by side as named arrays: HDF5, TFRecord, Zarr, NPZ."""
+"""Formats that store numbers and pictures as named arrays: HDF5, TFRecord, Zarr, NPZ."""

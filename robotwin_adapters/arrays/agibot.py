@@ -1,10 +1,10 @@
-"""AgiBot World as it is unpacked: videos, proprio_stats.h5 and task_info of the same task and episode number.
+"""AgiBot World in its original layout: videos, proprio_stats.h5 and task_info, matched by task and episode.
 
     observations/327/648642/videos/head_color.mp4    proprio_stats/327/648642/proprio_stats.h5
     task_info/task_327.json
 
-Row t of /action is the command beside frame t and leads to frame t + 1; joints are radians, grippers as
-stored. Parts of the robot that were not commanded have no rows, and are left out.
+Row t of /action is the command at frame t and leads to frame t + 1; joints are radians, grippers as stored.
+Parts of the robot that were not commanded have no rows and are skipped.
 """
 
 import json
@@ -107,7 +107,7 @@ class AgibotDataset(ArrayDataset):
 
 
 def _defaults(numbers: Numbers) -> tuple[KeyMapping, tuple[str, ...]]:
-    """The commanded parts of the robot; without any, the next measured ones."""
+    """The commanded parts of the robot; without commands, the measured states of the next frame."""
     commanded = _parts(numbers, "action")
     states = _parts(numbers, "state")
     keys = KeyMapping(
@@ -122,7 +122,7 @@ def _defaults(numbers: Numbers) -> tuple[KeyMapping, tuple[str, ...]]:
 
 
 def _parts(numbers: Numbers, root: str) -> dict[str, tuple[str, ...]]:
-    """Array -> names of its columns, of the parts that have rows."""
+    """Array -> names of its columns, for the parts that have rows."""
     found = {}
     for part, names in PARTS.items():
         key = f"{root}/{part}/position"
@@ -146,7 +146,7 @@ def _rows(file: h5py.File) -> int:
 
 @lru_cache(maxsize=512)
 def _task_names(path: str, stamp: Stamp) -> dict[str, str]:
-    """Episode number -> name of its task."""
+    """Episode number -> task name."""
     if stamp[0] > MAX_TASK_BYTES:
         raise ValueError(f"{path}: larger than {MAX_TASK_BYTES} bytes")
     try:

@@ -1,7 +1,7 @@
-"""Named arrays of one episode + a mapping -> Episode; the same rules for every format of named arrays.
+"""Builds an Episode from named arrays and a mapping; the rules are the same for every such format.
 
-frame    0   1   2   3        T pictures and states, T or T - 1 actions
-action     a0  a1  a2  (a3)   action i leads from frame i to i + 1; a last row leads nowhere, is dropped
+frame 0 1 2 3 T pictures and states, T or T - 1 actions action a0 a1 a2 (a3) action i leads from frame i to i
++ 1; an action after the last frame is dropped
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from robotwin_adapters.arrays.mapping import KeyMapping, load_mapping
 from robotwin_adapters.camera_order import overview_first
 from worldmodel.types import Episode, FrameReader
 
-BASE = "base_"  # begins the names of a mobile base's velocities
+BASE = "base_"  # prefix of the names of a mobile base's velocities
 LED = "action[t] leads from frame t to t+1"
 NEXT_STATE = "the action is the next state"
-# arrays that mark where an episode ends or begins, by the last part of their names
+# arrays that mark the start or end of an episode, by the last part of their names
 ENDS = (
     "done",
     "dones",
@@ -39,19 +39,19 @@ Numbers = Mapping[str, Callable[[], ndarray]]  # arrays with one row per frame, 
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """What one episode holds, before the mapping is applied; arrays are read when asked for."""
+    """The contents of one episode before the mapping is applied; arrays are read lazily."""
 
     uid: str
-    source: str  # the file to name in messages
+    source: str  # file named in error messages
     numbers: Numbers
     pictures: Mapping[str, Callable[[], FrameReader]]
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    is_whole_file: bool = False  # nothing but its marks could tell that it holds several episodes
+    is_whole_file: bool = False  # the file is one episode unless its end marks show several
 
 
 class ArrayDataset:
-    """What every dataset of named arrays is opened with; a format lists its episodes in `_find`."""
+    """Base class of datasets of named arrays; a format lists its episodes in `_find`."""
 
     format = ""  # in words
 
@@ -59,9 +59,9 @@ class ArrayDataset:
         self,
         path: str | Path,
         *,
-        camera: str | None = None,  # limits it to one
+        camera: str | None = None,  # keep this camera only
         mapping: str | Path | None = None,  # YAML of DataMapping
-        verify: bool = True,  # decode videos once, where a format has them
+        verify: bool = True,  # decode videos once if the format has them
     ) -> None:
         self.root, self.camera, self.verify = Path(path), camera, verify
         self.mapping = load_mapping(self.root, mapping)
@@ -75,7 +75,7 @@ class ArrayDataset:
 
 
 def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = None) -> Episode:
-    """The episode that these arrays are under this mapping (complete: defaults already filled in)."""
+    """Build the episode from its arrays and a complete mapping (defaults already filled in)."""
     where = arrays.source
     if not keys.fps > 0:
         raise ValueError(f"{where}: the files name no frames per second; set fps in the mapping")
@@ -115,7 +115,7 @@ def build_episode(arrays: NamedArrays, keys: KeyMapping, camera: str | None = No
 
 
 def _check_one_episode(arrays: NamedArrays) -> None:
-    """A mark in the middle of a file says that it holds several: clips would run across the border."""
+    """Refuse a file with an end mark in the middle: it holds several episodes, and clips would span them."""
     for key, read in arrays.numbers.items():
         word = key.rsplit("/", 1)[-1].lower()
         if word not in (*ENDS, *STARTS):
@@ -132,14 +132,14 @@ def _check_one_episode(arrays: NamedArrays) -> None:
 
 
 def _known_deltas(keys: KeyMapping, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Joint commands are targets and a next state is where to go; only a base is told its velocity."""
+    """Joint commands and next states are absolute; only base velocities are deltas."""
     if keys.action_keys and keys.action_space != "joint_commands":
         return None
     return tuple(name for name in names if name.startswith(BASE))
 
 
 def first_present(choices: tuple[tuple[str, ...], ...], known: Mapping[str, object]) -> tuple[str, ...]:
-    """The first group of keys that are all there; none: no keys."""
+    """The first group of keys that are all present; empty if there is none."""
     return next((keys for keys in choices if all(key in known for key in keys)), ())
 
 
@@ -160,7 +160,7 @@ def _frames(arrays: NamedArrays, keys: KeyMapping, camera: str | None) -> dict[s
 
 
 def _short(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Last parts of the keys, where that tells them apart."""
+    """Last parts of the keys if they are unique, else the full keys."""
     last = tuple(key.rsplit("/", 1)[-1] for key in keys)
     return last if len(set(last)) == len(last) else keys
 
@@ -186,7 +186,7 @@ def _joined(arrays: NamedArrays, keys: tuple[str, ...]) -> Float[ndarray, "t d"]
 
 
 def rows_of_numbers(where: str, key: str, values: ndarray) -> Float[ndarray, "t d"]:
-    """Finite floats, a row per frame; whatever follows the first axis is flattened."""
+    """Finite floats, one row per frame; the other axes are flattened."""
     if values.dtype.kind not in "fiub" or values.ndim < 1 or values.size == 0:
         raise ValueError(f"{where}: {key!r} is {values.dtype} {values.shape}, expected rows of numbers")
     rows = values.reshape(len(values), -1)
@@ -200,7 +200,7 @@ def rows_of_numbers(where: str, key: str, values: ndarray) -> Float[ndarray, "t 
 def _length(
     where: str, frames: Mapping[str, FrameReader], states: ndarray | None, actions: ndarray | None
 ) -> int:
-    """T; every camera, the states and the actions agree on it."""
+    """T; cameras, states and actions must agree on it."""
     lengths = {name: len(reader) for name, reader in frames.items()}
     length = next(iter(lengths.values()))
     if len(set(lengths.values())) != 1:

@@ -3,8 +3,8 @@
     training/episode_0358482.npz ..    training/ep_start_end_ids.npy
 
 Frame t holds the pictures, `robot_obs`, and in `actions` the target pose that leads to frame t + 1 in world
-coordinates. `rel_actions` is the same as a change, scaled to -1 .. 1: a mapping takes it (action_keys).
-Instructions lie in a file of pickles beside the frames, which is not opened.
+coordinates. `rel_actions` is the same as a change, scaled to -1 .. 1; select it by action_keys in a mapping.
+Instructions are in a pickle file, which is not opened.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ NOTE = "actions are target poses in world coordinates (mapping: action_keys: [re
 
 
 def is_calvin(path: Path, mapping: str | Path | None = None) -> bool:
-    """Whether the folder says where its episodes begin and end."""
+    """Whether the folder has the file that lists where episodes begin and end."""
     return path.is_dir() and is_regular(path / BORDERS)
 
 
@@ -92,14 +92,14 @@ class CalvinDataset(ArrayDataset):
 
 @dataclass(frozen=True)
 class FramesOfFiles:
-    """The pictures of one camera, a file each."""
+    """The pictures of one camera, one file per frame."""
 
     files: tuple[str, ...]
     key: str
 
     @property
     def path(self) -> str:
-        """The first file, to name in messages."""
+        """The first file, for error messages."""
         return self.files[0]
 
     def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
@@ -122,7 +122,7 @@ def _has_shape(headers: Mapping[str, Header], key: str, shape: tuple[int, ...]) 
 
 
 def _stacked(files: tuple[str, ...], key: str) -> ndarray:
-    """The array of this name from each file."""
+    """The array of this name from each file, stacked."""
     values = []
     for file in files:
         try:

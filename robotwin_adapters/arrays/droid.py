@@ -1,11 +1,11 @@
-"""DROID as it was recorded: an episode is a folder with trajectory.h5 and a video for each camera.
+"""DROID's raw recordings: an episode is a folder with trajectory.h5 and a video for each camera.
 
     LAB/success/2023-07-07/Fri_Jul__7_09:42:23_2023/trajectory.h5        numbers, 15 a second
                                                     recordings/MP4/24400334.mp4
-                                                    metadata_*.json      task, and which camera is where
+                                                    metadata_*.json      task, and the position of each camera
 
-Row t of /action is the command beside frame t and leads to frame t + 1: a target pose (meters, Euler angles)
-and a gripper (0 open, 1 closed). Stereo videos and folders without both halves are passed over.
+Row t of /action is the command at frame t and leads to frame t + 1: a target pose (meters, Euler angles) and
+a gripper (0 open, 1 closed). Stereo videos and incomplete folders are skipped.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from worldmodel.checked import read_json
 from worldmodel.types import Episode
 
 FILE, VIDEOS = "trajectory.h5", "recordings/MP4"
-FPS = 15.0  # of the control loop; the videos say 60
+FPS = 15.0  # of the control loop; the videos declare 60
 POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 ACTIONS = ("action/cartesian_position", "action/gripper_position")
 STATES = ("observation/robot_state/cartesian_position", "observation/robot_state/gripper_position")
@@ -92,7 +92,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def _videos(folder: Path, about: dict[str, Any]) -> dict[str, Path]:
-    """Camera -> file, by the place of the camera where the metadata tell, else by its number."""
+    """Camera -> file; cameras are named by their position if the metadata list it, else by serial number."""
     names = {str(about.get(key)): name for key, name in CAMERAS.items()}
     files = sorted(p for p in (folder / VIDEOS).glob("*.mp4") if not p.stem.endswith("-stereo"))
     if not files:

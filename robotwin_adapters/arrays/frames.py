@@ -1,4 +1,7 @@
-"""The frame reader of all formats of named arrays; a format brings only how rows of pictures are loaded."""
+"""The frame reader shared by all formats of named arrays.
+
+A format only implements loading of picture rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +15,25 @@ from numpy import ndarray
 from robotwin_adapters.storage import errors_name
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 
-MAX_EXTRA_FRAMES = 1  # frames a video may have beyond the rows; cut from its end
+MAX_EXTRA_FRAMES = 1  # frames that a video may have beyond the rows; cut from its end
 
 
 class PictureSource(Protocol):
-    """Where the pictures of one camera lie; cheap to pickle, no handle stays open."""
+    """The pictures of one camera; cheap to pickle, keeps no open file handle."""
 
     @property
     def path(self) -> str:
-        """The file to name in messages."""
+        """The file named in error messages."""
         ...
 
     def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
-        """The pictures at these rows, which ascend."""
+        """The pictures at these rows, in ascending order."""
         ...
 
 
 @dataclass(frozen=True)
 class ArrayFrames:
-    """A `FrameReader` over `length` rows of a source, from `first` on."""
+    """A `FrameReader` over `length` rows of a source, starting at `first`."""
 
     source: PictureSource
     length: int
@@ -66,7 +69,7 @@ class ArrayFrames:
 
 
 def video_of_rows(path: Path, length: int, verify: bool) -> VideoFrames:
-    """A video beside a table of `length` rows, one frame each."""
+    """Open a video that must have one frame for each of `length` table rows."""
     found = len(probe_video(path).pts)
     if not 0 <= found - length <= MAX_EXTRA_FRAMES:
         raise ValueError(f"{path}: {found} frames, expected {length} as the numbers have rows")

@@ -1,7 +1,8 @@
-"""Numbers and pictures below a group of an HDF5 file, found by shape and read when asked for.
+"""Numbers and pictures in a group of an HDF5 file, recognized by shape and read lazily.
 
 Pictures are raw (t H W 3), JPEG or PNG strings of fixed or variable length (t), or such strings padded with
-zeros to rows of bytes (t n). No handle lives between reads: a reader pickles and is safe in forked workers.
+zeros to rows of bytes (t n). No file handle stays open between reads: a reader can be pickled and is safe in
+forked workers.
 """
 
 import json
@@ -41,10 +42,10 @@ from robotwin_adapters.storage import Stamp, check_expansion
 
 MAX_FRAMES = 1_000_000
 MAX_PICTURE_BYTES = 64 << 20  # of one frame
-MAX_DEPTH = 6  # groups inside each other
-FREE_BYTES = 1 << 30  # flat synthetic pictures may compress as well as they like up to here
-DENSE = 4  # frames read in one piece where at least one in so many is wanted
-HEAD_BYTES, TAIL_BYTES = 16 << 20, 64 << 20  # where texts are looked for
+MAX_DEPTH = 6  # nested groups
+FREE_BYTES = 1 << 30  # below this size any compression ratio is accepted, as for flat synthetic pictures
+DENSE = 4  # read a contiguous block if at least one frame in this many is needed
+HEAD_BYTES, TAIL_BYTES = 16 << 20, 64 << 20  # parts of the file searched for text attributes
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Hdf5Pictures:
     is_encoded: bool
 
     def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
-        """The pictures at these rows, which ascend."""
+        """The pictures at these rows, in ascending order."""
         if stamp_of(self.path) != self.stamp:
             raise ValueError("the file changed since the episode was opened")
         with open_hdf5(self.path) as file:
@@ -76,7 +77,7 @@ class Hdf5Pictures:
 def find_arrays(
     group: h5py.Group, path: Path, mapping: KeyMapping
 ) -> tuple[dict[str, Callable[[], ndarray]], dict[str, Callable[[], ArrayFrames]]]:
-    """(numbers, pictures) below the group, by path from it; call them while the file is open."""
+    """(numbers, pictures) in the group, by relative path; call the readers while the file is open."""
     numbers: dict[str, Callable[[], ndarray]] = {}
     pictures: dict[str, Callable[[], ArrayFrames]] = {}
     for name, item in _named(group):
@@ -88,10 +89,10 @@ def find_arrays(
 
 
 def json_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """JSON objects among the texts of the file's attributes, without asking HDF5 for them.
+    """JSON objects in the file's text attributes, found without HDF5's string reader.
 
-    HDF5 2.0 circles for ever in a damaged heap of strings, so the heaps are found by their signature, near
-    the ends of the file, where writers put what they say of all episodes.
+    HDF5 2.0 loops forever on a damaged string heap, so heaps are found by their signature near the ends of
+    the file, where writers put attributes that apply to all episodes.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         size = len(data)
@@ -105,7 +106,7 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def whole_number(item: h5py.HLObject, name: str) -> int | None:
-    """An attribute that is one whole number, if there is one of this name."""
+    """The value of an integer attribute, or None if it does not exist."""
     if name not in item.attrs:
         return None
     attribute = item.attrs.get_id(name)
@@ -127,7 +128,7 @@ def _as_object(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _named(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
-    """Datasets below a group; one that a link names is known by the name of the link alone."""
+    """Datasets below a group; one that is also reachable by a link is listed under the link's name only."""
     found = [(name, item, h5py.h5o.get_info(item.id).addr) for name, item in _datasets(group)]
     prefix = str(group.name).rstrip("/")
     linked = {place for name, item, place in found if item.name != f"{prefix}/{name}"}
@@ -139,9 +140,9 @@ def _named(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
 def _datasets(
     group: h5py.Group, prefix: str = "", depth: int = 0, seen: set[int] | None = None
 ) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Those below a group, links inside the file followed; those to other files are passed over.
+    """Datasets below a group; links inside the file are followed, links to other files are skipped.
 
-    A group may hold itself many times over, so each is entered once.
+    A group may contain itself through links, so each is visited once.
     """
     seen = set() if seen is None else seen
     place = h5py.h5o.get_info(group.id).addr
@@ -170,7 +171,7 @@ def _are_pictures(name: str, item: h5py.Dataset) -> bool:
 
 def _open_frames(item: h5py.Dataset, path: Path, mapping: KeyMapping) -> ArrayFrames:
     name = str(item.name).lstrip("/")
-    dataset_at(item.file, name)  # refuses values that lie in other files
+    dataset_at(item.file, name)  # refuses values stored in other files
     is_encoded = item.ndim < 4
     if not 0 < len(item) <= MAX_FRAMES or _row_bytes(item) > MAX_PICTURE_BYTES:
         raise ValueError(f"{name}: {item.dtype} {item.shape} is too large")
@@ -185,7 +186,7 @@ def _open_frames(item: h5py.Dataset, path: Path, mapping: KeyMapping) -> ArrayFr
         source=Hdf5Pictures(str(path), name, stamp_of(path), size, is_encoded),
         length=len(item),
         size=size,
-        # Raw pictures have no encoder that could have exchanged their colors.
+        # Raw pictures have no encoder that could have swapped their colors.
         swapped_colors=bool(mapping.swapped_colors) and is_encoded,
         upside_down=bool(mapping.upside_down),
     )
@@ -200,7 +201,7 @@ def _encoded_bytes(row: Any) -> bytes:
 
 
 def _rows(item: h5py.Dataset, unique: ndarray) -> Sequence[Any]:
-    """The rows, in one piece where that is not mostly waste."""
+    """The rows, read as one block unless most of it would be unused."""
     if item.dtype.kind == "O":
         return variable_rows(item, unique)
     first, last = int(unique[0]), int(unique[-1])

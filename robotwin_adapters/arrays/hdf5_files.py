@@ -1,8 +1,8 @@
 """One HDF5 file per episode, as ALOHA / ACT record it: /action, /observations/qpos, /observations/images/*.
 
-Other layouts are read by a mapping that names their arrays. In ALOHA's files action[t] is the leader's joint
-vector at frame t, the target that the follower has reached some frames later; grippers are 0 closed, 1 open.
-A mobile base adds base_action (linear and angular velocity) to the action.
+Other layouts need a mapping that names their arrays. In ALOHA's files action[t] is the leader's joint vector
+at frame t, a target that the follower reaches some frames later; grippers are 0 closed, 1 open. A mobile base
+adds base_action (linear and angular velocity) to the action.
 """
 
 import re
@@ -21,7 +21,7 @@ from robotwin_adapters.storage import errors_name, is_regular
 from worldmodel.types import Episode, FrameReader
 
 SUFFIXES = (".hdf5", ".h5")
-ALOHA_FPS = 50.0  # control loop of ALOHA, real and simulated; no file says it
+ALOHA_FPS = 50.0  # control loop of ALOHA, real and simulated; the files do not store it
 ACTION, BASE, STATE = "action", "base_action", "observations/qpos"
 BASE_NAMES = ("base_linear", "base_angular")
 COMMANDS_NOTE = "actions are the leader's joint positions (commands), states the follower's"
@@ -32,13 +32,13 @@ COLORS_NOTE = (
 
 
 def hdf5_files(path: Path) -> list[Path]:
-    """The HDF5 files directly in this folder, by number."""
+    """The HDF5 files directly in this folder, in order of their numbers."""
     files = (p for p in path.iterdir() if p.suffix in SUFFIXES and is_regular(p)) if path.is_dir() else ()
     return sorted((p for p in files if not p.name.startswith(".")), key=lambda p: natural_order(p.name))
 
 
 def natural_order(name: str) -> list[tuple[int, int | str]]:
-    """Sorts episode 2 before episode 10."""
+    """Sort key that puts episode 2 before episode 10."""
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -1,11 +1,11 @@
-"""Pictures and videos as loose files: a folder of frames for each episode, or a list in JSON lines.
+"""Pictures and videos as separate files: a folder of frames per episode, or a list in JSON lines.
 
-    episode_000/rgb/000000.png ..   with actions.npy, or .npz, .csv, .json, .jsonl beside `rgb`
+    episode_000/rgb/000000.png ..   with actions.npy, or .npz, .csv, .json, .jsonl, in episode_000
     episodes.jsonl                  a line per episode: {"video": "clips/0.mp4", "actions": [[..], ..], ..}
     frames.jsonl                    a line per frame: {"episode": 0, "image": "0/0.jpg", "action": [..], ..}
 
-Paths in a list are relative to its folder and stay inside it. Pictures stand in the order of their names, the
-lines of an episode in the order of the file.
+Paths in a list are relative to its folder and must stay inside it. Pictures are sorted by name, the lines of
+an episode by their order in the file.
 """
 
 import json
@@ -33,7 +33,7 @@ from worldmodel.types import Episode, FrameReader
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
-FRAMES = "frames"  # camera of pictures that lie in the episode's own folder
+FRAMES = "frames"  # camera name for pictures directly in the episode's folder
 MAX_LINES, MAX_LIST_BYTES = 10_000_000, 1 << 30
 ASSUMED_FPS = 10.0
 FPS_NOTE = f"no file names a rate: {ASSUMED_FPS:g} frames per second assumed (mapping: fps)"
@@ -47,9 +47,9 @@ Camera = Callable[[], FrameReader]
 
 @dataclass(frozen=True)
 class PictureFiles:
-    """Pictures that are files of their own."""
+    """Pictures stored as one file each."""
 
-    path: str  # the folder to name in messages
+    path: str  # folder named in error messages
     files: tuple[str, ...]
 
     def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
@@ -58,13 +58,13 @@ class PictureFiles:
 
 
 def open_pictures(folder: Path, files: list[Path]) -> ArrayFrames:
-    """The reader of these files, one frame each."""
+    """A reader of these files, one frame each."""
     source = PictureFiles(str(folder), tuple(map(str, files)))
     return ArrayFrames(source, len(files), source.load(np.zeros(1, np.int64)).shape[1:3])
 
 
 class LooseDataset(ArrayDataset):
-    """What both kinds of loose files have in common: how their columns are named."""
+    """Shared by both layouts: how columns are found and named."""
 
     def _episode(
         self, uid: str, source: Path, content: Mapping[str, Any], cameras: Mapping[str, Camera], fps: float
@@ -92,7 +92,7 @@ class LooseDataset(ArrayDataset):
 
 
 class PictureFoldersDataset(LooseDataset):
-    """A folder for each episode, with pictures below it and their numbers beside them."""
+    """One folder per episode, with pictures in sub-folders and a file of numbers."""
 
     format = "folders of pictures"
 
@@ -117,7 +117,7 @@ class PictureFoldersDataset(LooseDataset):
 
 
 class JsonLinesDataset(LooseDataset):
-    """A list of episodes, or of frames, that names its videos or pictures."""
+    """A list of episodes or of frames, with paths to their videos or pictures."""
 
     format = "JSON lines with paths"
 
@@ -152,7 +152,7 @@ class JsonLinesDataset(LooseDataset):
             return self._episode(uid, self.list, rows[0], videos, fps)
 
     def _video(self, path: Path, row: Mapping[str, Any]) -> FrameReader:
-        """As long as its states, or one frame longer than its actions."""
+        """Open a video with one frame per state, or one frame more than there are actions."""
         states = [row[key] for keys in STATES for key in keys if key in row]
         actions = [row[key] for keys in ACTIONS for key in keys if key in row]
         found = len(probe_video(path).pts)
@@ -168,12 +168,12 @@ class JsonLinesDataset(LooseDataset):
 
 
 def is_picture_folders(path: Path, mapping: str | Path | None = None) -> bool:
-    """Whether there are folders with pictures and their numbers."""
+    """Whether there are folders with pictures and a file of numbers."""
     return path.is_dir() and bool(_episode_folders(path))
 
 
 def is_json_lines(path: Path, mapping: str | Path | None = None) -> bool:
-    """Whether a list in JSON lines names videos or pictures."""
+    """Whether there is a JSON lines file with paths to videos or pictures."""
     if not path.is_dir() or not _lists(path):
         return False
     try:
@@ -227,7 +227,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _path_keys(row: Mapping[str, Any]) -> list[str]:
-    """Keys of videos, else of pictures; depth and masks are left out."""
+    """Keys that hold video paths, else picture paths; depth and masks are excluded."""
     for suffixes in (VIDEOS, PICTURES):
         named = [k for k, v in row.items() if isinstance(v, str) and v.lower().endswith(suffixes)]
         if found := [key for key in named if not any(word in key.lower() for word in NOT_RGB)]:
@@ -236,7 +236,7 @@ def _path_keys(row: Mapping[str, Any]) -> list[str]:
 
 
 def _grouped(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of each episode, by the key that names it; without one, all are one episode."""
+    """Group rows by the key that names their episode; without such a key all rows are one episode."""
     key = next((key for key in EPISODE if key in rows[0]), "")
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -250,7 +250,7 @@ def _parts(word: str, numbers: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _is_table(value: Any) -> bool:
-    """Rows of numbers, of which CSV files give texts."""
+    """Whether the value holds rows of numbers; CSV files store these as text."""
     if not isinstance(value, list | ndarray) or len(value) < 2:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Which arrays of an episode mean what: a small YAML, the same for every format of named arrays."""
+"""Maps the named arrays of an episode to actions, states and cameras: one small YAML for all such formats."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,21 +10,21 @@ from worldmodel.data.action_spaces import current_action_space
 
 @dataclass(frozen=True)
 class KeyMapping:
-    """Names of arrays, and what the files do not say; what is left empty is taken as the format has it."""
+    """Names of arrays, and facts that the files lack; empty settings use the format's defaults."""
 
-    action_keys: tuple[str, ...] = ()  # joined side by side; empty and none known: the next state
-    state_keys: tuple[str, ...] = ()  # joined side by side, one row per frame
-    camera_keys: tuple[str, ...] = ()  # arrays of pictures; empty: all that there are
+    action_keys: tuple[str, ...] = ()  # concatenated; empty and no default: the next state
+    state_keys: tuple[str, ...] = ()  # concatenated, one row per frame
+    camera_keys: tuple[str, ...] = ()  # arrays of pictures; empty: all of them
     cameras: tuple[str, ...] = ()  # new names for the cameras, in the order of camera_keys
     text_key: str = ""  # array or attribute with the instruction
     action_names: tuple[str, ...] = ()  # one per action dimension
     state_names: tuple[str, ...] = ()  # one per state dimension
-    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: not known
-    fps: float = 0.0  # frames per second; 0: what the files or the format say
+    action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: unknown
+    fps: float = 0.0  # frames per second; 0: from the files or the format
     embodiment: str = ""  # name of the robot
     task: str = ""  # name of the task
-    swapped_colors: bool | None = None  # encoded pictures have red and blue exchanged; none: the format's way
-    upside_down: bool | None = None  # pictures are stored bottom row first; none: the format's way
+    swapped_colors: bool | None = None  # encoded pictures have red and blue swapped; none: as in the format
+    upside_down: bool | None = None  # pictures are stored bottom row first; none: as in the format
 
     def __post_init__(self) -> None:
         current_action_space(self.action_space)
@@ -34,7 +34,7 @@ class KeyMapping:
             raise ValueError(f"cameras renames camera_keys one by one, got {self.cameras} {self.camera_keys}")
 
     def over(self, defaults: "KeyMapping") -> "KeyMapping":
-        """These settings where they say something, elsewhere the given ones."""
+        """These settings, with the given defaults for those that are not set."""
         said = {
             field.name: value
             for field in fields(self)
@@ -44,7 +44,7 @@ class KeyMapping:
 
 
 def load_mapping(root: Path, mapping: str | Path | None) -> KeyMapping:
-    """The given YAML, or the dataset.yaml of the folder, or nothing."""
+    """The given YAML, else the dataset.yaml of the folder, else an empty mapping."""
     given = read_mapping(root, mapping) or DataMapping()
     return KeyMapping(
         **{field.name: _plain(getattr(given, field.name), field.default) for field in fields(KeyMapping)}
@@ -52,5 +52,5 @@ def load_mapping(root: Path, mapping: str | Path | None) -> KeyMapping:
 
 
 def _plain(value: Any, default: Any) -> Any:
-    """Here nothing said is the format's own."""
+    """None means that the format's default applies."""
     return default if value is None else value

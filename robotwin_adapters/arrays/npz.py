@@ -1,7 +1,7 @@
 """One NPZ file per episode with pictures and numbers inside, as many small simulators and Dreamer write them.
 
-Members carry a CRC-32, so that damage is found. Nothing is unpickled. Dreamer's files (with `is_first`) keep
-beside each picture the action that led to it, the first one zero: they are shifted by one.
+The CRC-32 of each member reveals damaged data. Nothing is unpickled. Dreamer's files (with `is_first`) store
+with each picture the action that led to it, the first one zero: these actions are shifted by one.
 """
 
 import zipfile
@@ -29,8 +29,8 @@ TEXTS = ("language_instruction", "instruction", "text", "task")
 ASSUMED_FPS = 10.0
 FPS_NOTE = f"the files name no rate: {ASSUMED_FPS:g} frames per second assumed (mapping: fps)"
 SHIFTED_NOTE = "action[t] led to frame t (is_first is there and action[0] is zero): shifted by one"
-FREE_BYTES = 1 << 30  # drawn pictures may pack as well as they like up to here
-CACHED_ARRAYS = 4  # unpacked, per process: a packed array can only be read as a whole
+FREE_BYTES = 1 << 30  # below this size any compression ratio is accepted, as for synthetic pictures
+CACHED_ARRAYS = 4  # unpacked arrays kept per process, because a compressed array can only be read as a whole
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def is_npz_frames(path: Path, mapping: str | Path | None = None) -> bool:
 
 
 def npz_files(path: Path) -> list[Path]:
-    """The file, or those directly in the folder, by number."""
+    """The file, or the NPZ files directly in the folder, in order of their numbers."""
     if path.is_file():
         return [path] if path.suffix == ".npz" else []
     files = (p for p in path.iterdir() if p.suffix == ".npz" and is_regular(p)) if path.is_dir() else ()
@@ -142,7 +142,7 @@ def _led_to_frames(numbers: Numbers, action_keys: tuple[str, ...]) -> bool:
 
 
 def _aligned(numbers: Numbers, notes: tuple[str, ...]) -> Numbers:
-    """Actions that led to the frame beside them lose the first one."""
+    """Drop the first row of actions that are stored with the frame they led to."""
     if SHIFTED_NOTE not in notes:
         return numbers
     moved = {key: partial(_without_first, numbers[key]) for (key,) in ACTIONS if key in numbers}
@@ -154,7 +154,7 @@ def _without_first(read: Callable[[], ndarray]) -> ndarray:
 
 
 def npz_headers(path: Path) -> dict[str, Header]:
-    """What an archive says about its arrays, without unpacking them."""
+    """Type and shape of the arrays in an archive, without unpacking them."""
     return _headers(str(path), stamp_of(path))
 
 
@@ -168,7 +168,7 @@ def _headers(path: str, stamp: Stamp) -> dict[str, Header]:
             if strange := [m.filename for m in members if not m.filename.endswith(".npy")]:
                 raise ValueError(f"expected .npy members alone, got {strange[0]!r}")
             return {m.filename.removesuffix(".npy"): _header(archive, m.filename) for m in members}
-    except Exception as error:  # zip and npy parsers raise many kinds on broken files
+    except Exception as error:  # zip and npy parsers raise many exception types on damaged files
         raise ValueError(f"{path}: cannot be read as npz ({error})") from error
 
 

@@ -1,4 +1,4 @@
-"""Pictures as formats store them, raw or encoded, and as everybody else here wants them: uint8 RGB rows."""
+"""Converts pictures in any stored form, raw or encoded, to rows of uint8 RGB."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from PIL import Image
 
 MIN_SIDE, MAX_SIDE = 8, 1 << 13  # pixels
 NOT_RGB = ("depth", "seg", "mask", "normal", "flow", "point")  # in names of arrays that look like pictures
-# Others (EPS, for one) start an interpreter or another program, or are rarely looked after.
+# Other formats can start an interpreter or another program (EPS), or are poorly maintained.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
@@ -38,7 +38,7 @@ def frame_size(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def to_rgb(pictures: ndarray) -> UInt8[ndarray, "n H W 3"]:
-    """Raw pictures as uint8 RGB: channels last, alpha dropped, floats 0..1 or 0..255 rounded."""
+    """Raw pictures as uint8 RGB: channels last, alpha dropped, floats in 0..1 or 0..255 rounded."""
     if pictures.shape[3] not in (3, 4):
         pictures = np.moveaxis(pictures, 1, 3)
     pictures = pictures[..., :3]
@@ -53,20 +53,20 @@ def to_rgb(pictures: ndarray) -> UInt8[ndarray, "n H W 3"]:
 
 
 def as_rgb(picture: Image.Image) -> UInt8[ndarray, "H W 3"]:
-    """Eight bits a color; what has more is most likely depth, and would come out white."""
+    """Convert to eight bits per color; refuses deeper pictures, which are usually depth maps."""
     if picture.mode.startswith(("I", "F")):
         raise ValueError(f"{picture.mode} pixels, expected 8 bits a color: leave depth out by camera_keys")
     return np.asarray(picture.convert("RGB"))
 
 
 def decode_picture(where: str, data: bytes, size: tuple[int, int] | None = None) -> UInt8[ndarray, "H W 3"]:
-    """The RGB picture in these bytes (JPEG, PNG, ...); refused if cut off or of another (height, width)."""
+    """Decode JPEG, PNG or similar bytes to RGB; refuses truncated data and another (height, width)."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             if max(picture.size) > MAX_SIDE:
                 raise ValueError(f"{picture.size} pixels")
             pixels = as_rgb(picture)
-    # Pillow lets parser errors of many kinds through; UnidentifiedImageError is an OSError.
+    # Pillow raises many kinds of parser errors; UnidentifiedImageError is an OSError.
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, Image.DecompressionBombError) as error:
         raise ValueError(f"{where} cannot be decoded ({error})") from error
     if size is not None and pixels.shape[:2] != size:

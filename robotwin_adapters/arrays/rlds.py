@@ -1,7 +1,7 @@
-"""RLDS sets as TensorFlow Datasets writes them (Open X-Embodiment): TFRecord shards, read by themselves.
+"""RLDS datasets as TensorFlow Datasets writes them (Open X-Embodiment), read from TFRecord shards alone.
 
-A record is an episode: `steps/...` holds one value per step, and step t is the observation and the action
-that was applied to it, which leads to observation t + 1. The action of the last step leads nowhere.
+A record is an episode: `steps/...` holds one value per step. The action of step t was applied at observation
+t and leads to observation t + 1; the action of the last step is unused.
 """
 
 import re
@@ -26,13 +26,13 @@ from worldmodel.checked import check_range
 from worldmodel.types import Episode
 
 INFO = "dataset_info.json"
-MAX_EPISODES = 10_000_000  # that one shard may declare
+MAX_EPISODES = 10_000_000  # largest number of episodes that a shard may declare
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<shard>\d{5})-of-(?P<total>\d{5})")
 STEPS = "steps/"
-CACHED_RECORDS = 4  # parsed, per process
+CACHED_RECORDS = 4  # parsed records kept per process
 ASSUMED_FPS = 10.0
 FPS_NOTE = f"no file names a rate: {ASSUMED_FPS:g} frames per second assumed (mapping: fps)"
-# Control rates of public sets, which no file of theirs says; a name may go on after these words.
+# Control rates of public datasets, which their files do not store; a dataset's name may be longer than these.
 KNOWN_FPS = {
     "bridge": 5.0,
     "droid": 15.0,
@@ -53,14 +53,14 @@ STATES = (
     ("observation/proprio",),
     ("observation/cartesian_position", "observation/gripper_position"),  # DROID
 )
-POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # of 7 columns
-POSE_CHANGES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")  # of a rotation_delta and its like
-NO_MOTION = ("terminat", "done", "mode")  # in names of parts of an action that move nothing
+POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # names of 7 columns
+POSE_CHANGES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")  # names of a rotation_delta action
+NO_MOTION = ("terminat", "done", "mode")  # words in the names of action parts that are not motion
 TEXTS = ("language_instruction", "observation/natural_language_instruction")
 
 
 def is_rlds(path: Path, mapping: str | Path | None = None) -> bool:
-    """Whether the folder holds TFRecord shards with episodes; what lies beside them is not needed."""
+    """Whether the folder holds TFRecord shards with episodes; other files are optional."""
     shards = _shards(path) if path.is_dir() else []
     if not shards:
         return False
@@ -68,7 +68,7 @@ def is_rlds(path: Path, mapping: str | Path | None = None) -> bool:
     try:
         span = next(iter(find_records(first)), None)
         features = parse_example(read_record(first, span)) if span else {STEPS: []}
-    except ValueError:  # damaged: opening an episode says how
+    except ValueError:  # damaged; the error is reported when an episode is opened
         return True
     return any(key.startswith(STEPS) for key in features)
 
@@ -171,7 +171,7 @@ class RecordPictures:
 
     @property
     def path(self) -> str:
-        """The shard."""
+        """The shard file."""
         return self.record.path
 
     def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
@@ -195,7 +195,7 @@ class Shard:
     number: int
 
 
-# Clips of one episode are often read one after the other, and a record is read as a whole.
+# Clips of one episode are often read in a row, and a record can only be read as a whole.
 @lru_cache(maxsize=CACHED_RECORDS)
 def _features(path: str, stamp: Stamp, span: Span) -> dict[str, Feature]:
     return parse_example(read_record(path, span))
@@ -213,7 +213,7 @@ def _shards(root: Path) -> list[Shard]:
 
 
 def _declared(path: Path) -> dict[tuple[str, int], int]:
-    """(split, shard) -> episodes, where dataset_info.json counts them."""
+    """(split, shard) -> number of episodes declared in dataset_info.json."""
     if not path.is_file():
         return {}
     try:
@@ -231,7 +231,7 @@ def _declared(path: Path) -> dict[tuple[str, int], int]:
 
 
 def _count(root: Path, shard: Shard, declared: Mapping[tuple[str, int], int]) -> int:
-    """Episodes of a shard: as declared, which is compared when one is opened, or counted now."""
+    """Episodes of a shard: the declared number (verified when one is opened), or counted now."""
     known = declared.get((shard.split, shard.number))
     path = root / shard.file
     return known if known is not None else len(_spans(str(path), stamp_of(path)))
@@ -249,7 +249,7 @@ def _texts(steps: Mapping[str, Feature], keys: tuple[str, ...]) -> tuple[str, ..
 
 
 def _parts(prefix: str, numbers: Mapping[str, object]) -> tuple[str, ...]:
-    """Everything below a key, in the order of names: a dictionary that no public set is known for."""
+    """All motion keys below a prefix, sorted by name; used for action dictionaries of unlisted datasets."""
     below = (key for key in sorted(numbers) if key.startswith(prefix))
     return tuple(key for key in below if not any(word in key for word in NO_MOTION))
 
@@ -260,7 +260,7 @@ def _parts_note(numbers: Mapping[str, object]) -> list[str]:
 
 
 def _blank_notes(pictures: Mapping[str, Feature]) -> list[str]:
-    """Sets with a varying number of cameras fill up with black; flags that say so are not reliable."""
+    """Notes on cameras that begin black: some datasets pad missing cameras with black frames."""
     firsts = {key: decode_picture(f"{key}, frame 0", value[0]) for key, value in pictures.items()}
     black = (key.rsplit("/", 1)[-1] for key, first in firsts.items() if not first.any())
     return [f"camera {name} begins black" for name in black]

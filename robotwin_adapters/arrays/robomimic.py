@@ -1,11 +1,11 @@
 """HDF5 files with many demonstrations under /data/demo_N: robomimic, LIBERO, Isaac Lab, MimicGen.
 
-Files with numbered groups at their top, such as /episode_0, are read in the same way. ManiSkill's are such:
-JSON beside the file names the control mode, which tells targets from changes.
+Files with numbered groups at the top level, such as /episode_0, are read in the same way. ManiSkill's are
+such files; a JSON file of the same name gives their control mode, which separates targets from deltas.
 
 Row t of `actions` was applied at observation t and leads to observation t + 1. With robosuite's usual
 controller an action is [dx dy dz, rotation vector, gripper]: deltas in its own units (-1 .. 1), and a
-gripper: -1 open, 1 closed. Where env_args says control_delta: false, they are targets. Nothing is converted.
+gripper: -1 open, 1 closed. If env_args contains control_delta: false, they are targets. Nothing is converted.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from worldmodel.checked import is_regular, read_json
 from worldmodel.types import Episode
 
 DATA = "data/"
-FPS = 20.0  # of robosuite, LIBERO and Isaac Lab's manipulation tasks, where the file says nothing
+FPS = 20.0  # of robosuite, LIBERO and Isaac Lab's manipulation tasks, unless the file gives another rate
 ACTIONS = (("actions",), ("action",))
 DELTA_POSE = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")  # of 7 columns
 ABSOLUTE_POSE = ("x", "y", "z", "rx", "ry", "rz", "gripper")
@@ -89,7 +89,7 @@ class RobomimicDataset(ArrayDataset):
         is_pose = episode.action_names in (DELTA_POSE, ABSOLUTE_POSE)
         if about.is_absolute is None or not (is_pose or about.mode):
             return episode
-        # The gripper, which comes last, is told where to go in every mode.
+        # The gripper, the last column, is an absolute command in every mode.
         return replace(episode, delta_actions=() if about.is_absolute else episode.action_names[:-1])
 
     def _defaults(self, path: Path, demo: str, numbers: Numbers, about: "About") -> KeyMapping:
@@ -108,19 +108,19 @@ class RobomimicDataset(ArrayDataset):
 
 @dataclass(frozen=True)
 class About:
-    """What the attributes of a file say of all its demonstrations."""
+    """Settings from the file's attributes that apply to all its demonstrations."""
 
-    fps: float = 0.0  # 0: they do not say
+    fps: float = 0.0  # 0: not given
     robot: str = ""
     task: str = ""
     text: str = ""  # instruction
-    is_absolute: bool | None = None  # the controller takes targets, or changes; none: they do not say
+    is_absolute: bool | None = None  # the controller expects targets, not deltas; none: not given
     mode: str = ""  # ManiSkill's name of the controller
 
 
 @lru_cache(maxsize=512)
 def _about(path: str, stamp: tuple[int, int]) -> About:
-    """robomimic's env_args, LIBERO's problem_info, Isaac Lab's sim_args, ManiSkill's env_info."""
+    """Parse robomimic's env_args, LIBERO's problem_info, Isaac Lab's sim_args or ManiSkill's env_info."""
     about = About()
     for said in (*json_objects(Path(path)), *_beside(Path(path))):
         arguments = said.get("env_kwargs")
@@ -140,19 +140,19 @@ def _about(path: str, stamp: tuple[int, int]) -> About:
 
 
 def _beside(path: Path) -> list[dict[str, Any]]:
-    """What ManiSkill says of all episodes of a file, in JSON of the same name."""
+    """ManiSkill's settings for all episodes of a file, from the JSON file of the same name."""
     beside = path.with_suffix(".json")
     said = read_json(beside).get("env_info") if is_regular(beside) else None
     return [said] if isinstance(said, dict) else []
 
 
 def _of_mode(mode: str, otherwise: bool | None) -> bool | None:
-    """ManiSkill's names: pd_joint_pos, pd_joint_delta_pos, pd_ee_delta_pose, pd_joint_vel, .."""
+    """Whether a ManiSkill control mode is absolute: pd_joint_pos, pd_joint_delta_pos, pd_joint_vel, ..."""
     return "delta" not in mode and "vel" not in mode if mode.startswith("pd_") else otherwise
 
 
 def _is_absolute(controller: Any, otherwise: bool | None) -> bool | None:
-    """robosuite says control_delta, since 1.5 input_type of each part of the body."""
+    """From robosuite's control_delta; since version 1.5, from input_type of each body part."""
     if not isinstance(controller, dict):
         return otherwise
     if isinstance(said := controller.get("control_delta"), bool):
@@ -177,7 +177,7 @@ def _number(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    # LIBERO keeps some instructions in quotes of their own.
+    # Some instructions of LIBERO have an extra pair of quotes.
     return value.strip().strip('"') if isinstance(value, str) else ""
 
 
@@ -190,7 +190,7 @@ def _demos(path: Path) -> list[str]:
 
 
 def _check_count(group: h5py.Group, episode: Episode) -> None:
-    """The file counts its rows too: a difference is damage."""
+    """Refuse a group whose declared number of rows differs from its data: the file is damaged."""
     declared = whole_number(group, "num_samples")
     if declared is not None and declared != episode.num_frames:
         raise ValueError(f"{group.name}: num_samples is {declared}, but it has {episode.num_frames} frames")

@@ -1,8 +1,8 @@
 """TFRecord files and the tf.train.Example messages in them, without TensorFlow.
 
 A record is its length (8 bytes), a checksum of the length (4), the data, a checksum of the data (4). The
-checksums are CRC-32C, rotated and shifted by a constant, and every byte that is used has been compared with
-them. An Example maps names to lists of bytes, of float32 or of int64, in protobuf's wire format.
+checksums are CRC-32C, rotated and shifted by a constant; all data are verified before use. An Example maps
+names to lists of bytes, of float32 or of int64, in protobuf's wire format.
 """
 
 import struct
@@ -23,20 +23,20 @@ Feature = list[bytes] | ndarray
 
 @dataclass(frozen=True)
 class Span:
-    """Where the data of one record lie in the file."""
+    """Offset, length and checksum of one record's data."""
 
     offset: int
     length: int
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum as TFRecord stores it."""
+    """The checksum in TFRecord's masked form."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + MASK_SHIFT) & 0xFFFFFFFF
 
 
 def find_records(path: str) -> Iterator[Span]:
-    """All records of a file; only their heads are read."""
+    """The positions of all records in a file; only their headers are read."""
     with open(path, "rb") as file:
         size, offset = file.seek(0, 2), 0
         while offset < size:
@@ -55,7 +55,7 @@ def find_records(path: str) -> Iterator[Span]:
 
 
 def read_record(path: str, span: Span) -> bytes:
-    """The data of one record, compared with its checksum."""
+    """The data of one record, after verifying its checksum."""
     with open(path, "rb") as file:
         file.seek(span.offset)
         data = file.read(span.length + TAIL_BYTES)
@@ -108,14 +108,14 @@ def _integers(content: memoryview) -> ndarray:
 
 
 def _messages(data: memoryview, only: int | None = None) -> Iterator[tuple[int, memoryview]]:
-    """The fields that have a length: texts, messages and packed lists."""
+    """The length-delimited fields: strings, messages and packed lists."""
     for number, value in _fields(data):
         if isinstance(value, memoryview) and only in (None, number):
             yield number, value
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """(field number, value) of a message; numbers of 4 and 8 bytes come as those bytes."""
+    """(field number, value) of a message; numbers of 4 and 8 bytes are returned as bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -137,7 +137,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, lowest first, and where it ends."""
+    """Decode a variable-length integer (7 bits per byte, lowest first); also returns where it ends."""
     value = 0
     for place in range(10):
         if at + place >= len(data):

@@ -1,10 +1,9 @@
-"""Zarr arrays, v2 and v3, in a folder or a zip: what reading rows needs, with known codecs alone.
+"""Reads rows of Zarr arrays, v2 and v3, in a folder or a zip, with an allow list of codecs.
 
-v2: a folder with `.zarray` (JSON: shape, chunks, dtype, compressor) and a file per chunk, "3.0.0".
-v3: a folder with `zarr.json` and a file per chunk, "c/3/0/0", or a file per shard of many chunks, which ends
-in the place and size of each. A chunk that is not there holds the fill value: writers leave it out.
-Files name their codec themselves, and numcodecs knows some that run code (`pickle`): only those listed here
-are asked.
+v2: a folder with `.zarray` (JSON: shape, chunks, dtype, compressor) and a file per chunk, "3.0.0". v3: a
+folder with `zarr.json` and a file per chunk, "c/3/0/0", or a file per shard of many chunks, which ends with
+an index of their offsets and sizes. A missing chunk consists of the fill value. Files choose their own codec,
+and some codecs of numcodecs run code (`pickle`), so only those listed here are used.
 """
 
 import bz2
@@ -27,39 +26,39 @@ from worldmodel.checked import shorten
 
 MAX_CHUNK_BYTES = 1 << 30
 MAX_META_BYTES = 1 << 20
-MAX_BYTES, MAX_CHUNKS = 1 << 30, 1_000_000  # of what is read at once
+MAX_BYTES, MAX_CHUNKS = 1 << 30, 1_000_000  # limits of a single read
 MAX_LZMA_MEMORY = 256 << 20
-BLOSC_HEADER, BLOSC_COPIED = 16, 2  # bytes; the flag of chunks that are stored as they are
+BLOSC_HEADER, BLOSC_COPIED = 16, 2  # bytes; the flag of chunks that are stored uncompressed
 UNPACKING = (zlib.error, lzma.LZMAError, struct.error)
-CODECS = ("blosc", "lz4", "zstd")  # of numcodecs; their headers tell what they unpack to
+CODECS = ("blosc", "lz4", "zstd")  # names in numcodecs; their headers declare the unpacked size
 IMAGE_CODECS = tuple(f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp"))
-V2, V3 = ".zarray", "zarr.json"  # the file that describes an array
-V3_PACKED = ("blosc", "zstd", "gzip")  # codecs of v3, which v2 has by the same names
+V2, V3 = ".zarray", "zarr.json"  # metadata file of an array
+V3_PACKED = ("blosc", "zstd", "gzip")  # v3 codecs with the same name in v2
 CHECKSUM, CHECKSUM_BYTES = "crc32c", 4
-NO_CHUNK = 2**64 - 1  # place and size of a chunk that is not in its shard
+NO_CHUNK = 2**64 - 1  # offset and size of a chunk that is missing from its shard
 
 
 @dataclass(frozen=True)
 class ZarrArray:
-    """One array; nothing of it is kept in memory."""
+    """One array, read from disk on every access."""
 
     store: FileStore
-    path: str  # of its folder in the store
+    path: str  # folder in the store
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dtype: str
     order: str
     separator: str
-    codecs: tuple[str, ...]  # JSON of each, in the order of unpacking; empty: raw
+    codecs: tuple[str, ...]  # JSON of each, in decoding order; empty: raw
     fill: float
-    per_shard: tuple[int, ...] = ()  # chunks in a shard along each axis; empty: each has a file of its own
-    prefix: str = ""  # of the names of chunks
+    per_shard: tuple[int, ...] = ()  # chunks per shard along each axis; empty: one file per chunk
+    prefix: str = ""  # of chunk names
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def rows(self, first: int, last: int) -> ndarray:
-        """Rows first .. last - 1, from every chunk that holds some of them."""
+        """Rows first .. last - 1, assembled from the chunks that contain them."""
         grid = [range(-(-size // chunk)) for size, chunk in zip(self.shape, self.chunks, strict=True)]
         grid[0] = range(first // self.chunks[0], -(-last // self.chunks[0]))
         wanted = math.prod((last - first, *self.shape[1:], np.dtype(self.dtype).itemsize))
@@ -92,7 +91,7 @@ class ZarrArray:
         return np.frombuffer(raw, self.dtype).reshape(self.chunks, order=order)
 
     def _stored(self, name: str, place: tuple[int, ...]) -> bytes | None:
-        """The bytes of a chunk as they lie in its file; none: the shard leaves it out."""
+        """The stored bytes of a chunk; None if its shard does not contain it."""
         if not self.per_shard:
             return self.store.read(name, MAX_CHUNK_BYTES)
         count = int(np.prod(self.per_shard))
@@ -115,7 +114,7 @@ def _box(start: ndarray, end: ndarray) -> tuple[slice, ...]:
 
 
 def is_zarr_array(store: FileStore, path: str) -> bool:
-    """Whether this folder of the store is an array: groups of v3 have a zarr.json too."""
+    """Whether this folder of the store is an array rather than a v3 group, which also has a zarr.json."""
     if store.exists(f"{path}/{V2}"):
         return True
     name = f"{path}/{V3}"
@@ -193,7 +192,7 @@ def _open_v3(store: FileStore, path: str) -> ZarrArray:
 
 
 def _v3_codecs(name: str, codecs: Any) -> tuple[tuple[str, ...], bool]:
-    """Settings in the order of unpacking, and whether numbers have their highest byte first."""
+    """Codec settings in decoding order, and whether numbers are big-endian."""
     listed = [codec for codec in codecs if isinstance(codec, dict)] if isinstance(codecs, list) else []
     names = [codec.get("name") for codec in listed]
     if names[:1] != ["bytes"] or not all(known in (*V3_PACKED, CHECKSUM) for known in names[1:]):
@@ -203,7 +202,7 @@ def _v3_codecs(name: str, codecs: Any) -> tuple[tuple[str, ...], bool]:
 
 
 def _setting(about: Mapping[str, Any], part: str, key: str) -> Any:
-    """about[part]["configuration"][key], where all of it is there."""
+    """about[part]["configuration"][key], or None if any level is missing."""
     said = about.get(part)
     inside = said.get("configuration") if isinstance(said, dict) else None
     return inside.get(key) if isinstance(inside, dict) else None
@@ -217,7 +216,7 @@ def _check_chunks(name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dt
 
 
 def _checked(data: bytes, name: str) -> bytes:
-    """Without the CRC-32C at its end, which must agree."""
+    """The data without the trailing CRC-32C, which is verified."""
     body, end = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if len(end) < CHECKSUM_BYTES or google_crc32c.value(body) != int.from_bytes(end, "little"):
         raise ValueError(f"{name}: does not match its checksum")
@@ -232,7 +231,7 @@ def _sizes(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _decompress(data: bytes, settings: Any, target: ndarray) -> bytes:
-    """As many bytes as the target has, or one more where there are more; it is overwritten."""
+    """Decompress into the target's size, or one byte more if the data are longer; overwrites the target."""
     name = settings.get("id") if isinstance(settings, dict) else None
     size = target.nbytes
     if name == CHECKSUM:
@@ -262,7 +261,7 @@ def _decompress(data: bytes, settings: Any, target: ndarray) -> bytes:
 
 
 def _check_blosc(data: bytes) -> None:
-    """Refuse headers and tables that lead out of the chunk: the library believes them, and dies."""
+    """Refuse headers and tables that point outside the chunk, on which the Blosc library would crash."""
     flags, typesize, total, block, packed = struct.unpack_from("<2xBBIII", data)
     count = -(-total // block) if block else 0
     if not typesize or packed != len(data) or not 0 < block <= max(total, 1):
@@ -274,7 +273,7 @@ def _check_blosc(data: bytes) -> None:
 
 
 def _claimed_size(name: str, data: bytes) -> int:
-    """The bytes that a header promises; -1 where it does not tell."""
+    """The uncompressed size declared in the header; -1 if there is none."""
     if name != "zstd":
         return int.from_bytes(data[:4] if name == "lz4" else data[4:8], "little")
     kind = data[4] if len(data) > 4 else 0

@@ -30,7 +30,7 @@ from worldmodel.types import Episode, FrameReader
 
 ENDS = "meta/episode_ends"
 MAX_NUMBERS = 64 << 20  # bytes of one array in one episode
-DENSE = 4  # frames read in one piece where at least one in so many is wanted
+DENSE = 4  # read a contiguous block if at least one frame in this many is needed
 ASSUMED_FPS, UMI_FPS = 10.0, 60.0
 FPS_NOTE = f"no array tells the rate: {ASSUMED_FPS:g} frames per second assumed (mapping: fps)"
 UMI_PARTS = {
@@ -128,7 +128,7 @@ class ZarrPictures:
     array: ZarrArray
 
     def load(self, rows: Int64[ndarray, " n"]) -> UInt8[ndarray, "n H W 3"]:
-        """The pictures at these rows, which ascend."""
+        """The pictures at these rows, in ascending order."""
         first, last = int(rows[0]), int(rows[-1]) + 1
         if last - first <= DENSE * len(rows):
             return to_rgb(self.array.rows(first, last)[rows - first])
@@ -136,7 +136,7 @@ class ZarrPictures:
 
 
 def _video_at_rate(path: Path, length: int, fps: float, verify: bool) -> FrameReader:
-    """The frame of each row, of a video that may have been recorded at a higher rate."""
+    """The video frame for each row; the video may have a higher frame rate."""
     table = probe_video(path)
     count, ratio = len(table.pts), table.fps / fps
     wanted = np.round(np.arange(length) * ratio).astype(int)
@@ -149,7 +149,7 @@ def _video_at_rate(path: Path, length: int, fps: float, verify: bool) -> FrameRe
 
 
 def _open_store(path: Path) -> tuple[FileStore, str]:
-    """The files, and what stands before every name in them: archives often hold the buffer's folder."""
+    """The files, and the prefix of all names: archives often contain the buffer's folder."""
     if path.is_dir():
         return FolderFiles(path), ""
     store = ZipFiles(path)
@@ -191,7 +191,7 @@ def _rows(array: ZarrArray, first: int, last: int) -> ndarray:
 
 
 def _clock(times: ndarray) -> float:
-    """Frames per second from recorded seconds; 0 where they do not tell."""
+    """Frames per second from timestamps in seconds; 0 if they are not usable."""
     steps = np.diff(times.reshape(len(times), -1)[:, 0].astype(np.float64))
     step = float(np.median(steps)) if len(steps) else 0.0
     return 1 / step if step > 1e-4 else 0.0

@@ -8,7 +8,7 @@ from numpy import ndarray
 from robotwin_adapters.hdf5_tree import numbers_at
 from worldmodel.types import CameraMatrices
 
-# OpenGL looks along -z with y up, OpenCV along +z with y down.
+# OpenGL cameras point along -z with y up, OpenCV cameras along +z with y down.
 GL_TO_CV = np.diag([1.0, -1.0, -1.0, 1.0])
 INTRINSIC_KEYS = ("intrinsic_cv", "intrinsic_matrix")
 # The collector of format B writes the second spelling, its converter from format A the third.
@@ -16,12 +16,12 @@ CAMERA_TO_WORLD_KEYS = ("cam2world_gl", "extrinsics_matrix", "extrinsic_matrix")
 
 
 def world_to_camera_cv(cam2world_gl: Float[ndarray, "t 4 4"]) -> Float[ndarray, "t 3 4"]:
-    """The extrinsic_cv that belongs to a cam2world_gl."""
+    """Convert cam2world_gl to extrinsic_cv."""
     return np.linalg.inv(cam2world_gl.astype(np.float64) @ GL_TO_CV)[:, :3].astype(np.float32)
 
 
 def read_camera_matrices(group: h5py.Group, size: tuple[int, int]) -> CameraMatrices | None:
-    """Matrices of one camera with pictures of this size; None where the file has not both."""
+    """Matrices of one camera with pictures of this size; None unless the file has both."""
     intrinsic, pose = _key(group, INTRINSIC_KEYS), _key(group, ("extrinsic_cv", *CAMERA_TO_WORLD_KEYS))
     if intrinsic is None or pose is None:
         return None

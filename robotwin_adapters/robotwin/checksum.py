@@ -1,8 +1,8 @@
-"""Checksums inside the files we write, so that a flipped bit in a float cannot pass as data.
+"""Checksums inside the files we write, so that a flipped bit in a float is detected.
 
-RoboTwin files carry no attributes and its readers look at none, so two of them do not disturb the format:
-`/` numbers_sha256: names, types and shapes of all datasets and the bytes of the numeric ones;
-`/observation/<camera>/rgb` crc32: one CRC per JPEG, so that reading one frame never hashes the others.
+They are stored as two HDF5 attributes, which RoboTwin's own readers ignore: `/` numbers_sha256: names, types
+and shapes of all datasets and the bytes of the numeric ones; `/observation/<camera>/rgb` crc32: one CRC per
+JPEG, so that reading one frame does not hash the others.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ FRAMES_ATTRIBUTE = "crc32"
 
 
 def numbers_digest(file: h5py.File) -> str:
-    """SHA-256 over the tree and its numbers; JPEG bytes are left to their own CRCs."""
+    """SHA-256 over the tree and its numbers; JPEG bytes have their own CRCs."""
     digest = hashlib.sha256()
 
     def add(name: str, item: h5py.Group | h5py.Dataset) -> None:

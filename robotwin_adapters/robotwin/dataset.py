@@ -24,7 +24,7 @@ MAX_RECORDINGS = 4096  # kept per process, without frames: some 20 kB each
 
 @dataclass(frozen=True)
 class EpisodeFiles:
-    """Where one episode lies."""
+    """Location of one episode."""
 
     uid: str
     root: str  # folder that holds data/, instructions/ and scene_info.json
@@ -33,13 +33,13 @@ class EpisodeFiles:
 
     @property
     def is_hdf5(self) -> bool:
-        """Format A or B rather than C."""
+        """Whether the format is A or B rather than C."""
         return self.names[0].endswith(".hdf5")
 
 
 @dataclass(frozen=True)
 class ReadChoices:
-    """The options that decide what a recording holds."""
+    """The options that determine the contents of a recording."""
 
     cameras: tuple[str, ...] | None
     action_space: ActionSpace
@@ -59,7 +59,7 @@ def find_robotwin(path: str | Path) -> bool:
 
 
 def _is_foreign(store: FileStore, name: str) -> bool:
-    """ALOHA's episodes have the same names; what cannot be opened is for the reader to complain of."""
+    """Whether the file is an ALOHA episode, which has the same name; errors are left to the reader."""
     return isinstance(store, FolderFiles) and hdf5_kind(store.label(name)) not in ("robotwin", "")
 
 
@@ -74,16 +74,16 @@ class RobotwinDataset:
         action_space: str = "joint_commands",
         static_tolerance: float | None = None,
     ) -> None:
-        """Look for episodes.
+        """Find the episodes.
 
         Args:
             path: folder at any height above data/episode0.hdf5, a .zip, or one .hdf5.
-            cameras: names in format A (head_camera, ...), needed in every episode; None takes what is there.
+            cameras: names in format A (head_camera, ...), required in every episode; None uses all cameras.
             action_space: joint_commands; measured_poses, whose grippers are commanded; or pose_commands,
                 which only files of the embedded tabletop hold.
-            static_tolerance: leave out frames that repeat the one before, up to this mean difference in gray
-                levels between the two pictures. None keeps all; 0 asks for equal bytes; ray-traced sets carry
-                noise and need about 1.
+            static_tolerance: drop frames that repeat the one before, up to this mean difference in gray
+                levels between the two pictures. None keeps all; 0 requires equal bytes; ray-traced datasets
+                are noisy and need about 1.
         """
         self._path = Path(path)
         chosen = None if cameras is None else tuple(cameras)
@@ -144,7 +144,7 @@ class RobotwinDataset:
         return read_instructions(self._store, files.root, stem)
 
 
-# Random clips of a dataset come back to its episodes again and again, and a recording is a few kilobytes.
+# Random clips return to the same episodes many times, and a recording takes a few kilobytes.
 @lru_cache(maxsize=MAX_RECORDINGS)
 def _read_recording(
     store: FileStore, files: EpisodeFiles, stamps: tuple[Stamp, ...], choices: ReadChoices
@@ -159,7 +159,7 @@ def _read_recording(
 
 
 def _open_store(path: Path) -> tuple[FileStore, list[str]]:
-    """The files at `path`, and which of them were asked for (none: all)."""
+    """The file store at `path`, and the requested files in it (none: all)."""
     if path.is_dir():
         return FolderFiles(path), []
     if path.suffix == ".zip":

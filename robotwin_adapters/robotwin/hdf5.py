@@ -1,7 +1,7 @@
 """RoboTwin 2.0 episodes in HDF5: legacy files (format A) and XPolicyLab v1.0 files (format B).
 
 Format B has dropped the last frame: N = T - 1 rows of state and vision, and action[t] = row t + 1 of the
-original, so that its last action leads to a frame that is not there and is left out.
+original. Its last action would lead to the missing frame and is skipped.
 """
 
 import json
@@ -61,7 +61,7 @@ ONLY_MEASURED_NOTE = f"{MEASURED_NOTE}; the file holds no commanded poses"
 def read_hdf5_episode(
     store: FileStore, name: str, cameras: Sequence[str] | None, action_space: ActionSpace
 ) -> Recording:
-    """The episode in this file, in whichever of the two formats it is."""
+    """Read the episode, detecting which of the two formats the file has."""
     with store.open_hdf5(name) as file:
         _verify_checksum(file)
         if "joint_action" in file and "observation" in file:
@@ -115,7 +115,7 @@ def _read_legacy(
 
 
 def _legacy_poses(file: h5py.File, action_space: ActionSpace) -> ArmParts:
-    """Measured poses, or those that the joint targets mean, with the commanded grippers."""
+    """Measured poses, or the poses of the joint targets, with the commanded grippers."""
     if action_space == "measured_poses":
         return _parts(file, "endpose/{side}_endpose", "endpose/{side}_gripper", arm_dim=POSE_DIM)
     if COMMANDED_GROUP not in file:
@@ -140,7 +140,7 @@ def _read_xpolicylab(
         action = _parts(file, f"action/{arm}", f"action/{gripper}", arm_dim=POSE_DIM)
         make_rows, note = pose_rows, ONLY_MEASURED_NOTE
     states, names = make_rows(state)
-    # Row 0 goes first so that quaternion signs run on from the first state.
+    # Row 0 goes first so that quaternion signs continue from the first state.
     actions = make_rows(_lead(state, action))[0][1:]
     _check_next_state(states, actions)
     fps, fps_note = _xpolicylab_fps(file)
@@ -213,7 +213,7 @@ def _xpolicylab_instructions(file: h5py.File, data: bytes) -> tuple[str, ...]:
 
 
 def _camera_matrices(file: h5py.File, readers: Mapping[str, JpegFrames]) -> dict[str, CameraMatrices]:
-    """Of the cameras that the file describes."""
+    """Matrices of those cameras for which the file has them."""
     paths = camera_paths(file)
     found = {
         name: read_camera_matrices(group_at(file, paths[name]), reader.size)

@@ -1,7 +1,7 @@
-"""JPEG buffers as RoboTwin stores them: red and blue exchanged, unless a comment says otherwise.
+"""JPEG buffers as RoboTwin stores them: with red and blue swapped, unless a comment marks them as standard.
 
 RoboTwin hands RGB arrays to an encoder that expects BGR, so a standard decoder returns swapped colors. Newer
-files hold standard JPEGs that carry the comment `XPL-RGB1`. A file may mix both, so every buffer is asked.
+files hold standard JPEGs with the comment `XPL-RGB1`. A file may mix both, so every buffer is checked.
 """
 
 import io
@@ -17,7 +17,7 @@ STANDARD_COLOR_MARK = b"XPL-RGB1"
 QUALITY = 95
 CHROMA_444, CHROMA_420 = 0, 2  # Pillow's names
 SMALL_SIDE = (
-    128  # px; RoboTwin has no smaller pictures, and half the color resolution of 64 pixels is a smear
+    128  # px; RoboTwin has no smaller pictures, and at 64 pixels half the color resolution blurs too much
 )
 MAX_PIXELS = 4096 * 4096
 END_OF_IMAGE = b"\xff\xd9"
@@ -29,16 +29,16 @@ WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What the segments before the pixels say."""
+    """Information from the segments before the pixels."""
 
     height: int
     width: int
     num_components: int
-    has_standard_colors: bool  # False: red and blue are exchanged
+    has_standard_colors: bool  # False: red and blue are swapped
 
 
 def read_header(buffer: bytes) -> JpegHeader:
-    """Walk the segments up to the start of scan; nothing is decoded."""
+    """Parse the segments up to the start of scan; decodes nothing."""
     if buffer[:2] != b"\xff\xd8":
         raise ValueError(f"not a JPEG: starts with {buffer[:2].hex() or 'nothing'} instead of ffd8")
     height, width, num_components, has_mark, at = 0, 0, 0, False, 2
@@ -63,7 +63,7 @@ def read_header(buffer: bytes) -> JpegHeader:
 
 
 def encode_swapped(frame: UInt8[ndarray, "H W 3"]) -> bytes:
-    """An RGB frame as RoboTwin 2.0 stores it: exchanged colors, quality 95, 4:2:0, no comment.
+    """Encode an RGB frame as RoboTwin 2.0 stores it: swapped colors, quality 95, 4:2:0, no comment.
 
     Pictures smaller than any of RoboTwin's keep their full color resolution.
     """
@@ -76,7 +76,7 @@ def encode_swapped(frame: UInt8[ndarray, "H W 3"]) -> bytes:
 
 
 def decode_rgb(buffer: bytes, size: tuple[int, int]) -> UInt8[ndarray, "H W 3"]:
-    """The RGB frame of this (height, width), whichever way its colors were stored."""
+    """Decode to RGB, in either color order; the frame must have this (height, width)."""
     header = read_header(buffer)
     if (header.height, header.width) != size:
         raise ValueError(f"the frame is {header.height}x{header.width}, expected {size[0]}x{size[1]}")

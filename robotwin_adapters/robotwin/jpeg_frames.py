@@ -1,7 +1,7 @@
 """The JPEG frames of one camera inside an HDF5 episode, decoded only when read.
 
-The format stores them without compression in one block, so frame i lies at a fixed place and no HDF5 handle
-lives between reads: a reader is a few numbers, which makes it cheap to pickle and safe in forked workers.
+The format stores them uncompressed in one block, so frame i is at a fixed offset and no HDF5 handle stays
+open between reads: a reader is a few numbers, cheap to pickle and safe in forked workers.
 """
 
 import zlib
@@ -31,9 +31,9 @@ class JpegFrames:
     dataset: str  # path inside the file
     stamp: Stamp
     size: tuple[int, int]
-    rows: Int[ndarray, " t"]  # positions in the file of the frames kept
+    rows: Int[ndarray, " t"]  # indices in the file of the frames kept
     item_bytes: int
-    offset: int | None  # of frame 0 in the file; None when HDF5 has to find each frame
+    offset: int | None  # of frame 0 in the file; None if HDF5 has to locate each frame
     checksums: UInt32[ndarray, " n"] | None  # CRC-32 of every buffer in the file
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class JpegFrames:
     def read(self, indices: Sequence[int]) -> UInt8[ndarray, "n H W 3"]:
         """The RGB frames at these positions."""
         rows = [int(self.rows[index]) for index in indices]
-        # Channels first in memory, as models want them: one copy here, none later.
+        # Channels first in memory, as models expect: one copy here, none later.
         frames = np.empty((len(rows), 3, *self.size), np.uint8)
         with errors_name(self.store.label(self.name)):
             unique = sorted(set(rows))
@@ -54,11 +54,11 @@ class JpegFrames:
         return frames.transpose(0, 2, 3, 1)
 
     def take(self, rows: Sequence[int]) -> "JpegFrames":
-        """Only these frames."""
+        """Select frames."""
         return replace(self, rows=self.rows[np.asarray(rows)])
 
     def is_unchanged(self, first: int, second: int, tolerance: float) -> bool:
-        """Equal bytes or, with a tolerance, a mean difference of at most so many gray levels."""
+        """Whether two frames have equal bytes, or a mean difference of at most `tolerance` gray levels."""
         with errors_name(self.store.label(self.name)):
             one, other = self._buffers([int(self.rows[first]), int(self.rows[second])])
         if one == other or tolerance == 0:
@@ -84,7 +84,7 @@ class JpegFrames:
 
 
 def open_jpeg_frames(store: FileStore, name: str, file: h5py.File, path: str) -> JpegFrames:
-    """A reader of the JPEG strings at `path`; looks at the header of the first frame and decodes nothing."""
+    """A reader of the JPEG strings at `path`; reads the header of the first frame and decodes nothing."""
     item = dataset_at(file, path)
     if item.dtype.kind != "S" or item.shape is None or len(item.shape) != 1:
         raise ValueError(f"{path}: expected a row of fixed-length strings, got {item.dtype} {item.shape}")

@@ -1,4 +1,7 @@
-"""What folder names say: robot and task. Hub, simulator and XPolicyLab spell the same robot differently."""
+"""Robot and task from folder names.
+
+The hub, the simulator and XPolicyLab spell the same robot differently.
+"""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +28,10 @@ def embodiment_from(parts: Sequence[str]) -> str | None:
 
 
 def task_from(parts: Sequence[str]) -> str:
-    """The folder above the set in <task>/<set>; a set unpacked into a folder of its own name counts once."""
+    """The parent folder in <task>/<set>.
+
+    If a set was unpacked into a folder of its own name, both count as one.
+    """
     if not parts:
         return ""
     if match := V1_FOLDER.fullmatch(parts[-1]):

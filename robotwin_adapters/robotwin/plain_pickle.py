@@ -1,9 +1,9 @@
-"""Pickles read without running what they may ask for.
+"""Reads pickles without running the code they may contain.
 
-A pickle is a program. Here it may build plain containers, and describe numpy arrays by the words numpy uses.
-Those words lead to the small classes below, so numpy never sees a state that was not checked. The program is
-checked before it runs: which operations it uses, what sizes it announces, and that keys of dictionaries are
-plain. A key of nested tuples could share its parts so often that hashing it never ends.
+A pickle is a program. Here it may build plain containers, and numpy arrays by the function names that numpy
+pickles use. These names resolve to the small classes below, so numpy never receives unchecked state. The
+program is checked before it runs: its opcodes, the sizes it declares, and that dictionary keys are plain.
+Keys of nested tuples could share their parts so often that hashing never ends.
 """
 
 import io
@@ -49,7 +49,7 @@ PLAIN = {"NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
 PLAIN |= {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
 PUTS, GETS = {"MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
 TAKES_TO_MARK = {"TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS"}
-# How many things an operation takes from the stack, and whether what it puts there is plain.
+# How many items an opcode pops from the stack, and whether its result is plain.
 TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
 TAKES |= {"STACK_GLOBAL": 2, "REDUCE": 2, "BUILD": 1}
 MAKES = dict.fromkeys(PLAIN, True) | dict.fromkeys(
@@ -59,7 +59,7 @@ MAKES |= dict.fromkeys(("BYTEARRAY8", "GLOBAL", "STACK_GLOBAL", "REDUCE"), False
 
 
 class PickledDtype:
-    """A number type as numpy pickles it: a code like "f8", then a state that holds the byte order."""
+    """A pickled numpy dtype: a code like "f8", then a state with the byte order."""
 
     def __init__(self, code: object, *_: object) -> None:
         self.code, self.order = code, "|"
@@ -76,7 +76,7 @@ class PickledDtype:
 
 
 class PickledArray:
-    """An array as numpy pickles it; it becomes numbers only if shape, type and length agree."""
+    """A pickled numpy array, converted only if shape, type and length agree."""
 
     def __init__(self, *state: object) -> None:
         self.state = state  # shape, dtype, is Fortran order, raw bytes
@@ -98,7 +98,7 @@ class PickledArray:
 
 
 class _Word:
-    """What a pickle may name and call; it takes no state, so that one pickle leaves nothing to the next."""
+    """A callable that pickles may name; it accepts no state, so that one pickle cannot affect the next."""
 
     def __init__(self, make: Callable[..., object]) -> None:
         self._make = make
@@ -119,7 +119,7 @@ def _encode_latin1(text: object, encoding: object) -> bytes:
 ALLOWED_GLOBALS = {
     ("numpy", "ndarray"): _Word(PickledArray),
     ("numpy", "dtype"): _Word(PickledDtype),
-    # How protocol 2 spells bytes, and no bytes.
+    # How protocol 2 spells bytes, and empty bytes.
     ("_codecs", "encode"): _Word(_encode_latin1),
     ("__builtin__", "bytes"): _Word(lambda: b""),
     **{
@@ -146,14 +146,14 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _Keys:
-    """Follows what a pickle would put on its stack, only as far as to know which things are plain."""
+    """Simulates the pickle's stack, tracking only which items are plain."""
 
     def __init__(self) -> None:
-        self.stack: list[bool | None] = []  # is plain; None is a mark
+        self.stack: list[bool | None] = []  # True: plain; None: a mark
         self.memo: dict[int, bool] = {}
 
     def follow(self, name: str, argument: int | str | None) -> None:
-        """One operation; a dictionary key that is not plain is refused."""
+        """Apply one opcode; a dictionary key that is not plain is refused."""
         if name == "MARK":
             self.stack.append(None)
         elif name in PUTS:
@@ -182,13 +182,13 @@ class _Keys:
 
 
 def load_plain_pickle(data: bytes) -> object:
-    """Containers, numbers, strings and described arrays; anything else in the pickle is refused by name."""
+    """Load containers, numbers, strings and arrays; anything else is refused by name."""
     keys = _Keys()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             if opcode.name not in ALLOWED_OPCODES:
                 raise ValueError(f"the pickle uses {opcode.name}, which is not allowed")
-            # An unpickler makes room for what is announced, so announcements must be true.
+            # An unpickler allocates the declared sizes, so they must be plausible.
             limit = {"PUT": count, "BINPUT": count, "LONG_BINPUT": count, "FRAME": len(data)}.get(opcode.name)
             if limit is not None and not 0 <= (argument or 0) <= limit:
                 raise ValueError(f"the pickle announces {argument} where at most {limit} is possible")

@@ -1,7 +1,7 @@
-"""What one RoboTwin episode file says, whatever its format, and the option to drop its frames without motion.
+"""The contents of one RoboTwin episode file of any format, and the option to drop its static frames.
 
-frame / row     0    1    2   ...  T-1      row t is the command beside frame t
-robot action      0    1    ...  T-2        action i = row i + 1, the command that leads to frame i + 1
+frame / row 0 1 2 ... T-1 row t is the command at frame t robot action 0 1 ... T-2 action i = row i + 1, the
+command that leads to frame i + 1
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,27 +24,27 @@ from robotwin_adapters.actions import (
 from worldmodel.types import CameraMatrices, FrameReader
 
 ActionSpace = Literal["joint_commands", "pose_commands", "measured_poses"]
-COMMANDED_GROUP = "commanded_endpose"  # of our own files, beside RoboTwin's endpose, which is measured
+COMMANDED_GROUP = "commanded_endpose"  # commanded poses in our own files; RoboTwin's are measured
 PHYSICS_HZ = 250
 SAVE_EVERY_STEPS = 15  # RoboTwin's save_freq is a number of physics steps, not a frequency
 PHYSICAL_FPS = PHYSICS_HZ / SAVE_EVERY_STEPS
 
 
 class RecordedFrames(FrameReader, Protocol):
-    """Frames that can be compared and thinned out."""
+    """Frames that can be compared and subsampled."""
 
     def is_unchanged(self, first: int, second: int, tolerance: float) -> bool:
-        """Whether two frames show the same picture, up to a mean difference in gray levels."""
+        """Whether two frames are equal up to a mean difference in gray levels."""
         ...
 
     def take(self, rows: Sequence[int]) -> "RecordedFrames":
-        """Only these frames."""
+        """Select frames."""
         ...
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Validated numbers and frames of one episode, before folder names and side files complete it."""
+    """Validated numbers and frames of one episode, before folder names and JSON files are added."""
 
     states: Float[ndarray, "t a"]
     actions: Float[ndarray, "t-1 a"]
@@ -55,7 +55,7 @@ class Recording:
     fps: float = PHYSICAL_FPS
     instructions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    cameras: Mapping[str, CameraMatrices] = field(default_factory=dict)  # those with matrices
+    cameras: Mapping[str, CameraMatrices] = field(default_factory=dict)  # for cameras that have matrices
 
     def __post_init__(self) -> None:
         count = len(self.states)
@@ -87,10 +87,10 @@ def pose_rows(parts: ArmParts) -> tuple[Float[ndarray, "t 16"], tuple[str, ...]]
 
 
 def drop_static(recording: Recording, tolerance: float) -> Recording:
-    """Leave out frames whose numbers and pictures equal those of the last frame kept.
+    """Drop frames whose numbers and pictures equal those of the last frame kept.
 
     RoboTwin saves the same state twice where one motion primitive ends and the next begins. The action that
-    leads to a kept frame is the one that led there before: dropped frames moved nothing.
+    leads to a kept frame stays the same, because nothing moved in the dropped frames.
     """
     kept = [0]
     for row in range(1, len(recording.states)):
@@ -113,7 +113,7 @@ def drop_static(recording: Recording, tolerance: float) -> Recording:
 
 
 def _take(camera: CameraMatrices, rows: Int[ndarray, " n"]) -> CameraMatrices:
-    """The matrices of these frames; those of a camera that stands still are the same for all."""
+    """The matrices at these frames; a static camera has the same for all."""
     intrinsics, extrinsics = (
         matrix if matrix.ndim == 2 else matrix[rows] for matrix in (camera.intrinsics, camera.extrinsics)
     )

@@ -1,4 +1,4 @@
-"""The JSON files beside RoboTwin episodes: instructions, scene_info.json and our simulator's collect.json."""
+"""The JSON files of RoboTwin episodes: instructions, scene_info.json and our simulator's collect.json."""
 
 import json
 import math
@@ -8,13 +8,13 @@ from pathlib import PurePosixPath
 
 from robotwin_adapters.storage import FileStore, Stamp, errors_name
 
-SEEN = "seen"  # the phrasings that RoboTwin trains on; the others are "unseen"
+SEEN = "seen"  # key of RoboTwin's training phrasings; the others are "unseen"
 MAX_JSON_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class About:
-    """What a dataset says of itself; RoboTwin's own say none of it."""
+    """Task, robot and rate of a dataset, if its files state them; RoboTwin's own files do not."""
 
     embodiment: str | None = None
     task: str | None = None
@@ -22,7 +22,7 @@ class About:
 
 
 def read_about(store: FileStore, root: str, number: int) -> About:
-    """From the settings in collect.json, overruled by the entry of this episode in scene_info.json."""
+    """Settings from collect.json, overridden by this episode's entry in scene_info.json."""
     general = _read_about(store, _inside(root, "collect.json"), "settings")
     entry = _read_about(store, _inside(root, "scene_info.json"), f"episode_{number}")
     return About(entry.embodiment or general.embodiment, entry.task or general.task, entry.fps or general.fps)
@@ -70,7 +70,7 @@ def _about(value: dict) -> About:
     return About(**texts, fps=None if fps is None else float(fps))
 
 
-# Every episode of a folder asks for the same two files, and clips of many folders come in random order.
+# Every episode of a folder needs the same two files, and clips of many folders come in random order.
 @lru_cache(maxsize=256)
 def _read_shared_json(store: FileStore, name: str, stamp: Stamp) -> object:
     return _read_json(store, name)

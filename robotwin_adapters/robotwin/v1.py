@@ -1,6 +1,6 @@
 """RoboTwin 1.0 episodes (format C): one pickle per frame.
 
-Numbers and pictures share each file, so opening an episode has to pass over all of it; pictures are not kept.
+Each file holds both numbers and pictures, so opening an episode reads all of it; the pictures are not kept.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LAYOUT = ArmLayout(6, 6)  # Aloha is the only robot of RoboTwin 1.0
 
 @dataclass(frozen=True)
 class PickleFrames:
-    """The uncompressed RGB frames of one camera, a pickle each."""
+    """The uncompressed RGB frames of one camera, one pickle per frame."""
 
     store: FileStore
     names: tuple[str, ...]  # one file per frame
@@ -42,11 +42,11 @@ class PickleFrames:
         )
 
     def take(self, rows: Sequence[int]) -> "PickleFrames":
-        """Only these frames."""
+        """Select frames."""
         return replace(self, names=tuple(self.names[row] for row in rows))
 
     def is_unchanged(self, first: int, second: int, tolerance: float) -> bool:
-        """Whether the mean difference is at most so many gray levels."""
+        """Whether the mean difference is at most `tolerance` gray levels."""
         before, after = self.read([first, second]).astype(np.int16)
         return float(np.abs(after - before).mean()) <= tolerance
 
@@ -61,7 +61,7 @@ class PickleFrames:
 def read_v1_episode(
     store: FileStore, names: Sequence[str], cameras: Sequence[str] | None, action_space: ActionSpace
 ) -> Recording:
-    """The episode whose frames are these pickles, in order."""
+    """Read the episode whose frames are these pickles, in order."""
     if action_space != "joint_commands":
         raise ValueError(
             f"expected action_space joint_commands, got {action_space}: the end poses of RoboTwin 1.0 are "

@@ -1,4 +1,4 @@
-"""Writes RoboTwin 2.0 legacy episodes (format A), so that every tool that reads RoboTwin reads ours."""
+"""Writes RoboTwin 2.0 legacy episodes (format A), so that tools for RoboTwin can read ours."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.files import atomic_file, write_text
 from worldmodel.types import Episode
 
-MAX_FRAMES = 15_000  # an HDF5 attribute, here the CRCs of one camera, ends at 64 KiB
+MAX_FRAMES = 15_000  # the CRCs of one camera are an HDF5 attribute, which is limited to 64 KiB
 MATRIX_SHAPES = {"intrinsic_cv": (3, 3), "extrinsic_cv": (3, 4), "cam2world_gl": (4, 4)}
 
 
 @dataclass(frozen=True)
 class CameraRecord:
-    """What one camera saw, with its matrices; a matrix that is not known is left out of the file."""
+    """The frames and matrices of one camera; unknown matrices are omitted from the file."""
 
-    rgb: UInt8[ndarray, "t H W 3"]  # true RGB; the file gets the exchanged colors of the format
+    rgb: UInt8[ndarray, "t H W 3"]  # true RGB; the file gets the swapped colors of the format
     intrinsic_cv: Float[ndarray, "t 3 3"] | None = None  # pixels
     extrinsic_cv: Float[ndarray, "t 3 4"] | None = None  # world to camera, OpenCV axes, metres
     cam2world_gl: Float[ndarray, "t 4 4"] | None = None  # camera to world, OpenGL axes, metres
@@ -39,7 +39,7 @@ class CameraRecord:
 
 @dataclass(frozen=True)
 class RobotwinEpisode:
-    """T frames of a two-armed robot: the commanded joints beside each frame, and what the cameras saw."""
+    """T frames of a two-armed robot: the commanded joints at each frame, and the camera frames."""
 
     left_arm: Float[ndarray, "t left"]  # drive targets, rad
     left_gripper: Float[ndarray, " t"]  # commanded opening, 0 closed .. 1 open
@@ -48,7 +48,7 @@ class RobotwinEpisode:
     cameras: Mapping[str, CameraRecord]
     left_endpose: Float[ndarray, "t 7"] | None = None  # measured x y z (m, world), quaternion w x y z
     right_endpose: Float[ndarray, "t 7"] | None = None
-    left_commanded_endpose: Float[ndarray, "t 7"] | None = None  # the pose that the drive targets mean
+    left_commanded_endpose: Float[ndarray, "t 7"] | None = None  # poses of the drive targets
     right_commanded_endpose: Float[ndarray, "t 7"] | None = None
 
     def __post_init__(self) -> None:
@@ -70,12 +70,12 @@ class RobotwinEpisode:
 
     @property
     def arms(self) -> ArmParts:
-        """The joint numbers as one value."""
+        """The joint columns."""
         return ArmParts(self.left_arm, self.left_gripper, self.right_arm, self.right_gripper)
 
 
 def write_robotwin_episode(folder: Path, index: int, episode: RobotwinEpisode) -> Path:
-    """Write `folder/data/episode<index>.hdf5` in one step: it is there whole or not at all."""
+    """Write `folder/data/episode<index>.hdf5` atomically."""
     path = folder / "data" / f"episode{index}.hdf5"
     with atomic_file(path) as temporary:
         _write_hdf5(temporary, episode)
@@ -106,7 +106,7 @@ def write_robotwin_index(
 
 
 def robotwin_episode_from(episode: Episode) -> RobotwinEpisode:
-    """Any episode whose columns are [left joints, gripper, right joints, gripper], ready to be written."""
+    """Convert an episode whose columns are [left joints, gripper, right joints, gripper]."""
     try:
         if episode.action_space not in ("", "joint_commands"):
             raise ValueError(f"expected joint commands, got {describe_action_space(episode.action_space)}")
@@ -128,7 +128,7 @@ def robotwin_episode_from(episode: Episode) -> RobotwinEpisode:
 
 
 def _matrices(episode: Episode, camera: str) -> tuple[ndarray, ndarray] | tuple[()]:
-    """Intrinsics and extrinsics at every frame, where the episode has them."""
+    """Intrinsics and extrinsics at every frame, if the episode has them."""
     if camera not in episode.cameras:
         return ()
     known, count = episode.cameras[camera], episode.num_frames

@@ -1,4 +1,4 @@
-"""One arm with its parallel gripper: how it is built into a model, and where to find it afterwards.
+"""One arm with its parallel gripper: how it is added to a model, and its indices afterwards.
 
 Link and hand frames: x along the link, so a hand's x is its approach direction; its fingers close along y.
 """
@@ -21,15 +21,15 @@ from robotwin_adapters.tabletop.embodiments import (
 SIDES = ("left", "right")
 TIMESTEP = 0.004  # s
 
-# Collision bits: an arm never touches itself, everything else may meet.
+# Collision bits: an arm never collides with itself, everything else can.
 _LEFT, _RIGHT, THINGS = 1, 2, 4
 
 _BOX, _SPHERE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_SPHERE
 _CYLINDER, _CAPSULE = mujoco.mjtGeom.mjGEOM_CYLINDER, mujoco.mjtGeom.mjGEOM_CAPSULE
 
 _LINK_MASS = 1.0  # kg, every link alike, as in RoboTwin
-_ARMATURE = 0.1  # kg m2, of the motor behind each joint
-_JOINT_GAINS = (3000.0, 150.0)  # N m / rad, N m s / rad: the arm follows its target 0.05 s late
+_ARMATURE = 0.1  # kg m2, of the motor at each joint
+_JOINT_GAINS = (3000.0, 150.0)  # N m / rad, N m s / rad: the arm trails its target by 0.05 s
 _JOINT_TORQUE = 150.0  # N m
 _FINGER_GAINS = (250.0, 15.0)  # N / m, N s / m
 _FINGER_FORCE = 20.0  # N
@@ -41,13 +41,13 @@ _PAD_FRICTION = (1.5, 0.02, 0.0005)  # sliding, torsional, rolling: rubber pads
 _PAD_SOLREF, _PAD_SOLIMP = (2 * TIMESTEP, 1.0), (0.95, 0.99, 0.001, 0.5, 2.0)
 _JOINT_LIMITS = {"z": (-2.6, 2.6), "y": (-2.7, 2.7), "x": (-3.0, 3.0)}  # rad
 _AXIS = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
-# Beside the hand, on the side away from the forearm, looking past the fingertips.
+# Mounted on the hand, on the side away from the forearm, pointing past the fingertips.
 _CAMERA_POSITION, _CAMERA_PITCH = (-0.05, 0.0, 0.11), 0.36  # m, rad
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Where one arm lives in the arrays of the model."""
+    """Indices of one arm in the arrays of the model."""
 
     side: str  # "left" or "right"
     joints: Int[np.ndarray, " n"]  # positions in qpos
@@ -61,10 +61,10 @@ class Arm:
 
 
 def add_arm(world: mujoco.MjSpec, robot: Embodiment, side: str) -> None:
-    """Put a pedestal, an arm with its servos, a gripper and the arm's sites into the model."""
+    """Add a pedestal, an arm with its servos, a gripper and the arm's sites to the model."""
     x = robot.base_x(side)
     _add_pedestal(world, robot, x)
-    # Turned by a quarter: the x axis of a straight arm is the y axis of the world.
+    # Rotated by 90 degrees: the x axis of a straight arm is the y axis of the world.
     body = world.worldbody.add_body(
         pos=(x, robot.base_y, robot.shoulder_height), quat=(math.sqrt(0.5), 0, 0, math.sqrt(0.5))
     )
@@ -81,7 +81,7 @@ def add_arm(world: mujoco.MjSpec, robot: Embodiment, side: str) -> None:
 
 
 def find_arm(model: mujoco.MjModel, robot: Embodiment, side: str) -> Arm:
-    """Look up the arm that `add_arm` built."""
+    """Find the indices of an arm that `add_arm` added."""
     names = [f"{side}_joint{number}" for number in range(1, robot.joints_per_arm + 1)]
     fingers = [f"{side}_finger{number}" for number in (1, 2)]
     joint_ids = [model.joint(name).id for name in names]
@@ -111,7 +111,7 @@ def _add_pedestal(world: mujoco.MjSpec, robot: Embodiment, x: float) -> None:
 
 
 def _add_link(body: mujoco.MjsBody, robot: Embodiment, side: str, number: int, length: float) -> None:
-    """A turret at the base, a ball at each bend, a tube along each stretch."""
+    """Add a link's geoms: a turret at the base, a ball at each bend, a tube along each stretch."""
     radius = robot.link_radius
     if number == 1:
         turret = body.add_geom(

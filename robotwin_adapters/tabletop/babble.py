@@ -1,7 +1,7 @@
-"""Smooth random motion of both arms, so that actions and outcomes are not locked to a task.
+"""Smooth random motion of both arms, so that actions and outcomes are not tied to a task.
 
-Each arm wanders between random hand poses over its half of the table; in a share of the episodes one arm
-first goes down beside an object and pushes it. No planned motion goes through the table.
+Each arm moves between random hand poses over its half of the table; in a share of the episodes one arm first
+goes down next to an object and pushes it. No planned motion goes through the table.
 """
 
 import mujoco
@@ -21,7 +21,7 @@ _FORWARDS = (-0.24, 0.08)  # m, world y
 _HEIGHT = (0.06, 0.30)  # m above the table, of the fingertip center
 _MAX_TILT = 0.5  # rad away from straight down
 _MAX_ROLL = 1.2  # rad of the wrist
-_SLOWEST = 2.5  # times the duration at full speed
+_SLOWEST = 2.5  # slowest move, in multiples of the duration at full speed
 _TABLE_GAP = 0.008  # m kept between fingers and table
 _HAND_GAP = 0.18  # m kept between the two fingertip centers
 _PUSH_HEIGHT = 0.030  # m above the table
@@ -37,7 +37,7 @@ Plan = tuple[
 def babble(scene: Scene, controller: ArmController, rng: np.random.Generator, hold: str = "") -> bool:
     """Move both arms and both grippers at random for one recorded primitive; never fails.
 
-    `hold` names an arm that stays where it is, gripper too. The other one is commanded as if it moved.
+    `hold` names an arm that does not move, gripper included. The other one is commanded as usual.
     """
     steps = int(rng.integers(*STEPS))
     pushed = (scene.body_a, scene.body_b)[rng.integers(2)] if rng.random() < PUSH_SHARE else None
@@ -58,7 +58,10 @@ def babble(scene: Scene, controller: ArmController, rng: np.random.Generator, ho
 def _plan_pair(
     scene: Scene, first: str, second: str, steps: int, pushed: int | None, rng: np.random.Generator
 ) -> tuple[JointPath, JointPath]:
-    """The first arm moves freely and may push; of many plans of the second, one that keeps out of its way."""
+    """Plan the first arm freely, maybe with a push.
+
+    Of many plans for the second, pick one that keeps clear of it.
+    """
     lead, lead_tips = _plan(scene, ArmKinematics(scene, scene.arm(first)), steps, pushed, rng)
     other = ArmKinematics(scene, scene.arm(second))
     widest, best = -1.0, lead
@@ -82,12 +85,12 @@ def _plan(scene: Scene, arm: ArmKinematics, steps: int, pushed: int | None, rng:
 
 
 def _push(scene: Scene, arm: ArmKinematics, body: int, rng: np.random.Generator) -> list[JointPath]:
-    """Go down beside the object, push it along a line, and rise again; nothing where that is out of reach."""
+    """Go down next to the object, push it along a line, and rise again; empty if that is out of reach."""
     center = np.array([*scene.data.xpos[body][:2], TABLE_TOP + _PUSH_HEIGHT])
     for _ in range(_TRIES):
         angle = rng.uniform(-np.pi, np.pi)
         along = np.array([np.cos(angle), np.sin(angle), 0.0])
-        # Fingers closing along the push, so that one of them leads and the object cannot slip between them.
+        # The fingers close along the push: one of them leads, and the object cannot slip between them.
         low = top_down(center - _RUN_UP * along, arm.nearest_yaw(center, angle))
         far = low.shifted((_RUN_UP + rng.uniform(*_FOLLOW_THROUGH)) * along)
         start = arm.solve(low.backed_off(0.12), arm.aimed_home(low.position))
@@ -130,7 +133,7 @@ def _random_pose(arm: ArmKinematics, rng: np.random.Generator) -> ToolPose:
 
 
 def _above_table(arm: ArmKinematics, path: JointPath) -> bool:
-    """Whether the lowest corner of the open fingers stays above the table all along."""
+    """Whether the lowest corner of the open fingers stays above the table along the whole path."""
     # Half extents of the open hand about the fingertip center: beyond it, along the closing line, across it.
     extents = np.array([FINGER_TIP, arm.robot.gripper_opening / 2 + FINGER_THICKNESS, FINGER_THICKNESS])
     for joints in (*path[::_CHECK_EVERY], path[-1]):
@@ -141,7 +144,7 @@ def _above_table(arm: ArmKinematics, path: JointPath) -> bool:
 
 
 def _random_openings(steps: int, rng: np.random.Generator) -> Float[np.ndarray, " steps"]:
-    """A gripper command that starts open, then holds and ramps to random openings, often the ends."""
+    """A gripper command that starts open, then holds and ramps to random openings, often to an extreme."""
     times, values = [0], [1.0]
     while times[-1] < steps:
         hold, ramp = int(rng.integers(30, 250)), int(rng.integers(100, 250))

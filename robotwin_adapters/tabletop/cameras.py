@@ -1,7 +1,7 @@
-"""Where the cameras stand, and the matrices that RoboTwin files store beside each picture.
+"""Camera positions, and the matrices that RoboTwin files store with each picture.
 
-World: x to the robot's right, y away from the robot, z up; metres. A pose keeps OpenCV axes (x right, y down,
-z forward); OpenGL axes (x right, y up, z backward) appear only in the stored `cam2world_gl`.
+World: x to the robot's right, y away from the robot, z up; metres. A pose has OpenCV axes (x right, y down, z
+forward); OpenGL axes (x right, y up, z backward) appear only in the stored `cam2world_gl`.
 """
 
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ Vector = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera, fixed in the world or riding on a site of the scene."""
+    """A pinhole camera, fixed in the world or attached to a site of the scene."""
 
     name: str  # the group under /observation in the files
     position: Vector  # m, in the world or in the frame of the site
     forward: Vector  # viewing direction, any length
-    left: Vector  # image left; only its part across `forward` counts
+    left: Vector  # image left; only its component orthogonal to `forward` counts
     fovy: float = 37.0  # vertical field of view, degrees; kept for every aspect ratio
-    site: str = ""  # name of the site it rides on; empty for a static camera
+    site: str = ""  # name of the site it is attached to; empty for a static camera
 
     def __post_init__(self) -> None:
         if not 0 < self.fovy < 180:
@@ -46,8 +46,8 @@ LEFT_WRIST, RIGHT_WRIST = (
     Camera(name, (0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), site=name)
     for name in ("left_camera", "right_camera")
 )
-# For small square pictures: it stands across the table and looks at the robot, so that no arm hides its own
-# gripper, and 64 pixels span just the workspace. Image right is the robot's left, as for a person facing it.
+# For small square pictures: across the table and facing the robot, so that no arm hides its own gripper, and
+# 64 pixels span just the workspace. Image right is the robot's left, as for a person facing it.
 DESK = Camera("desk_camera", (0.0, 0.36, 1.45), (0.0, -0.48, -0.65), (1.0, 0.0, 0.0), fovy=38.0)
 
 CAMERAS = {"desk": DESK, "head": HEAD, "front": FRONT, "left_wrist": LEFT_WRIST, "right_wrist": RIGHT_WRIST}
@@ -79,18 +79,18 @@ def focal_length(fovy: float, height: int) -> float:
 
 
 def intrinsic_cv(fovy: float, width: int, height: int) -> Float32[np.ndarray, "3 3"]:
-    """K of a camera whose principal point is the picture's center."""
+    """K of a camera whose principal point is the image center."""
     focal = focal_length(fovy, height)
     return np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], np.float32)
 
 
 def extrinsic_cv(pose: CameraPose) -> Float32[np.ndarray, "3 4"]:
-    """World to camera, OpenCV axes."""
+    """World to camera matrix, OpenCV axes."""
     return np.column_stack([pose.rotation.T, -pose.rotation.T @ pose.position]).astype(np.float32)
 
 
 def cam2world_gl(pose: CameraPose) -> Float32[np.ndarray, "4 4"]:
-    """Camera to world, OpenGL axes."""
+    """Camera to world matrix, OpenGL axes."""
     matrix = np.eye(4, dtype=np.float32)
     matrix[:3, :3] = pose.rotation * np.array([1.0, -1.0, -1.0])
     matrix[:3, 3] = pose.position
@@ -100,7 +100,7 @@ def cam2world_gl(pose: CameraPose) -> Float32[np.ndarray, "4 4"]:
 def jittered(
     camera: Camera, rng: np.random.Generator, *, metres: float = 0.01, degrees: float = 1.0
 ) -> Camera:
-    """The camera knocked a little: moved by normal noise (at most 3 sigma), turned about a random axis."""
+    """Perturb a camera: normal noise on its position (at most 3 sigma), rotation about a random axis."""
     pose = _local_pose(camera)
     axis_angle = rng.normal(0.0, np.radians(degrees), 3)
     angle = float(np.linalg.norm(axis_angle))

@@ -1,7 +1,7 @@
 """Collects episodes into a RoboTwin 2.0 folder: parallel, resumable, same bytes for any number of workers.
 
 Seeds count up from the first; episode N is the N-th seed whose episode is kept. Workers run ahead, but their
-results are taken in seed order. `collect.json` says what has been done and is all that a rerun trusts.
+results are stored in seed order. `collect.json` records the progress; a rerun relies on it alone.
 """
 
 import json
@@ -33,15 +33,15 @@ from robotwin_adapters.tabletop.scene import TIMESTEP
 from worldmodel.files import write_json
 
 STATE_FILE = "collect.json"
-SAVE_SECONDS = 5.0  # between savings; what a killed process did since is done again
+SAVE_SECONDS = 5.0  # between saves; a killed process repeats what it did since the last one
 MAX_FAILURES = 100  # seeds in a row; more means that the expert cannot do this task with this robot
 
 
 @dataclass
 class Progress:
-    """What a folder holds, episode by episode."""
+    """The episodes that a folder holds so far."""
 
-    settings: dict[str, Any]  # a rerun must agree with every one
+    settings: dict[str, Any]  # a rerun must have the same ones
     next_seed: int
     tried: int = 0  # seeds run so far
     scenes: list[dict[str, Any]] = field(default_factory=list)  # entries of scene_info.json
@@ -60,7 +60,7 @@ class CollectSummary:
 
 @contextmanager
 def recording_pool(workers: int) -> Iterator[Executor]:
-    """Processes that record episodes; with one worker, this very process."""
+    """Worker processes that record episodes; with one worker, the current process."""
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     if workers == 1:
@@ -78,7 +78,7 @@ def recording_pool(workers: int) -> Iterator[Executor]:
 def collect_all(
     out: Path, configs: Sequence[RecordingConfig], *, episodes: int, seed: int, workers: int
 ) -> list[CollectSummary]:
-    """One folder per config: `out` itself for a single one, else out/<task>/<embodiment>."""
+    """Collect one folder per config: `out` itself for a single one, else out/<task>/<embodiment>."""
     summaries = []
     with recording_pool(workers) as pool:
         for config in configs:
@@ -99,7 +99,7 @@ def collect(
     pool: Executor,
     run_ahead: int = 1,
 ) -> CollectSummary:
-    """Fill `folder` up to `episodes` episodes, going on where a run with the same settings stopped."""
+    """Fill `folder` up to `episodes` episodes, resuming a run with the same settings."""
     if episodes < 1 or seed < 0:
         raise ValueError(f"expected episodes >= 1 and seed >= 0, got {episodes} and {seed}")
     progress = _open_folder(folder, config, seed)
@@ -116,7 +116,8 @@ def collect(
                 bar.set_postfix_str(f"{_percent(progress)} of {progress.tried} seeds kept")
                 if (now := time.monotonic()) > save_at:
                     _save(folder, progress)
-                    # The index grows with the episodes; writing it takes a tenth of the time at most.
+                    # The index grows with the episodes; writing it at intervals keeps its cost below a tenth
+                    # of the time.
                     save_at = time.monotonic() + max(SAVE_SECONDS, 10 * (time.monotonic() - now))
     finally:
         _save(folder, progress)
@@ -127,7 +128,7 @@ def collect(
 def _recordings(
     config: RecordingConfig, seed: int, pool: Executor, run_ahead: int
 ) -> Generator[tuple[int, SimulatedEpisode | None], None, None]:
-    """Seed after seed, in order, with up to `run_ahead` under way."""
+    """Run seed after seed and yield results in order, with up to `run_ahead` in progress."""
     under_way: deque[tuple[int, Future[SimulatedEpisode | None]]] = deque()
     try:
         while True:
@@ -142,7 +143,7 @@ def _recordings(
 
 
 def _take(folder: Path, progress: Progress, result: tuple[int, SimulatedEpisode | None]) -> None:
-    """Write one result, if there is one, and move on to the next seed."""
+    """Write one result, if it was kept, and advance to the next seed."""
     seed, recording = result
     if recording is not None:
         write_robotwin_episode(folder, len(progress.scenes), _as_robotwin(recording))
@@ -186,15 +187,15 @@ def _open_folder(folder: Path, config: RecordingConfig, seed: int) -> Progress:
 
 
 def _settings(config: RecordingConfig, seed: int) -> dict[str, Any]:
-    """Everything that decides the bytes; a list and not a tuple, as JSON gives it back."""
+    """All settings that affect the output; lists instead of tuples, because JSON returns lists."""
     chosen = asdict(config)
     if not config.hold:
-        del chosen["hold"]  # folders of older versions know no such setting, and can be gone on with
+        del chosen["hold"]  # Older folders lack this setting and can be resumed
     return {
         **chosen,
         "cameras": list(config.cameras),
         "seed": seed,
-        "commanded_poses": True,  # folders of older versions have none, and must not become a mixture
+        "commanded_poses": True,  # older folders lack these poses and must not be mixed with new ones
         "fps": 1.0 / (TIMESTEP * SAVE_EVERY),
         "mujoco": mujoco.__version__,
     }
@@ -220,7 +221,7 @@ def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any])
 
 
 def _cut_to_files(folder: Path, progress: Progress) -> Progress:
-    """Go back to the first episode whose file is gone; its seed is run again."""
+    """Go back to the first episode whose file is missing; its seed is run again."""
     for index, scene in enumerate(progress.scenes):
         if not (folder / "data" / f"episode{index}.hdf5").exists():
             lost = progress.next_seed - scene["seed"]
@@ -235,7 +236,7 @@ def _cut_to_files(folder: Path, progress: Progress) -> Progress:
 
 
 def _save(folder: Path, progress: Progress) -> None:
-    """The index files of the format, then the state that vouches for them."""
+    """Write the index files of the format, then the state file."""
     seeds = [scene["seed"] for scene in progress.scenes]
     if seeds:
         write_robotwin_index(
@@ -259,26 +260,26 @@ def _percent(progress: Progress) -> str:
 
 
 class _Workers(ProcessPoolExecutor):
-    """Processes that leave Ctrl-C to their parent.
+    """Worker processes that ignore Ctrl-C; their parent handles it.
 
-    Ctrl-C reaches every process of the terminal. A worker that dies while it sends a recording would leave
-    the parent reading for ever; so workers finish the episodes at hand, and the parent saves and says so. A
-    process inherits what its parent blocks: it is deaf from birth, not only once its modules are imported.
+    Ctrl-C reaches every process of the terminal. If a worker died while it sends a recording, the parent
+    would block forever; so workers finish their current episodes, and the parent saves and reports it. The
+    signal is blocked before a worker starts, so that it is ignored from the beginning.
     """
 
     def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(function, *arguments, **options)
-        finally:  # a Ctrl-C meanwhile is delivered now
+        finally:  # a pending Ctrl-C is delivered now
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
 def _remembered_interrupts() -> Iterator[list[int]]:
-    """Ctrl-C is noted, and raised at the end of the block; a second one is raised on the spot.
+    """Defer Ctrl-C to the end of the block; a second one is raised at once.
 
-    On the spot may be inside a destructor, where Python prints what is raised and goes on.
+    Raised at once, it could hit a destructor, where Python only prints the exception and continues.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -300,7 +301,7 @@ def _remembered_interrupts() -> Iterator[list[int]]:
 
 
 class _ThisProcess(Executor):
-    """Runs each call on the spot."""
+    """An executor that runs each call immediately in the current process."""
 
     def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()

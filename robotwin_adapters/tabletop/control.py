@@ -1,7 +1,6 @@
-"""Commands in, physics, recorded frames out, with RoboTwin's rule of when a frame is taken.
+"""Executes commands in the simulation and records frames at RoboTwin's times.
 
-primitive      |  before | step 0 | ... | step 15 | ... | last step | after
-frame taken         x        x              x                           x
+primitive | before | step 0 | ... | step 15 | ... | last step | after frame recorded x x x x
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +15,13 @@ from robotwin_adapters.tabletop.kinematics import JointPath
 from robotwin_adapters.tabletop.scene import Scene
 
 SAVE_EVERY = 15  # physics steps
-SETTLE_STEPS = 500  # objects start 1 mm above the table and are at rest long before this
+SETTLE_STEPS = 500  # objects start 1 mm above the table and come to rest long before this
 GRIPPER_RAMP_STEPS, GRIPPER_HOLD_STEPS = 200, 100
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What is recorded at one instant: what was commanded, and what the robot did."""
+    """The data recorded at one instant: commands and measurements."""
 
     left_arm: Float[np.ndarray, " n"]  # rad, drive targets
     left_gripper: float  # commanded opening, 1 = open
@@ -32,7 +31,7 @@ class Frame:
     right_arm_measured: Float[np.ndarray, " n"]
     left_endpose: Float[np.ndarray, " 7"]  # measured wrist frame: x y z (m), quaternion w x y z; x = approach
     right_endpose: Float[np.ndarray, " 7"]
-    left_commanded_endpose: Float[np.ndarray, " 7"]  # where the wrist frame is when the arm is at its targets
+    left_commanded_endpose: Float[np.ndarray, " 7"]  # pose of the wrist frame when the arm is at its targets
     right_commanded_endpose: Float[np.ndarray, " 7"]
 
     @property
@@ -45,7 +44,7 @@ OnFrame = Callable[[Scene, Frame], None]
 
 
 class ArmController:
-    """Drives the servos of a scene and reports a frame whenever one is due."""
+    """Drives the servos of a scene and calls `on_frame` whenever a frame is due."""
 
     def __init__(self, scene: Scene, on_frame: OnFrame) -> None:
         self.scene, self.on_frame = scene, on_frame
@@ -55,7 +54,7 @@ class ArmController:
         self._commanded = mujoco.MjData(scene.model)  # the arms at their targets; time never touches it
 
     def settle(self) -> None:
-        """Let objects come to rest, unrecorded."""
+        """Step until objects come to rest, without recording."""
         self._apply()
         for _ in range(SETTLE_STEPS):
             mujoco.mj_step(self.scene.model, self.scene.data)
@@ -78,7 +77,7 @@ class ArmController:
         self.primitive(GRIPPER_RAMP_STEPS + GRIPPER_HOLD_STEPS, command)
 
     def primitive(self, steps: int, command: Callable[[int], None]) -> None:
-        """Run `command(step)` before each physics step, recording before, every 15 steps, and after."""
+        """Run `command(step)` before each physics step; record before, every 15 steps, and after."""
         self._record()
         for step in range(steps):
             command(step)
@@ -91,7 +90,7 @@ class ArmController:
     def advance(
         self, arms: Mapping[str, Float[np.ndarray, " n"]], grippers: Mapping[str, float], steps: int
     ) -> None:
-        """Go evenly from the old targets to new ones in so many physics steps, unrecorded."""
+        """Interpolate from the old targets to new ones over `steps` physics steps, without recording."""
         old_arms, old_grippers = dict(self.arm_targets), dict(self.gripper_targets)
         for share in np.arange(1, steps + 1) / steps:
             for side in SIDES:
@@ -103,8 +102,8 @@ class ArmController:
             mujoco.mj_step(self.scene.model, self.scene.data)
 
     def frame(self) -> Frame:
-        """What would be recorded now."""
-        # mj_step leaves positions one step ahead of the body and site poses computed from them.
+        """The current frame."""
+        # mj_step advances positions one step beyond the body and site poses computed from them.
         mujoco.mj_kinematics(self.scene.model, self.scene.data)
         for side in SIDES:
             self._commanded.qpos[self.scene.arm(side).joints] = self.arm_targets[side]

@@ -1,8 +1,8 @@
-"""The tabletop under commands from outside, one action at a time: what a policy or a person drives.
+"""Drives the tabletop by external commands, one action at a time: for policies and people.
 
 An action is a row of a recording: joint targets, or wrist poses that inverse kinematics turns into joint
-targets. The arms go evenly to the new targets within ACTION_STEPS physics steps, as between two kept frames
-of a recording at half rate.
+targets. The targets are interpolated over ACTION_STEPS physics steps, as between two frames of a recording at
+half rate.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from robotwin_adapters.tabletop.tasks import TASKS, is_success, sample_setup
 FRAMES_PER_ACTION = 2  # recorded frames
 ACTION_STEPS = FRAMES_PER_ACTION * SAVE_EVERY  # physics steps of one action
 ACTION_RATE = 1 / (ACTION_STEPS * TIMESTEP)  # actions per second
-TOP_SPEED = 3.0  # times the robot's own joint speed: a wild command cannot throw an arm across the table
-IK_ITERATIONS = 25  # from the last targets, which are near
+TOP_SPEED = 3.0  # times the robot's own joint speed: limits wild commands
+IK_ITERATIONS = 25  # starting from the last targets, which are near
 
 
 @dataclass(frozen=True)
 class TabletopState:
-    """Everything that time changes, to go back to."""
+    """The simulation state, to be restored later."""
 
     physics: Float[np.ndarray, " n"]
     arms: dict[str, Float[np.ndarray, " n"]]
@@ -41,9 +41,9 @@ class TabletopState:
 
 
 class DrivenTabletop:
-    """One scene of a task, set by a seed and moved by actions.
+    """One scene of a task, set up from a seed and moved by actions.
 
-    `seed` and task set the same table as the episode of this seed that `worldmodel collect` writes.
+    The same `seed` and task give the same table as an episode of `worldmodel collect`.
     """
 
     def __init__(self, config: RecordingConfig, seed: int, *, action_space: str = "pose_commands") -> None:
@@ -71,11 +71,11 @@ class DrivenTabletop:
 
     @property
     def command(self) -> Float[np.ndarray, " a"]:
-        """The last command in the action's own columns; at the start, where the arms stand."""
+        """The last command in the columns of the action; initially the arms' home."""
         return command_row(self.frame, self.action_space)
 
     def step(self, action: Float[np.ndarray, " a"]) -> bool:
-        """Run one action; False when a commanded pose was out of reach and was only approached."""
+        """Run one action; returns False if a commanded pose was out of reach and only approached."""
         if action.shape != (len(self.action_names),) or not np.isfinite(action).all():
             raise ValueError(f"expected {len(self.action_names)} finite numbers, got {action}")
         arms, grippers, is_reached = self._targets(np.asarray(action, np.float64))
@@ -89,31 +89,31 @@ class DrivenTabletop:
         return is_reached
 
     def pictures(self) -> dict[str, UInt8[np.ndarray, "H W 3"]]:
-        """What each camera sees now."""
+        """Render the current frame of each camera."""
         return {name: renderer.render(self.scene.data) for name, renderer in self._renderers.items()}
 
     def camera_matrices(self, name: str) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3 4"]]:
-        """Intrinsics (pixels) and extrinsics (world to camera, OpenCV axes) of a camera now."""
+        """Current intrinsics (pixels) and extrinsics (world to camera, OpenCV axes) of a camera."""
         camera = self._renderers[name].camera
         pose = camera_pose(camera, self.scene.model, self.scene.data)
         return intrinsic_cv(camera.fovy, self.config.width, self.config.height), extrinsic_cv(pose)
 
     @property
     def is_success(self) -> bool:
-        """Whether the task is done, by its own rule."""
+        """Whether the task's success condition holds."""
         return is_success(self.config.task, self.scene, self.controller.gripper_targets)
 
     @property
     def object_places(self) -> Float[np.ndarray, "2 3"]:
-        """Where A and B stand (m, world)."""
+        """Positions of A and B (m, world)."""
         return self.scene.data.xpos[[self.scene.body_a, self.scene.body_b]].copy()
 
     def tool_places(self) -> dict[str, Float[np.ndarray, " 3"]]:
-        """Fingertip centers (m, world)."""
+        """Positions of the fingertip centers (m, world)."""
         return {side: self.scene.data.site_xpos[self.scene.arm(side).tcp_site].copy() for side in SIDES}
 
     def save(self) -> TabletopState:
-        """The state now."""
+        """Copy the current state."""
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         physics = np.empty(mujoco.mj_stateSize(self.scene.model, kind))
         mujoco.mj_getState(self.scene.model, self.scene.data, physics, kind)
@@ -121,7 +121,7 @@ class DrivenTabletop:
         return TabletopState(physics, arms, dict(self.controller.gripper_targets))
 
     def restore(self, state: TabletopState) -> None:
-        """Back to a saved state."""
+        """Return to a saved state."""
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
         mujoco.mj_setState(self.scene.model, self.scene.data, state.physics, kind)
         self.controller.arm_targets = {side: target.copy() for side, target in state.arms.items()}
@@ -148,7 +148,7 @@ class DrivenTabletop:
 
 
 def action_names(embodiment: str, action_space: str) -> tuple[str, ...]:
-    """Columns of the actions of a robot of the tabletop."""
+    """Action columns of a tabletop robot."""
     if action_space != "joint_commands":
         return POSE_NAMES
     joints = EMBODIMENTS[embodiment].joints_per_arm
@@ -166,7 +166,7 @@ def command_row(frame: Frame, action_space: str) -> Float[np.ndarray, " a"]:
 def expert_commands(
     task: str, embodiment: str, seed: int, action_space: str = "pose_commands"
 ) -> Float[np.ndarray, "t a"]:
-    """What the scripted expert commands in the scene of this seed, one row per action."""
+    """The scripted expert's commands in the scene of this seed, one row per action."""
     rows: list[np.ndarray] = []
     run_episode(
         task,
@@ -178,7 +178,7 @@ def expert_commands(
 
 
 def tool_pose(wrist: Sequence[float] | Float[np.ndarray, " 7"]) -> ToolPose:
-    """The fingertip pose of a recorded wrist pose; a quaternion of no length means no turn."""
+    """The fingertip pose of a recorded wrist pose; a zero quaternion means no rotation."""
     values = np.asarray(wrist, np.float64)
     norm = np.linalg.norm(values[3:])
     quaternion = values[3:] / norm if norm > 1e-6 else np.array([1.0, 0, 0, 0])

@@ -18,7 +18,7 @@ AXES = {6: "zyyxyx", 7: "zyxyxyx"}
 
 @dataclass(frozen=True)
 class Embodiment:
-    """Two arms of one build on pedestals behind the table."""
+    """Two identical arms on pedestals at the edge of the table."""
 
     name: str
     joints_per_arm: int  # 6 or 7

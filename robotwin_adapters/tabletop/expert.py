@@ -1,7 +1,7 @@
-"""The scripted experts: seven primitives with one arm for the a2b tasks, and a long way with A in the hand.
+"""The scripted experts: seven primitives with one arm for the a2b tasks, and a long path with A in the hand.
 
-1 move before the grasp, 0.10 m back   2 straight in   3 close   4 straight back 0.10 m
-5 above the goal, 0.10 m stand-off     6 lower to 0.02 m stand-off   7 open
+1 move before the grasp, 0.10 m back 2 straight in 3 close 4 straight back 0.10 m 5 above the goal, 0.10 m
+distance 6 lower to 0.02 m distance 7 open
 """
 
 import math
@@ -17,14 +17,14 @@ from robotwin_adapters.tabletop.tasks import arm_side, goal_shift
 
 PRE_GRASP, RETREAT, ABOVE_GOAL, RELEASE = 0.10, 0.10, 0.10, 0.02  # m
 _CLEAR = 0.005  # m between open fingers and B that counts as free
-CARRY_FRAMES = 520  # recorded frames, so that a clip of 241 at half their rate fits in
-# m from the middle of the table, world y, and above the table: mostly in the picture of the desk camera
+CARRY_FRAMES = 520  # recorded frames, enough for a clip of 241 at half their rate
+# m from the middle of the table, world y, and above the table: mostly inside the view of the desk camera
 _CARRY_OUTWARDS, _CARRY_FORWARDS, _CARRY_HEIGHT = (0.0, 0.18), (-0.22, 0.0), (0.14, 0.22)
-_CARRY_TRIES = 400  # places drawn; those out of reach are passed over
+_CARRY_TRIES = 400  # number of random targets; those out of reach are skipped
 
 
 def place_a_beside_b(task: str, scene: Scene, controller: ArmController) -> bool:
-    """Pick A up and put it beside B; False as soon as a pose cannot be reached."""
+    """Pick A up and put it next to B; returns False as soon as a pose cannot be reached."""
     side = arm_side(scene.spec)
     arm = ArmKinematics(scene, scene.arm(side))
     grasp = choose_grasp(task, scene, arm)
@@ -40,7 +40,7 @@ def place_a_beside_b(task: str, scene: Scene, controller: ArmController) -> bool
 
 
 def carry_a(scene: Scene, controller: ArmController, rng: np.random.Generator) -> bool:
-    """Pick A up and carry it from place to place above the table, for at least CARRY_FRAMES frames."""
+    """Pick A up and move it between random targets above the table, for at least CARRY_FRAMES frames."""
     arm = ArmKinematics(scene, scene.arm(arm_side(scene.spec)))
     grasp = choose_grasp("carry", scene, arm)
     if not _pick_up(controller, arm, grasp):
@@ -99,7 +99,7 @@ def _straight(controller: ArmController, arm: ArmKinematics, target: ToolPose) -
 
 
 def _release_pose(task: str, scene: Scene, arm: ArmKinematics, grasp: ToolPose) -> ToolPose:
-    """The hand pose that sets A down beside B, given how A really sits in the hand."""
+    """The hand pose that puts A next to B, given the actual position of A in the hand."""
     tool = scene.data.site_xpos[arm.arm.tcp_site]
     offset = tool - scene.data.xpos[scene.body_a]
     goal = scene.data.xpos[scene.body_b] + np.array([goal_shift(task), 0.0, 0.0])

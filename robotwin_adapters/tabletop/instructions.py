@@ -1,9 +1,9 @@
-"""What a person might say to the robot before an episode, in our own words."""
+"""Natural-language instructions for an episode, in our own words."""
 
 from robotwin_adapters.tabletop.scene import SceneSpec
 from robotwin_adapters.tabletop.tasks import arm_side
 
-# {A} is moved beside {B} by {arm}; {side} is left or right. `unseen` sentences are for evaluation only.
+# {A} is moved next to {B} by {arm}; {side} is left or right. `unseen` sentences are for evaluation only.
 SEEN = (
     "Put {A} to the {side} of {B}.",
     "Move {A} so that it stands {side} of {B}.",
@@ -38,7 +38,7 @@ ONE_ARM_UNSEEN = ("Swing only the {arm} arm around at random.",)
 
 
 def instructions_for(task: str, setup: SceneSpec, moving: str = "both") -> dict[str, list[str]]:
-    """The sentences of one episode, as RoboTwin's instruction files hold them; `moving` arms of babble."""
+    """The sentences of one episode in RoboTwin's format; `moving` arms of babble."""
     if task == "babble":
         is_one = moving != "both"
         seen, unseen = (ONE_ARM_SEEN, ONE_ARM_UNSEEN) if is_one else (BABBLE_SEEN, BABBLE_UNSEEN)

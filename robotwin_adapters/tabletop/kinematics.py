@@ -22,17 +22,17 @@ JointPath = Float[np.ndarray, "steps joints"]
 
 @dataclass(frozen=True)
 class ToolPose:
-    """Where the fingertip center should be and how the hand should stand."""
+    """Target position of the fingertip center and orientation of the hand."""
 
     position: Float[np.ndarray, " 3"]  # m, world
     rotation: Float[np.ndarray, "3 3"]  # columns: approach, closing direction, their cross product
 
     def shifted(self, offset: Float[np.ndarray, " 3"]) -> "ToolPose":
-        """The same hand orientation at another place."""
+        """The same orientation at a shifted position."""
         return ToolPose(self.position + offset, self.rotation)
 
     def backed_off(self, distance: float) -> "ToolPose":
-        """The same pose `distance` metres back along the approach direction."""
+        """The same pose moved back by `distance` metres along the approach direction."""
         return self.shifted(-distance * self.rotation[:, 0])
 
 
@@ -44,7 +44,7 @@ def top_down(position: Float[np.ndarray, " 3"], yaw: float) -> ToolPose:
 
 
 class ArmKinematics:
-    """Forward and inverse kinematics of one arm, on a state of its own that time never touches."""
+    """Forward and inverse kinematics of one arm, on a copy of the state that is never stepped."""
 
     def __init__(self, scene: Scene, arm: Arm) -> None:
         self.model, self.arm = scene.model, arm
@@ -54,14 +54,14 @@ class ArmKinematics:
         self._base = np.array([scene.spec.embodiment.base_x(arm.side), self.robot.base_y])
 
     def tool_pose(self, joints: Float[np.ndarray, " n"]) -> ToolPose:
-        """Where the fingertip center is for these joint angles."""
+        """Fingertip pose for these joint angles."""
         self._data.qpos[self.arm.joints] = joints
         mujoco.mj_kinematics(self.model, self._data)
         site = self.arm.tcp_site
         return ToolPose(self._data.site_xpos[site].copy(), self._data.site_xmat[site].reshape(3, 3).copy())
 
     def aimed_home(self, position: Float[np.ndarray, " 3"]) -> Float[np.ndarray, " n"]:
-        """The home pose turned about the vertical towards a point: a good start for solving."""
+        """The home pose turned about the vertical towards a point: a good initial guess for `solve`."""
         x, y = position[:2] - self._base
         start = self.home.copy()
         start[0] = np.arctan2(-x, y)
@@ -86,7 +86,7 @@ class ArmKinematics:
     def approach(
         self, target: ToolPose, start: Float[np.ndarray, " n"], iterations: int = 80
     ) -> tuple[Float[np.ndarray, " n"], bool]:
-        """As `solve`, but what cannot be reached is met as well as it goes; whether it was reached."""
+        """As `solve`, but returns the closest pose found, and whether the target was reached."""
         joints = start.copy()
         jacobian = np.zeros((6, self.model.nv))
         for _ in range(iterations):
@@ -105,7 +105,7 @@ class ArmKinematics:
         return joints, False
 
     def straight_path(self, start: Float[np.ndarray, " n"], target: ToolPose) -> JointPath | None:
-        """Joint targets per physics step that carry the fingertips along a line, orientation held."""
+        """Joint targets per physics step that move the fingertips along a line at fixed orientation."""
         origin = self.tool_pose(start).position
         distance = float(np.linalg.norm(target.position - origin))
         count = max(2, round(distance / _KNOT_SPACING) + 1)
@@ -121,11 +121,11 @@ class ArmKinematics:
     def direct_path(
         self, start: Float[np.ndarray, " n"], goal: Float[np.ndarray, " n"], pace: float = 1.0
     ) -> JointPath:
-        """Joint targets per physics step along a line in joint space; `pace` 2 takes twice as long."""
+        """Joint targets per physics step along a line in joint space; `pace` 2 doubles the duration."""
         return self._timed(np.array([start, goal]), 0.0, pace)
 
     def _timed(self, knots: Float[np.ndarray, "k n"], distance: float, pace: float = 1.0) -> JointPath:
-        """Run through evenly spaced knots with a minimum-jerk profile inside the speed limits."""
+        """Interpolate evenly spaced knots with a minimum-jerk profile within the speed limits."""
         turn = float(np.abs(np.diff(knots, axis=0)).max()) * (len(knots) - 1)
         seconds = pace * _PEAK_SPEED * max(turn / self.robot.joint_speed, distance / self.robot.tool_speed)
         steps = max(1, round(seconds / TIMESTEP))
@@ -135,12 +135,12 @@ class ArmKinematics:
 
 
 def minimum_jerk(time: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """From 0 to 1 over time 0..1, with no speed and no acceleration at either end."""
+    """From 0 to 1 over time 0..1, with zero speed and acceleration at both ends."""
     return time**3 * (10 - 15 * time + 6 * time**2)
 
 
 def half_turn(angle: float) -> float:
-    """The angle modulo pi, between -pi/2 and pi/2: a closing line has no sense."""
+    """The angle modulo pi, between -pi/2 and pi/2: opposite closing directions are equivalent."""
     return (angle + math.pi / 2) % math.pi - math.pi / 2
 
 

@@ -1,4 +1,4 @@
-"""How the scene looks: light, table and colors; one fixed clean look, or one drawn from a seed."""
+"""Appearance of the scene: light, table and colors; one fixed clean style, or one drawn from a seed."""
 
 import colorsys
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from robotwin_adapters.tabletop.cameras import Vector
 Color = tuple[float, float, float]  # RGB in 0..1
 
 TABLE, WALL, FLOOR = "table", "wall", "floor"  # names of the static geoms
-MAX_CLUTTER = 4  # objects beside those of the task, in a randomized episode
+MAX_CLUTTER = 4  # extra objects in a randomized episode
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the renderer needs beside the scene itself; the defaults are the clean look."""
+    """Lighting and colors for the renderer; the defaults are the clean style."""
 
     light: Vector = (0.3, 0.1, 1.0)  # direction towards the light, any length
     ambient: float = 0.68  # light that reaches every surface
@@ -32,7 +32,7 @@ class Look:
 
 
 def random_look(model: mujoco.MjModel, rng: np.random.Generator) -> Look:
-    """Other colors, light and table texture; each robot keeps its own colors up to a tint."""
+    """Random colors, light and table texture; each robot keeps its own colors up to a tint."""
     azimuth, height = rng.uniform(-np.pi, np.pi), rng.uniform(0.8, 2.5)
     table = _pastel(rng)
     colors = {
@@ -51,7 +51,7 @@ def random_look(model: mujoco.MjModel, rng: np.random.Generator) -> Look:
 
 
 def geom_colors(model: mujoco.MjModel, look: Look) -> Float32[np.ndarray, "geom 3"]:
-    """The color of every geom in 0..255: the look's, else the material's, else its own."""
+    """The color of every geom in 0..255: from `look`, else from its material, else its own."""
     colors = 255 * model.geom_rgba[:, :3].astype(np.float32)
     has_material = model.geom_matid >= 0
     colors[has_material] = 255 * model.mat_rgba[model.geom_matid[has_material], :3]
@@ -63,7 +63,7 @@ def geom_colors(model: mujoco.MjModel, look: Look) -> Float32[np.ndarray, "geom 
 
 
 def _random_tints(model: mujoco.MjModel, rng: np.random.Generator) -> dict[int, Color]:
-    """One hue turn per free object, and a slight one for all else but table, wall and floor."""
+    """A hue shift per free object, and a slight one for everything else except table, wall and floor."""
     still = {_geom_id(model, name) for name in (TABLE, WALL, FLOOR)}
     robot_turn, robot_gain = rng.uniform(-0.04, 0.04), rng.uniform(0.85, 1.1)
     object_turns = rng.uniform(0.0, 1.0, model.nbody)
@@ -87,7 +87,7 @@ def _turned(rgb: np.ndarray, hue_turn: float, gain: float) -> Color:
 
 
 def _pastel(rng: np.random.Generator) -> Color:
-    """Light and pale, so that robots and objects stand out on it."""
+    """A light and pale color, against which robots and objects are clearly visible."""
     return colorsys.hsv_to_rgb(rng.uniform(), rng.uniform(0.0, 0.3), rng.uniform(0.7, 0.98))
 
 

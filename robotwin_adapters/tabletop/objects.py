@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ObjectSpec:
-    """What an object looks like and how it may be gripped; its frame sits in the middle of its underside."""
+    """Shape, colors and grasps of an object; its frame is at the middle of its underside."""
 
     name: str
     phrase: str  # for instructions, without the article
@@ -45,7 +45,7 @@ class ObjectSpec:
 
     @property
     def radius(self) -> float:
-        """Of the circle round the middle that holds the object's outline (m)."""
+        """Radius of the circle around the middle that contains the object's outline (m)."""
         return max(part.reach for part in self.parts)
 
 

@@ -1,4 +1,4 @@
-"""One episode from a seed, simulated and then drawn; the part of collecting that runs in worker processes.
+"""Simulates and then renders one episode from a seed; this part of collecting runs in worker processes.
 
 Imports no torch, so that a worker starts in a fraction of a second.
 """
@@ -28,22 +28,22 @@ from robotwin_adapters.tabletop.scene import Scene
 from robotwin_adapters.tabletop.simulate import EpisodeOutcome, Frame, run_episode
 from robotwin_adapters.tabletop.tasks import TASKS, check_task
 
-LOOK_STREAM = 1_000_003  # keeps the draws of the look apart from those of the scene, which has the same seed
+LOOK_STREAM = 1_000_003  # separates the appearance's random stream from the scene's, which has the same seed
 
 
 @dataclass(frozen=True)
 class RecordingConfig:
-    """What decides an episode beside its seed."""
+    """Everything that determines an episode except its seed."""
 
     task: str
     embodiment: str
     cameras: tuple[str, ...] = ("desk",)  # names in CAMERAS
     width: int = 64  # pixels
     height: int = 64  # pixels
-    supersample: bool = True  # 2x2 rays a pixel
+    supersample: bool = True  # 2x2 rays per pixel
     renderer: str = "ray"  # "ray", or "gl" where there is OpenGL
     randomize: bool = False  # colors, light, table texture, camera jitter and clutter drawn from the seed
-    keep_failures: bool = False  # record episodes whose expert failed, too
+    keep_failures: bool = False  # also record episodes in which the expert failed
     hold: str = ""  # babble: the arm that does not move, "left" or "right"
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class RecordingConfig:
 
 @dataclass(frozen=True)
 class CameraFrames:
-    """What one camera saw, and where it stood at each frame."""
+    """The pictures of one camera, and its pose at each frame."""
 
     rgb: UInt8[np.ndarray, "t H W 3"]
     intrinsic_cv: Float32[np.ndarray, "t 3 3"]
@@ -81,7 +81,7 @@ class CameraFrames:
 
 @dataclass(frozen=True)
 class SimulatedEpisode:
-    """One episode ready to be written; the numbers mean what they mean in Frame."""
+    """One episode ready to be written; the fields have the meaning of those in Frame."""
 
     left_arm: Float[np.ndarray, "t n"]
     left_gripper: Float[np.ndarray, " t"]
@@ -98,7 +98,7 @@ class SimulatedEpisode:
 
 @dataclass
 class _Tape:
-    """Commands and joint positions of an episode: all that is needed to draw it later."""
+    """Commands and joint positions of an episode: all that is needed to render it later."""
 
     frames: list[Frame] = field(default_factory=list)
     positions: list[np.ndarray] = field(default_factory=list)
@@ -111,7 +111,7 @@ class _Tape:
 
 
 def record_episode(config: RecordingConfig, seed: int) -> SimulatedEpisode | None:
-    """The episode of this seed, or None when the expert failed and failures are not kept."""
+    """The episode of this seed, or None if the expert failed and failures are not kept."""
     rng = np.random.default_rng([seed, LOOK_STREAM, TASKS.index(config.task), *config.embodiment.encode()])
     clutter = int(rng.integers(MAX_CLUTTER + 1)) if config.randomize else 0
     tape = _Tape()
@@ -143,7 +143,7 @@ def record_episode(config: RecordingConfig, seed: int) -> SimulatedEpisode | Non
 
 
 def _draw(tape: _Tape, scene: Scene, camera: Camera, look: Look, config: RecordingConfig) -> CameraFrames:
-    """Put the scene back into each recorded position and look at it."""
+    """Restore each recorded position and render it."""
     size = config.width, config.height
     renderer = (
         GlRenderer(scene.model, camera, *size, look=look)

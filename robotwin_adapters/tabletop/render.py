@@ -1,6 +1,6 @@
-"""Pictures of the scene by ray casting on the CPU: no GPU, no GL, no system library, the same pixels always.
+"""Renders the scene by ray casting on the CPU: no GPU, GL or system library, and always the same pixels.
 
-What stands still (table, wall, floor) is cast and shaded once per camera pose and kept. Each frame then casts
+Static geoms (table, wall, floor) are cast and shaded once per camera pose and cached. Each frame then casts
 only through pixels that the bounding boxes of the moving geoms can touch: the result equals a full cast.
 Samples are stored sub-sample first, (s*s, H*W), so that the average over a pixel is a sum over one axis.
 """
@@ -15,32 +15,32 @@ from jaxtyping import Bool, Float32, Float64, Int, UInt8
 from robotwin_adapters.tabletop.cameras import Camera, CameraPose, camera_pose, focal_length
 from robotwin_adapters.tabletop.look import TABLE, Look, geom_colors
 
-MIN_SIZE, MAX_SIZE = 16, 4096  # pixels; below nothing can be recognized, above a picture takes minutes
+MIN_SIZE, MAX_SIZE = 16, 4096  # pixels; smaller ones are not recognizable, larger ones need minutes
 VISIBLE_GROUPS = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # MuJoCo's habit: 3-5 are collision shapes
 HIDDEN_GROUP = 5
 NEAR, FAR = 0.01, 100.0  # m
 LIGHT_DISTANCE = 20.0  # m; far enough for the shadow rays, which share one origin, to be nearly parallel
 LIGHT_GRID = 64  # cells along each side of the grid that sorts shadow receivers
-SHADOW_GAP = 2e-3  # m; an occluder this close to the surface is the surface
+SHADOW_GAP = 2e-3  # m; an occluder this close to the surface is the surface itself
 
 
 @dataclass(frozen=True)
 class _Hits:
     """The nearest surface along each ray."""
 
-    geom: Int[np.ndarray, " n"]  # -1 where the ray meets nothing
-    distance: Float64[np.ndarray, " n"]  # m; -1 where the ray meets nothing
+    geom: Int[np.ndarray, " n"]  # -1 for rays that hit nothing
+    distance: Float64[np.ndarray, " n"]  # m; -1 for rays that hit nothing
     normal: Float64[np.ndarray, "n 3"]
 
 
 @dataclass(frozen=True)
 class _LightView:
-    """The shadow receivers as the light sees them, sorted into a grid across their extent."""
+    """The shadow receivers in view of the light, sorted into a grid across their extent."""
 
     rays: Float64[np.ndarray, "k 3"]  # unit directions from the light
     distance: Float64[np.ndarray, " k"]  # m
     cells: Int[np.ndarray, " k"]  # flat index into the grid
-    low: Float64[np.ndarray, " 2"]  # corner of the grid, as slopes x / -z and y / -z seen from the light
+    low: Float64[np.ndarray, " 2"]  # corner of the grid, as slopes x / -z and y / -z from the light
     scale: Float64[np.ndarray, " 2"]  # grid cells per unit of slope
 
     @classmethod
@@ -54,14 +54,14 @@ class _LightView:
         return cls(rays, distance - SHADOW_GAP, row * LIGHT_GRID + column, low, scale)
 
     def under(self, offsets: Float64[np.ndarray, "geom 8 3"]) -> Int[np.ndarray, " n"]:
-        """The receivers that may lie in the shadow of one of these boxes."""
+        """The receivers that may be in the shadow of one of these boxes."""
         corners = (offsets[..., :2] / -offsets[..., 2:] - self.low) * self.scale
         return np.flatnonzero(_rectangles(corners, LIGHT_GRID, LIGHT_GRID).reshape(-1)[self.cells])
 
 
 @dataclass(frozen=True)
 class _Background:
-    """What a camera at `pose` sees of the static geoms."""
+    """The rendered static geoms for a camera pose."""
 
     pose: CameraPose
     rays: Float64[np.ndarray, "n 3"]  # unit directions in the world, sub-sample first
@@ -72,7 +72,7 @@ class _Background:
 
 
 class Renderer:
-    """Draws one MuJoCo scene from one camera at one size."""
+    """Renders one MuJoCo scene from one camera at one size."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Renderer:
         self._background: _Background | None = None
 
     def render(self, data: mujoco.MjData) -> UInt8[np.ndarray, "H W 3"]:
-        """The current state as an RGB picture."""
+        """Render the current state as an RGB picture."""
         pose = camera_pose(self.camera, self.model, data)
         background = self._background_at(pose, data)
         picture = background.lit.copy()
@@ -139,7 +139,7 @@ class Renderer:
         )
 
     def _shadow_receivers(self, pose: CameraPose, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels that show a static surface facing up, and the way to it from the light."""
+        """Pixels that show a static surface facing up, and the vectors to them from the light."""
         if not self.shadows:
             return np.empty(0, np.int64), np.empty((0, 3))
         rays = self._center_rays @ pose.rotation.T
@@ -160,7 +160,7 @@ class Renderer:
         return lit
 
     def _darken(self, picture: np.ndarray, background: _Background, data: mujoco.MjData) -> None:
-        """Casts the shadows of the moving geoms, one ray a pixel, with an edge a pixel soft."""
+        """Add the shadows of the moving geoms, one ray per pixel, with edges one pixel soft."""
         lamp, view = self._light * LIGHT_DISTANCE, background.light_view
         under = view.under(self._moving_corners(data) - lamp)
         hits = _cast(self.model, data, lamp, view.rays[under], static=False)
@@ -195,7 +195,7 @@ class Renderer:
         return self._colors[geom] * self._brightness(normal)[:, None]
 
     def _brightness(self, normal: np.ndarray) -> Float32[np.ndarray, " n"]:
-        """Lambert's law plus ambient light that fades from above to below."""
+        """Lambert's law plus ambient light that decreases from above to below."""
         look = self.look
         facing = np.maximum(normal @ self._light, 0.0)
         ambient = look.ambient * (1.0 - look.underside * (0.5 - 0.5 * normal[:, 2]))
@@ -241,7 +241,7 @@ def _box_corners(model: mujoco.MjModel) -> Float64[np.ndarray, "geom 8 3"]:
 
 
 def _rectangles(corners: np.ndarray, width: int, height: int) -> Bool[np.ndarray, "H W"]:
-    """Cells that the bounding rectangle of any row of corners (x, y) reaches."""
+    """Cells covered by the bounding rectangle of any row of corners (x, y)."""
     covered = np.zeros((height, width), bool)
     size = np.array([width, height])
     start = np.clip(np.floor(corners.min(1)), 0, size).astype(np.int64)
@@ -252,7 +252,7 @@ def _rectangles(corners: np.ndarray, width: int, height: int) -> Bool[np.ndarray
 
 
 def _is_static(model: mujoco.MjModel) -> Bool[np.ndarray, " geom"]:
-    """The same rule as MuJoCo's own: the body is welded to the world."""
+    """Whether the body is welded to the world, as MuJoCo itself decides it."""
     return model.body_weldid[model.geom_bodyid] == 0
 
 
@@ -263,7 +263,7 @@ def _without_moving_geoms(model: mujoco.MjModel) -> mujoco.MjModel:
 
 
 def _blur(mask: Float32[np.ndarray, "H W"]) -> Float32[np.ndarray, "H W"]:
-    """A 3x3 binomial blur; the border repeats."""
+    """A 3x3 binomial blur with edge padding."""
     rows = np.pad(mask, ((1, 1), (0, 0)), mode="edge")
     rows = rows[:-2] + 2 * rows[1:-1] + rows[2:]
     columns = np.pad(rows, ((0, 0), (1, 1)), mode="edge")

@@ -1,6 +1,6 @@
-"""The same pictures through OpenGL, where a machine has it: faster than ray casting from about 320x240 on.
+"""Renders the same scene through OpenGL where available: faster than ray casting from about 320x240 on.
 
-GL is asked for, never needed: pixels differ between drivers, so only rays give the same dataset everywhere.
+GL is optional: its pixels differ between drivers, so only ray casting gives the same dataset everywhere.
 """
 
 import copy
@@ -17,7 +17,7 @@ NEAR = 0.01  # m
 
 
 class GlRenderer:
-    """Draws one MuJoCo scene from one camera at one size; no shadows, table in its first color only."""
+    """Renders one MuJoCo scene from one camera at one size; no shadows, table in its first color only."""
 
     def __init__(
         self, model: mujoco.MjModel, camera: Camera, width: int, height: int, *, look: Look | None = None
@@ -36,7 +36,7 @@ class GlRenderer:
             ) from error
 
     def render(self, data: mujoco.MjData) -> UInt8[np.ndarray, "H W 3"]:
-        """The current state as an RGB picture."""
+        """Render the current state as an RGB picture."""
         self._renderer.update_scene(data, scene_option=self._option)
         scene = self._renderer.scene
         _aim(scene, camera_pose(self.camera, self._model, data), self.camera.fovy, self.width / self.height)
@@ -44,7 +44,7 @@ class GlRenderer:
         return self._renderer.render().copy()
 
     def close(self) -> None:
-        """Give the GL context back."""
+        """Release the GL context."""
         self._renderer.close()
 
 
@@ -63,7 +63,7 @@ def _dressed(model: mujoco.MjModel, look: Look, width: int, height: int) -> mujo
 
 def _aim(scene: mujoco.MjvScene, pose: CameraPose, fovy: float, aspect: float) -> None:
     half_height = NEAR * np.tan(np.radians(fovy) / 2)
-    for eye in scene.camera:  # the two of a stereo pair, here at one place
+    for eye in scene.camera:  # both cameras of the stereo pair, at the same position
         eye.pos[:] = pose.position
         eye.forward[:] = pose.rotation[:, 2]
         eye.up[:] = -pose.rotation[:, 1]

@@ -26,7 +26,7 @@ _GEOM = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an object stands on the table."""
+    """Position of an object on the table."""
 
     x: float  # m, world
     y: float  # m, world
@@ -35,7 +35,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class SceneSpec:
-    """Everything that decides a scene before time starts."""
+    """Everything that determines a scene's initial state."""
 
     embodiment: Embodiment
     object_a: ObjectSpec
@@ -47,7 +47,7 @@ class SceneSpec:
 
 @dataclass(frozen=True)
 class Scene:
-    """A compiled scene with its state and the places to find things in it."""
+    """A compiled scene with its state and the indices of its parts."""
 
     spec: SceneSpec
     model: mujoco.MjModel
@@ -131,7 +131,7 @@ def _add_part(body: mujoco.MjsBody, part: Part, density: float) -> None:
     )
     geom.contype = geom.conaffinity = THINGS
     geom.friction = _THING_FRICTION
-    # Torsional friction stops a ball or a can from spinning about its contact for ever.
+    # Without torsional friction a ball or a can would spin about its contact endlessly.
     geom.condim = 4
 
 

@@ -1,4 +1,4 @@
-"""One episode from a seed: set the scene, let the task's motion run, report every recorded instant."""
+"""Simulates one episode from a seed: builds the scene, runs the task's motion, reports every frame."""
 
 from dataclasses import dataclass
 
@@ -19,24 +19,24 @@ __all__ = ["EpisodeOutcome", "Frame", "OnFrame", "run_episode"]
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How an episode went, and what belongs beside its frames."""
+    """The outcome of an episode, and its metadata."""
 
     success: bool
     num_frames: int
-    arm: str  # that moves: "left", "right", or "both" for babble with no arm held
+    arm: str  # arm that moves: "left", "right", or "both" for babble with no arm held
     setup: SceneSpec
     start_poses: Float[np.ndarray, "2 7"]  # A and B: position (m), quaternion w x y z
     end_poses: Float[np.ndarray, "2 7"]
-    info: dict[str, object]  # this episode's entry of scene_info.json, textures left to the renderer
+    info: dict[str, object]  # its entry of scene_info.json, without the renderer's textures
 
 
 def run_episode(
     task: str, embodiment: Embodiment, seed: int, on_frame: OnFrame, *, clutter: int = 0, hold: str = ""
 ) -> EpisodeOutcome:
-    """Simulate an episode that the seed fully determines, calling `on_frame` at each recording instant.
+    """Simulate an episode that the seed fully determines, calling `on_frame` for each recorded frame.
 
     One seed sets the same table for every embodiment; `on_frame` may read the scene but must not change it.
-    `hold` names an arm that stays where it is (babble).
+    `hold` names an arm that does not move (babble).
     """
     check_task(task)
     rng = np.random.default_rng([seed, TASKS.index(task)])
@@ -72,7 +72,7 @@ def _object_poses(scene: Scene) -> Float[np.ndarray, "2 7"]:
 
 
 def _scene_info(task: str, setup: SceneSpec) -> dict[str, object]:
-    """In RoboTwin's shape; "base0" because every object has one variant."""
+    """Metadata in RoboTwin's format; "base0" because every object has one variant."""
     info = {"{A}": f"{setup.object_a.name}/base0", "{B}": f"{setup.object_b.name}/base0"}
     if task != "babble":
         info["{a}"] = arm_side(setup)

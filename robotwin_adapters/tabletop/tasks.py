@@ -1,4 +1,4 @@
-"""The tasks: where objects start, which arm works, and when a task is done."""
+"""The tasks: initial positions of objects, the working arm, and the success condition."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _CLUTTER_GAP = 0.01  # m between neighboring clutter objects
 
 
 def sample_setup(task: str, embodiment: Embodiment, rng: np.random.Generator, clutter: int = 0) -> SceneSpec:
-    """Draw two different objects and their places by RoboTwin's ranges and acceptance rule."""
+    """Draw two different objects and their positions by RoboTwin's ranges and acceptance rule."""
     check_task(task)
     leftwards = task == "place_a2b_left" or (task in ("babble", "carry") and rng.random() < 0.5)
     first, second = rng.permutation(len(OBJECTS))[:2]
@@ -30,25 +30,25 @@ def sample_setup(task: str, embodiment: Embodiment, rng: np.random.Generator, cl
 
 
 def check_task(task: str) -> None:
-    """Refuse a name that is no task."""
+    """Refuse an unknown task name."""
     if task not in TASKS:
         raise ValueError(f"task is one of {', '.join(TASKS)}; got {task!r}")
 
 
 def arm_side(setup: SceneSpec) -> str:
-    """The arm that takes A; the other one never moves."""
+    """The arm that picks up A; the other one never moves."""
     return "right" if setup.place_a.x > 0 else "left"
 
 
 def goal_shift(task: str) -> float:
-    """Signed x distance from B to where A belongs (m)."""
+    """Signed x distance from B to the goal of A (m)."""
     return -GOAL_OFFSET if task == "place_a2b_left" else GOAL_OFFSET
 
 
 def is_success(task: str, scene: Scene, grippers: Mapping[str, float]) -> bool:
-    """RoboTwin's rule: A beside B on the right side, in line with it, and both grippers commanded open.
+    """RoboTwin's rule: A next to B on the correct side, aligned with it, and both grippers commanded open.
 
-    Babble always succeeds. Carrying does while A is lifted.
+    Babble always succeeds. Carrying succeeds while A is lifted.
     """
     if task == "babble":
         return True
@@ -74,11 +74,11 @@ def _sample_pair(leftwards: bool, rng: np.random.Generator) -> tuple[Placement, 
 
 
 def _sample_b(place_a: Placement, leftwards: bool, rng: np.random.Generator) -> Placement | None:
-    """B stays on the side of the table where the working arm can reach the goal."""
+    """Draw B's position on the side of the table where the working arm can reach the goal."""
     near_center = (place_a.x > 0) != leftwards
     outer = (0.18, 0.23) if leftwards else (-0.23, -0.18)
     x_range = (-0.10, 0.10) if near_center else outer
-    # A in the middle of the y range leaves no room 0.1 away from it; the caller then draws A anew.
+    # If A is in the middle of the y range, no position is 0.1 away from it; the caller then draws A again.
     for _ in range(MAX_TRIES):
         place_b = Placement(rng.uniform(*x_range), rng.uniform(-0.20, 0.00), _yaw(rng))
         if _distance(place_a, place_b) >= 0.1 and abs(place_a.y - place_b.y) >= 0.1:

@@ -1,1 +1,1 @@
-"""Looking at data sets and converting them."""
+"""Inspecting and converting datasets."""

@@ -1,12 +1,12 @@
-"""How far arms are behind their commands, from recordings that hold both.
+"""Measures how far arms trail their commands, from recordings that hold both.
 
-Command i is given at frame i, and frame i + 1 shows the arm on its way. At the pace of a clip, `step`
-recorded frames apart, a lag says where the arm is when the frame is taken:
+Command i is given at frame i, and frame i + 1 shows the arm on its way. With frames `step` recorded frames
+apart, the lag gives the position of the arm at frame time:
 
     measured[t] = command[t - 1] + lag * (command[t - 1 - step] - command[t - 1])
 
-0: it has arrived. 1: it has yet to make its whole last motion. `apply_command_lag` draws hands by this rule,
-and `model.command_lag` sets it.
+0: it has arrived. 1: none of the last commanded motion has been executed. `apply_command_lag` draws hands by
+this rule, and `model.command_lag` sets it.
 """
 
 import re
@@ -19,34 +19,34 @@ from jaxtyping import Float
 from worldmodel.data.action_deltas import FOLLOWS, correlation
 from worldmodel.types import Episode
 
-LEAST_ROWS = 16  # below, a lag says little
+LEAST_ROWS = 16  # with fewer rows the estimate is unreliable
 OF_POSITION = re.compile(r"(?:.*[_.])?(x|y|z)")
 OF_GRIPPER = re.compile(r".*(gripper|hand|finger|suction).*")
-WHOLE_TURN = 5.8  # radians: a larger step is an angle that wraps around
+WHOLE_TURN = 5.8  # radians: a larger step is a wrapped angle
 
 Numbers = Float[np.ndarray, "_ _"]
 
 
 @dataclass(frozen=True)
 class CommandLag:
-    """A lag, and how well it explains where arms are. Distances are in the units of the columns."""
+    """A lag, and how much of the tracking error it explains. Distances are in the units of the columns."""
 
-    share: float  # of the last motion that is still to be made
-    distance: float  # root mean square over columns and rows: measured to commanded
-    remaining: float  # the same with the lag taken back
+    share: float  # fraction of the last commanded motion not yet executed at frame time
+    distance: float  # root mean square difference of measured and commanded values
+    remaining: float  # the same after correcting for the lag
     columns: tuple[str, ...]
     num_rows: int
 
     @property
     def is_explained(self) -> bool:
-        """Whether the lag explains most of the distance; else the arms are off for other reasons."""
+        """Whether the lag explains most of the difference; otherwise it has other causes."""
         return 0 <= self.share <= 1 and self.remaining < self.distance / 2
 
 
 def measure_lag(
     parts: Sequence[tuple[Numbers, Numbers]], names: Sequence[str], step: int
 ) -> CommandLag | None:
-    """The lag that fits best, by least squares; None where nothing moves or rows are too few.
+    """The least-squares lag; None if nothing moves or there are too few rows.
 
     Args:
         parts: commands [t-1 a] and measured values [t a] of some episodes, the same columns.
@@ -80,10 +80,11 @@ def measure_lag(
 def commanded_and_measured(
     episodes: Sequence[Episode],
 ) -> tuple[list[tuple[Numbers, Numbers]], tuple[str, ...]]:
-    """Commands and measured states in the same columns, by name or place, and the names of these columns.
+    """Commands and measured states in the same columns, matched by name or position, and the column names.
 
-    Kept are absolute columns whose state follows the command: positions where the names tell them, else all
-    but grippers. Nothing is kept of actions that are the next state: these are measured themselves.
+    Only absolute columns whose state follows the command are kept: positions if the names identify them, else
+    all but grippers. The result is empty for actions that equal the next state, because these are measured
+    values.
     """
     first = episodes[0]
     pairs = [pair for pair in map(_shared_columns, episodes) if pair is not None]

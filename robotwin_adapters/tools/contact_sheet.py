@@ -1,4 +1,4 @@
-"""Pictures of a dataset: a sheet of evenly spaced frames, and a video with the action traces below."""
+"""Contact sheets of evenly spaced frames, and videos with action traces below."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ GAP = 4  # between tiles, pixels
 LINE = 18  # height of a line of text, pixels
 VIDEO_WIDTH = 480  # of the action video, pixels
 TRACE_HEIGHT = 22  # of one action trace, pixels
-MAX_TRACES = 16  # the most a strip stays readable with
+MAX_TRACES = 16  # more would not be readable
 LABEL_WIDTH, RANGE_WIDTH = 110, 92  # margins of the strip, pixels
 
 
 def contact_sheet(episodes: Iterable[Episode], *, camera: str | None = None, columns: int = 8) -> Image.Image:
-    """One row per episode, `columns` evenly spaced frames each, with a line of text above."""
+    """One row per episode with `columns` evenly spaced frames, and a line of text above."""
     rows = [_sheet_row(episode, camera, columns) for episode in episodes]
     if not rows:
         raise ValueError("a contact sheet needs at least one episode")
@@ -40,13 +40,13 @@ def contact_sheet(episodes: Iterable[Episode], *, camera: str | None = None, col
 
 
 def save_png(image: Image.Image, path: str | Path) -> None:
-    """Write the whole picture or nothing."""
+    """Write a PNG atomically."""
     with atomic_file(path) as temporary:
         image.save(temporary, format="PNG", optimize=True)
 
 
 def write_action_video(path: str | Path, episodes: Sequence[Episode], *, camera: str | None = None) -> int:
-    """An mp4 of the episodes in turn, action traces below with a cursor; returns the frame count."""
+    """Write an mp4 of the episodes in turn with action traces below; returns the number of frames."""
     if not episodes:
         raise ValueError("an action video needs at least one episode")
     # One file has one size: the first episode sets it.
@@ -79,7 +79,10 @@ def _sheet_row(episode: Episode, camera: str | None, columns: int) -> Image.Imag
 
 
 def _fit(frame: UInt8[np.ndarray, "H W 3"], width: int) -> Image.Image:
-    """Small frames grow by whole pixels, so that what is seen was recorded; large ones shrink smoothly."""
+    """Enlarge small frames by whole factors, so that recorded pixels stay visible.
+
+    Shrink large ones smoothly.
+    """
     image = Image.fromarray(frame)
     factor = round(width / image.width)
     if factor >= 2:
@@ -96,7 +99,7 @@ def _font(size: int = 12):
 
 
 def _text(draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, ink: tuple, width: float) -> None:
-    """Text cut to a width in pixels, with dots where it was cut; signs the font lacks become '?'."""
+    """Draw text, cut to a width in pixels with dots at the end; characters missing in the font become '?'."""
     text = one_line(text).encode("latin-1", "replace").decode("latin-1")
     if draw.textlength(text, font=_font()) > width:
         while text and draw.textlength(text + "...", font=_font()) > width:
@@ -113,7 +116,7 @@ def _stamp(draw: ImageDraw.ImageDraw, bottom_left: tuple[int, int], text: str) -
 
 
 def _moving(actions: Float[np.ndarray, "n a"]) -> list[int]:
-    """The dimensions that move (not by rounding alone), at most MAX_TRACES of the widest, in their order."""
+    """Dimensions that move by more than rounding, in order; at most the MAX_TRACES with the widest range."""
     spread = np.ptp(actions, axis=0) if len(actions) else np.zeros(actions.shape[1])
     moving = np.flatnonzero(spread > max(1e-6, 1e-3 * spread.max()))
     return sorted(moving[np.argsort(-spread[moving], kind="stable")][:MAX_TRACES].tolist())
@@ -144,7 +147,7 @@ def _action_frames(
 
 
 def _strip(episode: Episode, width: int, num_traces: int) -> tuple[Image.Image, int, int]:
-    """The traces of a whole episode, each in its own range, and the x of the first and the last frame."""
+    """The traces of a whole episode, each scaled to its own range, and the x of the first and last frame."""
     actions, shown = episode.robot_actions, _moving(episode.robot_actions)
     strip = Image.new("RGB", (width, LINE + num_traces * TRACE_HEIGHT), PAPER)
     draw = ImageDraw.Draw(strip)

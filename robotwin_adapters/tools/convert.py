@@ -1,4 +1,4 @@
-"""Any dataset -> RoboTwin 2.0 HDF5 (format A) or LeRobot v3.0."""
+"""Converts any dataset to RoboTwin 2.0 HDF5 (format A) or LeRobot v3.0."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ TargetFormat = Literal["lerobot", "robotwin"]
 
 @dataclass(frozen=True)
 class ChosenEpisodes:
-    """Some episodes of another dataset."""
+    """A subset of the episodes of another dataset."""
 
     inner: EpisodeSource
     positions: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        """Of the dataset."""
+        """Name of the dataset."""
         return self.inner.name
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class ChosenEpisodes:
 
 
 def readable_episodes(source: EpisodeSource, positions: Sequence[int]) -> tuple[ChosenEpisodes, list[str]]:
-    """Those that can be opened and decoded, and what is wrong with the others."""
+    """The episodes that can be opened and decoded, and the errors of the others."""
     good, bad = [], []
     for position in positions:
         try:
@@ -61,7 +61,7 @@ def readable_episodes(source: EpisodeSource, positions: Sequence[int]) -> tuple[
 
 
 def convert_dataset(source: EpisodeSource, out: str | Path, to: TargetFormat) -> int:
-    """Write all episodes as a new dataset at `out`, which appears when complete; returns their number."""
+    """Write all episodes as a new dataset at `out`, atomically; returns their number."""
     if to == "lerobot":
         found = _plain_lerobot(source)
         return write_lerobot(source, out) if found is None else copy_lerobot(*found, out)
@@ -71,7 +71,7 @@ def convert_dataset(source: EpisodeSource, out: str | Path, to: TargetFormat) ->
 
 
 def _plain_lerobot(source: EpisodeSource) -> tuple[LerobotDataset, tuple[int, ...]] | None:
-    """The LeRobot dataset behind a source, and which of its episodes; none if a mapping changes them."""
+    """The underlying LeRobot dataset and the episode indices; None if a mapping changes its episodes."""
     chosen = (
         source if isinstance(source, ChosenEpisodes) else ChosenEpisodes(source, tuple(range(len(source))))
     )
@@ -86,8 +86,8 @@ def _write_robotwin(source: EpisodeSource, folder: Path) -> None:
     for index in range(len(source)):
         episode = source[index]
         write_robotwin_episode(folder, index, robotwin_episode_from(episode))
-        # The HDF5 file has no place for these; our reader finds them here.
+        # The HDF5 file cannot store these; our reader finds them here.
         scenes.append({"embodiment": episode.embodiment, "task": episode.task, "fps": episode.fps})
         instructions.append({"seen": list(episode.instructions), "unseen": []})
-    seeds = range(len(source))  # the true ones are unknown; the file must have one per episode
+    seeds = range(len(source))  # placeholders for the unknown original seeds
     write_robotwin_index(folder, seeds=seeds, scene_info=scenes, instructions=instructions)

@@ -1,4 +1,4 @@
-"""What is in a dataset: counts, sizes and ranges as a text table, and pictures to look at."""
+"""Summarizes a dataset: counts, sizes and ranges as a text table, and pictures."""
 
 import json
 import re
@@ -30,11 +30,11 @@ from worldmodel.types import Episode, EpisodeSource, evenly_spread
 
 MAX_LISTED = 12  # tasks, notes and skipped files shown in full
 SHEET_EPISODES = 8  # rows of the contact sheet
-BLACK = 16  # gray levels up to which a picture is black
-WRAP_TOLERANCE = 0.5  # radians around a whole turn
-FEW_EPISODES = 40  # up to so many, the suggested settings name the held-out ones
-LAG_EPISODES = 24  # evenly chosen, from which the lag behind commands is measured
-VIDEO_FRAMES = 600  # the action video takes whole episodes until it is this long
+BLACK = 16  # highest gray level of a picture that counts as black
+WRAP_TOLERANCE = 0.5  # radians around a full turn
+FEW_EPISODES = 40  # datasets up to this size get their held-out episodes listed in the suggested settings
+LAG_EPISODES = 24  # evenly spaced episodes that the command lag is measured on
+VIDEO_FRAMES = 600  # the action video adds whole episodes until it is this long
 
 
 @dataclass
@@ -49,7 +49,7 @@ class ActionRange:
     largest_step: Float[np.ndarray, " a"] = field(default_factory=lambda: np.array(0.0))
 
     def add(self, actions: Float[np.ndarray, "n a"]) -> None:
-        """Take in the actions of one more episode."""
+        """Add the actions of one episode."""
         self.count += len(actions)
         self.low = np.minimum(self.low, actions.min(axis=0))
         self.high = np.maximum(self.high, actions.max(axis=0))
@@ -60,22 +60,22 @@ class ActionRange:
 
 @dataclass
 class DatasetSummary:
-    """Counts over the episodes that could be opened, and what was skipped."""
+    """Counts over the episodes that could be opened, and the errors of the others."""
 
     name: str
     format: str
     num_listed: int  # episodes in the dataset
     num_frames: int = 0
     seconds: float = 0.0
-    facts: list[EpisodeFacts] = field(default_factory=list)  # of each episode that was opened
+    facts: list[EpisodeFacts] = field(default_factory=list)  # facts of each readable episode
     fps: Counter[float] = field(default_factory=Counter)
     cameras: Counter[str] = field(default_factory=Counter)
-    shown: Counter[str] = field(default_factory=Counter)  # the camera of the pictures, and why
+    shown: Counter[str] = field(default_factory=Counter)  # the camera of the pictures, and why it was chosen
     embodiments: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     actions: dict[str, ActionRange] = field(default_factory=dict)  # by embodiment
-    good: list[int] = field(default_factory=list)  # positions of the episodes that were opened
+    good: list[int] = field(default_factory=list)  # positions of the readable episodes
     skipped: list[str] = field(default_factory=list)
 
     def add(self, episode: Episode) -> None:
@@ -97,7 +97,7 @@ class DatasetSummary:
 
 
 def oddities(episode: Episode) -> list[str]:
-    """What is strange about an episode, in words: black pictures, angles that wrap around."""
+    """Unusual properties of an episode as text: black pictures, angles that wrap around."""
     found = []
     for name, reader in episode.frames.items():
         if reader.read([len(reader) // 2]).max() <= BLACK:
@@ -114,7 +114,7 @@ def oddities(episode: Episode) -> list[str]:
 
 
 def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) -> str:
-    """The line of YAML that makes a training config fit this dataset."""
+    """The line of YAML that configures training for this dataset."""
     facts = summary.facts
     clip = choose_clip(facts)
     pace = f"fps: {clip.fps:g}, stride: 1" if clip.fps else f"stride: {clip.stride}"
@@ -123,7 +123,7 @@ def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) 
     parts += [f"mapping: {_quoted(mapping)}"] if mapping else []
     parts += ["on_bad: skip"] if summary.skipped else []
     parts.append(f"clip: {{camera: {_quoted(facts[0].camera)}, num_frames: {clip.num_frames}, {pace}}}")
-    # The hash that divides episodes may leave nothing of a few to validate on, and parts copies.
+    # The hash split can leave a small dataset without validation episodes, and can separate identical copies.
     is_few = summary.num_listed <= FEW_EPISODES or num_different(facts) < len(facts)
     if len(facts) + len(summary.skipped) >= summary.num_listed and is_few:
         splits = hold_out(long_enough(facts, clip))
@@ -136,7 +136,7 @@ def config_line(summary: DatasetSummary, path: str, mapping: str | None = None) 
 def lag_lines(
     summary: DatasetSummary, source: EpisodeSource, in_space: Callable[[str], EpisodeSource]
 ) -> list[str]:
-    """How far each robot is behind its commands, at the pace of the suggested clips; empty: cannot be told.
+    """How far each robot trails its commands, at the rate of the suggested clips; empty if unknown.
 
     Args:
         summary: of the dataset.
@@ -159,7 +159,7 @@ def lag_lines(
 def _with_measured_poses(
     positions: Sequence[int], in_space: Callable[[str], EpisodeSource]
 ) -> list[Episode] | None:
-    """Episodes whose actions are commanded poses and whose states are measured ones; None: no such files."""
+    """Episodes with commanded poses as actions and measured ones as states; None if the files lack either."""
     try:
         commands, measured = in_space("pose_commands"), in_space("measured_poses")
         return [
@@ -184,7 +184,7 @@ def _lag_words(lag: CommandLag, fps: float) -> str:
 
 
 def _quoted(value: str | list[str]) -> str:
-    """As JSON that is YAML too: escapes of characters beyond 16 bits are not."""
+    """Quote as JSON that is also valid YAML, which has no escapes beyond 16 bits."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -205,9 +205,9 @@ def parse_positions(text: str, count: int) -> list[int]:
 def summarize(
     source: EpisodeSource, positions: Iterable[int], on_bad: str = "stop", way_out: str = ""
 ) -> DatasetSummary:
-    """Open these episodes and count; with on_bad="skip" those that cannot be read are listed instead.
+    """Open these episodes and count; with on_bad="skip" unreadable ones are listed instead.
 
-    `way_out` is said of an episode that cannot be read where others can.
+    `way_out` is a hint added to the error of an unreadable episode if others can be read.
     """
     summary = DatasetSummary(source.name, describe_format(source), len(source))
     for position in positions:
@@ -228,7 +228,7 @@ def summarize(
 def write_pictures(
     source: EpisodeSource, summary: DatasetSummary, out: Path, on_bad: str = "stop"
 ) -> list[Path]:
-    """contact_sheet.png and actions.mp4 of evenly chosen episodes; returns what was written."""
+    """Write contact_sheet.png and actions.mp4 of evenly spaced episodes; returns the paths."""
     chosen = evenly_spread(len(summary.good), SHEET_EPISODES)
     episodes = []
     for position in (summary.good[index] for index in chosen):
@@ -310,7 +310,7 @@ def _flagged(lines: Sequence[str]) -> list[tuple[bool, str]]:
 
 
 def _counted(counter: Counter[str], total: int) -> list[str]:
-    """Entries, with their count where not all episodes share them."""
+    """Entries, with their count unless all episodes share them."""
     return _shortened([key if count == total else f"{key} ({count})" for key, count in counter.most_common()])
 
 
