@@ -1,11 +1,11 @@
-"""Zarr replay buffers as Diffusion Policy and UMI write them: /data/* end to end, /meta/episode_ends.
+"""Zarr replay buffers of Diffusion Policy and UMI: /data/* holds all episodes, /meta/episode_ends their ends.
 
 Row t of `action` was commanded at observation t and leads to observation t + 1. UMI has no action: its poses
 are measured, rotations are rotation vectors, and the next pose is the action. Push-T's actions are positions
 of the pusher in pixels of a 512 x 512 board.
 
-Real recordings of Diffusion Policy keep pictures beside the buffer, as videos/<episode>/<camera>.mp4 at the
-camera's own rate. Row t is then the frame that was taken at its time, counted from the episode's start.
+Real recordings of Diffusion Policy store pictures separately, as videos/<episode>/<camera>.mp4 at the
+camera's own rate. Row t is then the frame at the time of that row, counted from the episode's start.
 """
 
 from collections.abc import Callable
