@@ -2,7 +2,7 @@
 
 A pixel moves where the truth differs from the last given frame by more than MOVING_THRESHOLD in some channel.
 The error of moving pixels is that of all frames of the clip together; clips with fewer than LEAST_MOVING such
-pixels have none. Edges are the energy of the gray picture's Laplacian at moving pixels over that of the truth.
+pixels have none. Edges are the energy of the gray picture's Laplacian at moving pixels over the truth's.
 """
 
 from collections.abc import Mapping, Sequence
