@@ -1,6 +1,6 @@
 """Encoder-decoders that a context module can be put into: the light VAE, image VAEs, MDDiff's first stage.
 
-A host is anything with the six members of `HOST_MEMBERS`. `as_host` wraps models whose members have other names.
+A host is anything with the six members of `HOST_MEMBERS`. `as_host` wraps models with other names for them.
 """
 
 import math
