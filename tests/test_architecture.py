@@ -12,7 +12,7 @@ import pytest
 from worldmodel.models.config import WorldModelConfig
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval")
+PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval", "examples")
 # The installed packages from the ground up, then the scripts. A module imports its own layer or lower ones.
 LAYERS = (
     (
@@ -38,7 +38,7 @@ LAYERS = (
     ("worldmodel.mddiff",),
     ("worldmodel.context_module",),
     ("worldmodel.cli", "worldmodel"),
-    ("training", "eval", "studies", "bench"),
+    ("training", "eval", "studies", "bench", "examples"),
 )
 RESEARCH_HOMES = ("worldmodel.md_vae", "worldmodel.mddiff", "worldmodel.context_module")
 # The world model's own code, and its sizes at most: modules, lines, lines of a file. They only go down.
@@ -48,7 +48,7 @@ CORE_MODULES, CORE_LINES, FILE_LINES, CONFIG_FIELDS = 41, 6_190, 356, 24
 BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {
     *PACKAGES,
-    *("configs", "tests", "docs", ".ci"),
+    *("configs", "tests", "docs", "examples", ".ci"),
     *("pyproject.toml", "constraints.txt", "README.md", "SECURITY.md", "LICENSE", "Makefile", ".gitignore"),
     *("mkdocs.yml", "CITATION.cff"),
 }

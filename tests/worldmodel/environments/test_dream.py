@@ -164,7 +164,7 @@ def test_stable_baselines_takes_a_hundred_steps(desk: WorldModel) -> None:
     pytest.importorskip("stable_baselines3")
     from stable_baselines3 import PPO
 
-    from worldmodel.environments.adapters.stable_baselines import StableBaselinesEnv
+    from examples.stable_baselines import StableBaselinesEnv
 
     rows = StableBaselinesEnv(WorldModelVectorEnv(desk, 4, max_episode_steps=5))
     learner = PPO("MultiInputPolicy", rows, n_steps=5, batch_size=10, n_epochs=1, device="cpu")

@@ -25,7 +25,7 @@ class SessionBackend:
     Examples:
         >>> import torch
         >>> from worldmodel import WorldModel
-        >>> from worldmodel.environments.adapters.sessions import SessionBackend
+        >>> from examples.session_backend import SessionBackend
         >>> backend = SessionBackend(WorldModel.from_pretrained("desk"))
         >>> first, no_actions = [[torch.zeros(3, 1, 64, 64)]], torch.zeros(1, 1, 16)
         >>> backend.open_session([0], first, no_actions, task_ids=["a"], seeds=[7])

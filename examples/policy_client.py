@@ -31,7 +31,7 @@ class RemotePolicy:
     """The policy behind a server, with the three methods that every policy has here.
 
     Examples:
-        >>> from worldmodel.serving.policy_client import RemotePolicy
+        >>> from examples.policy_client import RemotePolicy
         >>> policy = RemotePolicy("ws://127.0.0.1:8000")  # doctest: +SKIP
         >>> run_policy(WorldModelEnv(), policy)  # doctest: +SKIP
     """

@@ -1,7 +1,7 @@
 """LeRobot's EnvHub: a repository on the hub holds a file `env.py` with `make_env`; this is such a file.
 
 Observations have LeRobot's keys (`pixels` by camera, `agent_pos`), and a step takes one action, as its
-policies give them. Frames between two latent frames are dreamed ahead, so single actions cost about four
+policies give them. Frames between two latent frames are generated ahead, so single actions cost about four
 times as much as blocks.
 """
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
-from worldmodel.serving.policy_client import RemotePolicy, pack, unpack
+from examples.policy_client import RemotePolicy, pack, unpack
 
 
 @pytest.fixture

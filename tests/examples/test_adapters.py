@@ -8,9 +8,9 @@ pytest.importorskip("mujoco")
 
 from gymnasium.vector import VectorEnv
 
-from worldmodel.environments.adapters.envhub import make_env
-from worldmodel.environments.adapters.planning import PlanningModel
-from worldmodel.environments.adapters.sessions import SessionBackend
+from examples.lerobot_env import make_env
+from examples.planning import PlanningModel
+from examples.session_backend import SessionBackend
 from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes

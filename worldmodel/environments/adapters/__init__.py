@@ -1,1 +1,0 @@
-"""The worlds under the interfaces of other projects, matched by shape; none of them is a dependency."""
