@@ -116,7 +116,7 @@ def collect(
                 bar.set_postfix_str(f"{_percent(progress)} of {progress.tried} seeds kept")
                 if (now := time.monotonic()) > save_at:
                     _save(folder, progress)
-                    # The index grows with the episodes; writing it at intervals keeps its cost below a tenth
+                    # The index grows with the episodes; its cost is kept below a tenth
                     # of the time.
                     save_at = time.monotonic() + max(SAVE_SECONDS, 10 * (time.monotonic() - now))
     finally:
@@ -190,7 +190,7 @@ def _settings(config: RecordingConfig, seed: int) -> dict[str, Any]:
     """All settings that affect the output; lists instead of tuples, because JSON returns lists."""
     chosen = asdict(config)
     if not config.hold:
-        del chosen["hold"]  # Older folders lack this setting and can be resumed
+        del chosen["hold"]  # older folders lack this setting and can be resumed
     return {
         **chosen,
         "cameras": list(config.cameras),

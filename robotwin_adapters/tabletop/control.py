@@ -51,7 +51,7 @@ class ArmController:
         self.num_frames = 0
         self.arm_targets = {side: np.array(scene.spec.embodiment.home) for side in SIDES}
         self.gripper_targets = dict.fromkeys(SIDES, 1.0)
-        self._commanded = mujoco.MjData(scene.model)  # the arms at their targets; time never touches it
+        self._commanded = mujoco.MjData(scene.model)  # arms at their targets; never stepped
 
     def settle(self) -> None:
         """Step until objects come to rest, without recording."""

@@ -1,12 +1,12 @@
-"""Which action dimensions hold changes (deltas, velocities): it decides the merge rule.
+"""Detects which action dimensions are deltas (or velocities), which decides how they are merged.
 
-Over several recorded frames changes are added up, of absolute values the last one counts. In this order:
+Over several recorded frames deltas are summed; of absolute values the last one is used. In this order:
 
-1. the mapping, or what the writer of the files noted;
+1. the mapping, or the metadata of the files;
 2. names: dx, delta_yaw, rel_pos, joint_0_vel;
-3. the state, where it has the same dimensions: an action that follows it is absolute, one that follows its
-   change is a change;
-4. an action that jumps around zero from row to row is a change: a robot cannot be everywhere at once.
+3. the state, if it has the same dimensions: an action that follows it is absolute, one that follows its
+   change is a delta;
+4. an action that jumps around zero from row to row is a delta: a robot's position cannot jump.
 """
 
 import re
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-ALL, NONE = "all", "none"  # words of a mapping
-EXAMINED_EPISODES = 4  # of a dataset, evenly spread
+ALL, NONE = "all", "none"  # values in a mapping
+EXAMINED_EPISODES = 4  # evenly spaced episodes of a dataset
 CHANGE_NAME = re.compile(
     r"(?:.*[_.])?(?:d|delta|rel|relative|diff)[_.]?(?:x|y|z|r[xyz]|roll|pitch|yaw|theta|pos\w*|rot\w*|ee\w*|joint\w*)"
     r"(?:[_.].*)?|(?:.*[_.])?(?:delta|vel|velocity)s?(?:[_.].*)?"
 )
 FOLLOWS = 0.7  # correlation
-ROUGH = 0.4  # mean step from row to row, in standard deviations: recorded poses have 0.01 to 0.2, changes 0.8
+ROUGH = 0.4  # mean step between rows, in standard deviations: recorded poses have 0.01 to 0.2, deltas 0.8
 CENTERED = 0.5  # median, in standard deviations
 
 Numbers = Float[np.ndarray, "_ _"]
@@ -31,7 +31,7 @@ Numbers = Float[np.ndarray, "_ _"]
 def find_deltas(
     names: Sequence[str], parts: Sequence[tuple[Numbers, Numbers | None]]
 ) -> tuple[tuple[str, ...], str]:
-    """The dimensions that hold changes, and how they were recognized.
+    """The delta dimensions, and how they were detected.
 
     Args:
         names: of the action dimensions.
@@ -66,7 +66,7 @@ def _chosen(names: Sequence[str], mask: np.ndarray) -> tuple[str, ...]:
 
 
 def _against_states(parts: Sequence[tuple[Numbers, Numbers | None]]) -> np.ndarray | None:
-    """Per dimension, whether the action follows the state's change; none: most follow neither."""
+    """Per dimension, whether the action follows the state's change; None if most follow neither."""
     actions = np.concatenate([part for part, _ in parts])
     states = np.concatenate([part[1:] for _, part in parts if part is not None])
     changes = np.concatenate([np.diff(part, axis=0) for _, part in parts if part is not None])
@@ -80,7 +80,7 @@ def _against_states(parts: Sequence[tuple[Numbers, Numbers | None]]) -> np.ndarr
 
 
 def correlation(one: Numbers, other: Numbers) -> np.ndarray:
-    """Of each column with its fellow; NaN where one does not move."""
+    """Correlation of corresponding columns; NaN where one is constant."""
     one, other = one - one.mean(0), other - other.mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return (one * other).sum(0) / np.sqrt((one**2).sum(0) * (other**2).sum(0))

@@ -1,16 +1,16 @@
-"""Which clips make which batch: a pure function of (seed, epoch, batch index), so a run resumes anywhere.
+"""Selects the clips of each batch: a pure function of (seed, epoch, batch index), so runs can resume.
 
     sampler = BatchSampler(len(dataset), batch_size=8, seed=0, rank=rank, world_size=world_size)
     for batch in load_batches(dataset, sampler.stream(epoch, batch_index), num_workers=2):
         ...                 # never ends; step s is epoch s // len(sampler), batch s % len(sampler)
 
-Every process computes the same global order and takes its own part, so `accelerator.prepare` is not needed:
+Every process computes the same global order and uses its own part, so `accelerator.prepare` is not needed:
 
     global order   7 2 9 4 | 0 5 1 8 | 3 6      batch_size 2, world_size 2; the tail is dropped
     rank 0         7 2     | 0 5     |
     rank 1             9 4 |     1 8 |
 
-Where there are fewer clips than one batch takes, an epoch is one batch, and clips come more than once in it.
+Datasets smaller than one batch still train; clips are repeated to fill it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -55,14 +55,14 @@ class BatchSampler:
         return whole + (not self.drop_last and rest > self.rank * self.batch_size)
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[list[int]]:
-        """The batches of one epoch, from `start_batch` on."""
+        """The batches of one epoch, starting at `start_batch`."""
         order = self._order(epoch)
         for index in range(start_batch, len(self)):
             first = (index * self.world_size + self.rank) * self.batch_size
             yield order[first : first + self.batch_size].tolist()
 
     def stream(self, epoch: int = 0, start_batch: int = 0) -> Iterator[list[int]]:
-        """Epoch after epoch, without end, so that workers live through them."""
+        """Batches of epoch after epoch, without end, so that workers are not restarted."""
         if not 0 <= start_batch <= len(self):
             raise ValueError(f"an epoch has {len(self)} batches, cannot start at batch {start_batch}")
         yield from self.epoch(epoch, start_batch)
@@ -85,7 +85,7 @@ class BatchSampler:
 def load_batches(
     dataset: Dataset[Clip], batches: Iterable[list[int]], num_workers: int = 0, pin_memory: bool = False
 ) -> Iterator[ClipBatch]:
-    """Collated batches of the given clips, in order, read by `num_workers` processes beside this one."""
+    """Collated batches of the given clips, in order, loaded by `num_workers` worker processes."""
     feed = _Feed(batches)
     loader: DataLoader[Any] = DataLoader(
         dataset,
@@ -95,7 +95,8 @@ def load_batches(
         pin_memory=pin_memory,
         # A forked child inherits open HDF5 files and decoder threads; a spawned one opens its own.
         multiprocessing_context="spawn" if num_workers else None,
-        # Without its own generator a DataLoader draws from the global one and shifts later random numbers.
+        # Without its own generator a DataLoader draws from the global one, which changes later random
+        # numbers.
         generator=torch.Generator().manual_seed(0),
         worker_init_fn=obey_parent,
     )
@@ -109,7 +110,7 @@ def load_batches(
 
 
 class _Feed:
-    """Batches that can be stopped, so that an endless stream has an end for the workers."""
+    """Batches that can be stopped, so that workers can finish an endless stream."""
 
     def __init__(self, batches: Iterable[list[int]]) -> None:
         self.batches, self.is_open = batches, True
@@ -119,11 +120,11 @@ class _Feed:
 
 
 def _drain(loaded: Iterator[ClipBatch]) -> None:
-    """Take what workers have begun; torch aborts a worker that ends while nobody has fetched its batches."""
+    """Fetch all batches in progress: torch aborts a worker that exits with unfetched batches."""
     while True:
         try:
             next(loaded)
         except StopIteration:
             return
-        except ValueError:  # of an unreadable clip that nobody asks for any more
+        except ValueError:  # an unreadable clip that is no longer needed
             continue

@@ -1,10 +1,9 @@
-"""Which camera of an episode is used: one rule for `inspect`, training, evaluation and diagnostics.
+"""Selects the camera of an episode: the same rule for `inspect`, training, evaluation and diagnostics.
 
 A picture may show several cameras (`layouts.py`); its name is then theirs, joined by a plus.
 
-1. the camera that the settings name (`data.clip.camera`, `--camera`, the model's contract);
-2. the only camera there is;
-3. the first of the episode. Readers put the overview camera first and cameras on wrists last.
+1. the camera named in the settings (`data.clip.camera`, `--camera`, the model's contract); 2. the only camera
+there is; 3. the first of the episode. Readers put the overview camera first and wrist cameras last.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from worldmodel.data.layouts import JOINT
 from worldmodel.types import Episode, FrameReader
 
-Cameras = str | tuple[str, ...] | None  # as the settings name them: one, several or none
+Cameras = str | tuple[str, ...] | None  # as in the settings: one, several or none
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class CameraChoice:
 
 
 def choose_camera(episode: Episode, camera: Cameras = None) -> CameraChoice:
-    """The camera by the rule above; `camera` is a name, its end, or a longer name that ends in it."""
+    """Select the camera by the rule above; `camera` is a name, the end of one, or a name that ends in one."""
     names = tuple(episode.frames)
     if isinstance(camera, tuple):
         return CameraChoice(JOINT.join(_named(episode, one) for one in camera), "named in the settings")

@@ -1,9 +1,9 @@
-"""Files whose pictures were decoded once and found sound: remembered by content, not decoded at each start.
+"""A cache of files whose videos and pictures were decoded without errors, which are not checked again.
 
-The memory is one file of JSON lines in the cache folder. A line holds path, size, time and SHA-256 of a file
-and which part of it was decoded. A known path with the same size and time is taken as it is. Otherwise the
-content is hashed: a file that was moved, copied or touched is still known. Lines are appended whole, so that
-several processes may write; a line that is not complete is passed over.
+The cache is a JSON lines file in the cache folder. A line holds path, size, time and SHA-256 of a file, and
+which part of it was decoded. A path with unchanged size and time needs no hashing. Otherwise the content is
+hashed, so a file that was moved, copied or touched is still found. Lines are appended atomically, so that
+several processes may write; incomplete lines are skipped.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ _lock = threading.Lock()
 
 @runtime_checkable
 class Checkable(Protocol):
-    """Frames that can be decoded to see whether they are sound."""
+    """Frames that can be checked for decoding errors."""
 
     def check(self, *, again: bool = False) -> None:
-        """Raise ValueError if a frame cannot be decoded; `again` decodes what is known to be sound too."""
+        """Raise ValueError if a frame cannot be decoded; `again` ignores the cache of earlier checks."""
         ...
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again: WORLDMODEL_CACHE, else in the user's cache folder."""
+    """Folder for data that can be recomputed: WORLDMODEL_CACHE, else in the user's cache folder."""
     if given := os.environ.get("WORLDMODEL_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "worldmodel"
@@ -54,7 +54,7 @@ def ensure_sound(path: str, part: str, check: Callable[[], object], *, again: bo
 
 
 def check_frames(readers: Sequence[object], verify: Verify) -> dict[int, str]:
-    """Check many readers at once, with a progress bar; the number of each broken one, and what is wrong."""
+    """Check many readers in parallel, with a progress bar; returns index and error of each broken one."""
     numbers = [number for number, reader in enumerate(readers) if isinstance(reader, Checkable)]
     if verify == "never" or not numbers:
         return {}
@@ -68,7 +68,7 @@ def check_frames(readers: Sequence[object], verify: Verify) -> dict[int, str]:
             return str(error)
         return ""
 
-    # Decoding and hashing let go of Python's lock.
+    # Decoding and hashing release Python's lock.
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         found = pool.map(wrong, numbers)
         shown = tqdm(found, "checking videos", len(numbers), unit="episode", disable=None, leave=False)
@@ -76,7 +76,7 @@ def check_frames(readers: Sequence[object], verify: Verify) -> dict[int, str]:
 
 
 class _Memory:
-    """The lines of one file."""
+    """The entries of one cache file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,7 +89,7 @@ class _Memory:
                     self._note((name, size, time, part), digest)
 
     def add(self, stamp: tuple[str, int, int, str], digest: str) -> None:
-        """Remember it here and, where the folder can be written to, in the file."""
+        """Add an entry in memory and, if the folder is writable, to the file."""
         with _lock:
             self._note(stamp, digest)
             with contextlib.suppress(OSError):

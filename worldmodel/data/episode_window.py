@@ -1,4 +1,4 @@
-"""The frames of an episode for its clips in turn: decoded once, and dropped when no clip needs them."""
+"""Decodes the frames of successive clips of an episode once, and drops those that no later clip needs."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ Encode = Callable[[UInt8[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]
 
 
 class EpisodeWindow:
-    """Clips of an episode, asked for in ascending order."""
+    """Clips of an episode, requested in ascending order."""
 
     def __init__(self, episode: Episode, starts: Sequence[int], config: ClipConfig) -> None:
         self.episode, self.config = episode, config
@@ -25,30 +25,30 @@ class EpisodeWindow:
         self._latents: dict[tuple[int, ...], Tensor] = {}
 
     def positions(self, start: int) -> Int[np.ndarray, " t"]:
-        """The recorded frames of the clip that starts there."""
+        """The recorded frames of the clip that starts at `start`."""
         return start + self.offsets
 
     def clips(self, starts: Sequence[int]) -> UInt8[Tensor, "b t 3 H W"]:
-        """The frames of these clips; earlier ones cannot be asked for any more."""
+        """The frames of these clips; earlier clips can no longer be requested."""
         self._read(starts)
         return torch.stack(
             [torch.stack([self._frames[at] for at in self.positions(start).tolist()]) for start in starts]
         )
 
     def encode_groups(self, starts: Sequence[int], encode: Encode) -> Float[Tensor, "b c f h w"]:
-        """Latents of these clips, where each latent frame depends on its own frames alone."""
+        """Latents of these clips, if each latent frame depends on its own frames alone."""
         self._read(starts)
         groups = [self._groups(start) for start in starts]
         new = list(dict.fromkeys(key for clip in groups for key in clip if key not in self._latents))
         if new:
-            # One long video: a frame that stands for nothing, then the groups one after the other.
+            # One long video: a placeholder for the first frame, then the groups one after the other.
             video = [self._frames[at] for key in new for at in key]
             encoded = encode(torch.stack([video[0], *video])[None])[0, :, 1:]
             self._latents |= dict(zip(new, encoded.unbind(1), strict=True))
         return torch.stack([torch.stack([self._latents[key] for key in clip], 1) for clip in groups])
 
     def _groups(self, start: int) -> list[tuple[int, ...]]:
-        """The frames of each latent frame; the first one stands for four of its kind."""
+        """The frames of each latent frame; the first frame is repeated four times."""
         first, *rest = self.positions(start).tolist()
         count = FRAMES_PER_LATENT
         return [(first,) * count, *(tuple(rest[at : at + count]) for at in range(0, len(rest), count))]

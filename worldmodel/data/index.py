@@ -1,4 +1,4 @@
-"""One pass over the episodes: what each holds, its split, the action statistics, and what is wrong."""
+"""Indexes the episodes in one pass: contents, splits, action statistics, and unreadable episodes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from worldmodel.data.provenance import actions_hash
 from worldmodel.data.splits import SplitConfig, check_listed, split_of
 from worldmodel.types import Episode, EpisodeSource, FrameReader
 
-WAY_OUT = ". To leave such episodes out: on_bad=skip"  # said where others can be read
+WAY_OUT = ". To leave such episodes out: on_bad=skip"  # hint added to the error if other episodes can be read
 
 __all__ = ["BadEpisode", "EpisodeIndex", "EpisodeRecord", "OnBad", "check_episode", "index_episodes"]
 
@@ -29,17 +29,17 @@ def index_episodes(
     splits: SplitConfig | None = None,
     on_bad: OnBad = "stop",
     decode_all: bool = False,  # also decode every frame, so that unreadable pictures are found now
-    uids_must_exist: bool = True,  # refuse splits that list episodes which no source has
-    verify: Verify = "never",  # decode the chosen videos: once for each content, or always
+    uids_must_exist: bool = True,  # refuse splits that list unknown episodes
+    verify: Verify = "never",  # decode the selected videos: once per content, or always
 ) -> EpisodeIndex:
-    """Open every episode once and note what training needs to know; the second time, open none."""
+    """Open every episode once and record what training needs; later calls use the cached index."""
     config, splits = config or ClipConfig(), splits or SplitConfig()
     key = None if decode_all else index_key(sources, config, splits, verify)
     index = kept_index(key, sources, config)
     if index is None:
         index = _pass(sources, config, splits, on_bad, decode_all, verify)
         keep_index(key, index)
-    # An episode that cannot be opened has no name: it may be one of those listed.
+    # An unreadable episode has no name, so it may be one of those listed.
     if uids_must_exist and not index.skipped:
         check_listed(splits, index.uids)
     return index
@@ -53,7 +53,7 @@ def _pass(
     decode_all: bool,
     verify: Verify,
 ) -> EpisodeIndex:
-    """Open all episodes, then check their videos at once; where some are broken, again without those."""
+    """Open all episodes, then check their videos at once; if some are broken, repeat without them."""
     found = _Found(config, splits, on_bad, decode_all)
     found.look_at(sources, {})
     broken = check_frames(found.readers, verify)
@@ -68,14 +68,14 @@ def _pass(
 
 @dataclass
 class _Found:
-    """What one pass over the episodes has found so far."""
+    """Results collected during one pass over the episodes."""
 
     config: ClipConfig
     splits: SplitConfig
     on_bad: OnBad
     decode_all: bool
     records: list[EpisodeRecord] = field(default_factory=list)
-    readers: list[FrameReader] = field(default_factory=list)  # of the chosen cameras of every episode
+    readers: list[FrameReader] = field(default_factory=list)  # of the selected cameras of every episode
     places: list[tuple[int, int]] = field(default_factory=list)  # (source, episode) of each reader
     skipped: list[BadEpisode] = field(default_factory=list)
     too_short: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class _Found:
     uids: set[str] = field(default_factory=set)
 
     def look_at(self, sources: Sequence[EpisodeSource], broken: Mapping[tuple[int, int], str]) -> None:
-        """Open every episode but the broken ones."""
+        """Open every episode except the broken ones."""
         for source_number, source in enumerate(sources):
             for number in range(len(source)):
                 try:
@@ -112,7 +112,7 @@ class _Found:
             self.too_short[record.file] = episode.num_frames
 
     def index(self, sources: Sequence[EpisodeSource]) -> EpisodeIndex:
-        """All of it, with the statistics."""
+        """The complete index, with the statistics."""
         stats = {name: self.builders[name].stats() for name in sorted(self.builders)}
         return EpisodeIndex(
             tuple(sources),
@@ -145,7 +145,7 @@ def _add_actions(builders: dict[str, ActionStatsBuilder], episode: Episode, conf
 
 
 def check_episode(episode: Episode, config: ClipConfig, decode_all: bool = False) -> None:
-    """Refuse an episode whose parts do not fit together."""
+    """Refuse an episode with inconsistent parts."""
     where, actions = episode.source, episode.robot_actions
     readers = find_views(episode, config.camera)
     for reader in readers:

@@ -1,7 +1,7 @@
-"""Indexes of large datasets, kept as JSON in the cache folder: the second start opens no episode.
+"""Caches the indexes of large datasets as JSON, so that later starts open no episode.
 
 The key is a hash of every file's name, size and time, of the settings and of the format below. An index with
-unreadable episodes is never kept.
+unreadable episodes is never cached.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from worldmodel.data.splits import SplitConfig
 from worldmodel.files import write_text
 from worldmodel.types import EpisodeSource
 
-VERSION = 1  # to be raised when the same files and settings give another index
+VERSION = 1  # increase it if the same files and settings give another index
 FIELDS = tuple(field.name for field in dataclasses.fields(EpisodeRecord))
 
 
 def index_key(
     sources: Sequence[EpisodeSource], config: ClipConfig, splits: SplitConfig, verify: Verify
 ) -> str | None:
-    """Names an index; none: a source cannot tell whether it has changed, or its files are to be decoded."""
+    """The cache key of an index; None if a source cannot detect changes, or its files must be decoded."""
     stamps = [getattr(source, "stamp", "") for source in sources]
     if not all(stamps) or verify == "always":
         return None
@@ -37,7 +37,7 @@ def index_key(
 
 
 def keep_index(key: str | None, index: EpisodeIndex) -> None:
-    """Write it, if it is complete and the cache folder can be written to."""
+    """Write the index if it is complete and the cache folder is writable."""
     if key is None or index.skipped:
         return
     content = {
@@ -52,7 +52,7 @@ def keep_index(key: str | None, index: EpisodeIndex) -> None:
 
 
 def kept_index(key: str | None, sources: Sequence[EpisodeSource], config: ClipConfig) -> EpisodeIndex | None:
-    """The index that was kept under this key; none where there is none, or it is damaged."""
+    """The cached index under this key; None if it does not exist or is damaged."""
     if key is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What is remembered of episodes: one record each, and all of them with the action statistics."""
+"""The episode index: one record per episode, and the action statistics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.data.splits import Split
 from worldmodel.types import Episode, EpisodeSource
 
-OnBad = Literal["stop", "skip"]  # an episode that cannot be read ends the run, or is listed and left out
+OnBad = Literal["stop", "skip"]  # an unreadable episode ends the run, or is listed and skipped
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """All that is remembered of an episode; its arrays stay on disk."""
+    """What the index stores of an episode; its arrays stay on disk."""
 
     source: int  # position of its dataset in the list of sources
     episode: int  # position inside that dataset
@@ -25,17 +25,17 @@ class EpisodeRecord:
     starts: range  # first recorded frame of each clip
     split: Split
     fps: float  # frames per second of the recording
-    camera: str  # name of the camera that clips show
-    size: tuple[int, int]  # height and width of its (first) pictures in the recording, pixels
+    camera: str  # name of the camera used for clips
+    size: tuple[int, int]  # height and width of its (first camera's) recorded pictures, pixels
     actions: str = ""  # hash of its actions
     task: str = ""
 
 
 @dataclass(frozen=True)
 class BadEpisode:
-    """An episode that was left out, and why."""
+    """A skipped episode, and the reason."""
 
-    where: str  # the file, or dataset[position] when not even that is known
+    where: str  # the file, or dataset[position] if the file is unknown
     reason: str
 
 
@@ -48,9 +48,9 @@ class EpisodeIndex:
     records: tuple[EpisodeRecord, ...]
     stats: Mapping[str, ActionStats]  # per embodiment, of the training split
     skipped: tuple[BadEpisode, ...]
-    too_short: Mapping[str, int]  # frames of each good episode that is shorter than one clip, by file
-    cameras: Mapping[CameraChoice, int] = field(default_factory=dict)  # in how many episodes each was chosen
-    uids: frozenset[str] = frozenset()  # of all that could be opened
+    too_short: Mapping[str, int]  # frame counts of readable episodes shorter than one clip, by file
+    cameras: Mapping[CameraChoice, int] = field(default_factory=dict)  # how often each was selected
+    uids: frozenset[str] = frozenset()  # of all readable episodes
 
     def of(self, split: Split) -> tuple[EpisodeRecord, ...]:
         """The episodes of one split."""
@@ -63,11 +63,11 @@ class EpisodeIndex:
         return ActionNormalizer(self.stats, width)
 
     def open(self, record: EpisodeRecord) -> Episode:
-        """Open an episode of the index again."""
+        """Open the episode of a record."""
         return self.sources[record.source][record.episode]
 
     def summary(self) -> str:
-        """One line of counts."""
+        """Counts, on one line."""
         splits = ", ".join(
             f"{split} {sum(len(r.starts) for r in self.of(split))} clips of {len(self.of(split))} episodes"
             for split in ("train", "val", "test")
@@ -75,7 +75,7 @@ class EpisodeIndex:
         return f"{splits}; {len(self.skipped)} unreadable, {len(self.too_short)} shorter than a clip"
 
     def camera_summary(self) -> str:
-        """One line: which camera is used, and why."""
+        """The selected camera and the reason, on one line."""
         lines = [f"camera {choice.name} ({choice.reason})" for choice in self.cameras]
         if len(lines) > 1:
             lines = [f"{line} in {n} episodes" for line, n in zip(lines, self.cameras.values(), strict=True)]

@@ -1,11 +1,11 @@
-"""Several cameras in one picture: where each view lies, so that one backbone sees them all.
+"""Arranges several cameras in one picture, so that one backbone processes them together.
 
 side_by_side           stacked          wrists_below (the first camera above, the others below it)
 +------+------+        +------+         +-------------+
 |  0   |  1   |        |  0   |         |      0      |  2/3 of the height
 +------+------+        +------+         +------+------+
-|  1   |         |  1   |  2   |  1/3
-+------+         +------+------+
+                       |  1   |         |  1   |  2   |  1/3
+                       +------+         +------+------+
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 Layout = Literal["side_by_side", "stacked", "wrists_below"]
-JOINT = "+"  # between the names of cameras in the name of the whole picture
-GRID = 8  # pixels: borders lie on it where the size allows, so that no latent shows two cameras
+JOINT = "+"  # separates camera names in the name of the picture
+GRID = 8  # pixels: borders are multiples of this if the size allows, so that no latent covers two cameras
 MIN_SIDE = 12  # pixels of a view; SSIM needs 11
 
 
 @dataclass(frozen=True)
 class Box:
-    """The place of one view in the picture, in pixels."""
+    """The position of one view in the picture, in pixels."""
 
     top: int
     left: int
@@ -32,7 +32,7 @@ class Box:
     width: int
 
     def cut(self, frames: Tensor) -> Tensor:
-        """This view alone, of frames [... H W]."""
+        """Crop frames [... H W] to this view."""
         return frames[..., self.top : self.top + self.height, self.left : self.left + self.width]
 
 
@@ -65,7 +65,7 @@ def view_boxes(layout: Layout, count: int, height: int, width: int) -> tuple[Box
 def compose(
     views: Sequence[UInt8[Tensor, "t 3 _ _"]], boxes: Sequence[Box], height: int, width: int
 ) -> UInt8[Tensor, "t 3 H W"]:
-    """The views, each of the size of its box, as one picture."""
+    """Combine views of the size of their boxes into one picture."""
     picture = torch.empty(len(views[0]), 3, height, width, dtype=torch.uint8)
     for view, box in zip(views, boxes, strict=True):
         box.cut(picture).copy_(view)
@@ -73,7 +73,7 @@ def compose(
 
 
 def _divided(total: int, weights: Sequence[int]) -> list[tuple[int, int]]:
-    """(start, size) of parts in these proportions, borders on the grid where no part gets lost by it."""
+    """(start, size) of parts in these proportions, with borders on the grid unless a part would vanish."""
     step = GRID if total >= GRID * len(weights) else 1
     sums = [sum(weights[: number + 1]) for number in range(len(weights))]
     ends = [round(total * part / sums[-1] / step) * step for part in sums[:-1]]

@@ -1,9 +1,9 @@
-"""Robot actions of any embodiment -> [-1, 1] in one common width, and back.
+"""Maps robot actions of any embodiment to [-1, 1] with one common width, and back.
 
-Per embodiment and dimension, the 1 % quantile goes to -1 and the 99 % quantile to +1; values outside are
-clipped. A dimension that never moves goes to 0, and its constant comes back. One that moves so rarely that
-both quantiles agree (an arm that is nearly always idle) takes its minimum and maximum instead.
-The statistics travel inside checkpoints as JSON, so nothing is ever fed in the wrong scale unnoticed.
+Per embodiment and dimension, the 1 % quantile maps to -1 and the 99 % quantile to +1; values outside are
+clipped. A constant dimension maps to 0, and back to its constant. If a dimension moves so rarely that both
+quantiles are equal (an arm that is nearly always idle), its minimum and maximum are used instead. The
+statistics are stored in checkpoints as JSON, so that a wrong scale cannot go unnoticed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,22 @@ from worldmodel.data.action_spaces import (
 # Relative to max(1, |value|): ranges below this are rounding, not motion.
 CONSTANT_RANGE = 1e-6
 MAX_WIDTH = 4096  # action dimensions
-# Above this many rows every second one is dropped; quantiles stay within about 0.1 % of rank.
+# Above this many rows every second one is dropped; the quantile error stays within about 0.1 % of rank.
 MAX_ROWS = 200_000
 
 
 @dataclass(frozen=True)
 class ActionStats:
-    """What one embodiment's actions look like; one entry per action dimension."""
+    """Statistics of one embodiment's actions; one entry per action dimension."""
 
     names: tuple[str, ...]
     q01: tuple[float, ...]
     q99: tuple[float, ...]
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
-    num_samples: int  # actions seen
-    action_space: str = ""  # what the actions are, see action_spaces.py; empty: not stated
-    deltas: tuple[str, ...] = ()  # dimensions that hold changes, see action_deltas.py
+    num_samples: int  # number of actions
+    action_space: str = ""  # kind of actions, as in action_spaces.py; empty: not stated
+    deltas: tuple[str, ...] = ()  # delta dimensions, as in action_deltas.py
 
     def __post_init__(self) -> None:
         current_action_space(self.action_space)
@@ -56,7 +56,7 @@ class ActionStats:
             raise ValueError(f"action statistics have a lower end above the upper end: {self}")
 
     def bounds(self) -> tuple[Float[np.ndarray, " a"], Float[np.ndarray, " a"]]:
-        """(low, high) that go to -1 and +1; equal where the dimension is constant."""
+        """(low, high) that map to -1 and +1; equal if the dimension is constant."""
         low, high = np.array(self.q01), np.array(self.q99)
         collapsed = _is_constant(low, high)
         low = np.where(collapsed, self.minimum, low)
@@ -69,8 +69,8 @@ def share_scales(
 ) -> dict[str, ActionStats]:
     """One scale for all embodiments with the same action names: that of `known` ones, else the widest range.
 
-    For actions in units that all robots share, such as end-effector poses: the same place then is the same
-    number for each of them.
+    For actions in units that all robots share, such as end-effector poses: equal positions then get equal
+    numbers for all robots.
     """
     shared = {_kind(entry): entry for entry in (known or {}).values()}
     for kind in {_kind(entry) for entry in stats.values()} - set(shared):
@@ -79,7 +79,7 @@ def share_scales(
 
 
 def _kind(entry: ActionStats) -> tuple[str, tuple[str, ...]]:
-    """Actions of one kind may share a scale."""
+    """Key of actions that may share a scale."""
     return entry.action_space, entry.names
 
 
@@ -104,14 +104,14 @@ class ActionStatsBuilder:
         self._maximum = np.full(len(names), -np.inf)
 
     def add(self, robot_actions: Float[np.ndarray, "n a"], names: Sequence[str], where: str) -> None:
-        """Take one episode's actions; `where` names it in messages."""
+        """Add one episode's actions; `where` names it in messages."""
         if tuple(names) != self.names:
             raise ValueError(
                 f"{where}: action names {list(names)} differ from {list(self.names)} of the same embodiment"
             )
         if not len(robot_actions):
             return
-        # Counting over all episodes keeps the subsample even when episodes are shorter than the spacing.
+        # Counted over all episodes, so that the spacing also works for episodes shorter than it.
         first = -self._num_seen % self._keep_every
         self._num_seen += len(robot_actions)
         self._minimum = np.minimum(self._minimum, robot_actions.min(0))
@@ -124,7 +124,7 @@ class ActionStatsBuilder:
             self._keep_every *= 2
 
     def stats(self) -> ActionStats:
-        """Quantiles of everything added; exact up to MAX_ROWS actions."""
+        """Quantiles of all added actions; exact up to MAX_ROWS actions."""
         if not self._num_seen:
             raise ValueError("no actions to take statistics from")
         q01, q99 = np.quantile(np.concatenate(self._rows), [0.01, 0.99], axis=0)
@@ -160,11 +160,11 @@ class ActionNormalizer:
         return self.embodiments.index(embodiment)
 
     def names_of(self, embodiment: str) -> tuple[str, ...]:
-        """Names of its action dimensions."""
+        """Names of the embodiment's action dimensions."""
         return self._stats_of(embodiment).names
 
     def mask(self, embodiment: str) -> Bool[Tensor, " a"]:
-        """True where the embodiment has the dimension, False in the padding."""
+        """True for the embodiment's dimensions, False in the padding."""
         return torch.arange(self.width) < len(self._stats_of(embodiment).names)
 
     def normalize(
@@ -185,7 +185,7 @@ class ActionNormalizer:
     def denormalize(
         self, robot_actions: Float[Tensor, "*n a"], embodiment: str
     ) -> Float[np.ndarray, "*n raw"]:
-        """Back to raw actions, without the padding."""
+        """Convert to raw actions, without the padding."""
         if robot_actions.shape[-1] != self.width:
             raise ValueError(
                 f"actions of {embodiment!r}: expected width {self.width}, got {robot_actions.shape[-1]}"
@@ -195,12 +195,12 @@ class ActionNormalizer:
     def denormalize_tensor(
         self, robot_actions: Float[Tensor, "*n a"], embodiment: str
     ) -> Float[Tensor, "*n raw"]:
-        """The same as a tensor of its own type and device, through which gradients flow."""
+        """As `denormalize`, but differentiable and on the tensor's own type and device."""
         low, high = (robot_actions.new_tensor(bound) for bound in self._bounds_of(embodiment))
         return low + (robot_actions[..., : len(low)] + 1) / 2 * (high - low)
 
     def outside(self, robot_actions: Float[np.ndarray, "*n raw"], embodiment: str) -> float:
-        """Fraction of values beyond twice the known range: near 0 for matching data, large if mis-scaled."""
+        """Fraction of values beyond twice the training range: near 0 for matching data, else large."""
         low, high = self._bounds_of(embodiment)
         moving = high > low
         if not moving.any() or not robot_actions.size:
@@ -208,13 +208,13 @@ class ActionNormalizer:
         return float((np.abs(self._scale(robot_actions, embodiment, None)[..., moving]) > 2).mean())
 
     def check_names(self, embodiment: str, names: Sequence[str]) -> None:
-        """Refuse actions that are named otherwise, or in another order, than those of the statistics."""
+        """Refuse actions with other names, or in another order, than in the statistics."""
         known = self._stats_of(embodiment).names
         if tuple(names) != known:
             raise ValueError(f"actions of {embodiment!r}: expected names {list(known)}, got {list(names)}")
 
     def check_space(self, embodiment: str, action_space: str) -> None:
-        """Refuse commands where measured actions are known, and the other way round."""
+        """Refuse commanded actions if the statistics are of measured ones, and vice versa."""
         known = self._stats_of(embodiment).action_space
         if known and action_space and known != action_space:
             raise ValueError(
@@ -223,7 +223,7 @@ class ActionNormalizer:
             )
 
     def check_deltas(self, embodiment: str, deltas: Sequence[str]) -> None:
-        """Refuse changes where absolute values are known, and the other way round."""
+        """Refuse deltas if the statistics are of absolute values, and vice versa."""
         known = self._stats_of(embodiment)
         if tuple(deltas) != known.deltas:
             raise ValueError(
@@ -233,7 +233,7 @@ class ActionNormalizer:
             )
 
     def with_embodiments(self, stats: Mapping[str, ActionStats]) -> "ActionNormalizer":
-        """The same table with new embodiments behind the old ones, whose indices and scales stay."""
+        """Append new embodiments to the table; indices and scales of the old ones stay."""
         for name in stats.keys() & self.stats.keys():
             self.check_names(name, stats[name].names)
             self.check_space(name, stats[name].action_space)
@@ -242,13 +242,13 @@ class ActionNormalizer:
         return ActionNormalizer(self.stats | new, self.width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values that `from_dict` reads back exactly."""
+        """Convert to JSON values that `from_dict` reads back exactly."""
         table = [{"embodiment": name, **asdict(entry)} for name, entry in self.stats.items()]
         return {"width": self.width, "embodiments": table}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ActionNormalizer":
-        """The normalizer that `to_dict` described."""
+        """Rebuild the normalizer from `to_dict`."""
         table = values.get("embodiments")
         if not isinstance(table, list) or not table:
             raise ValueError(f"actions: embodiments is {shorten(table)}, expected a list of objects")
@@ -300,7 +300,7 @@ def _stats_from(entry: Any, where: str) -> tuple[str, ActionStats]:
 
 
 def _check_spaces(stats: Mapping[str, ActionStats]) -> None:
-    """Columns of one name mean one thing in a model, whichever robot has them."""
+    """Refuse a model in which robots with the same column names have different kinds of actions."""
     spaces: dict[tuple[str, ...], tuple[str, str]] = {}
     for name, entry in stats.items():
         if not entry.action_space:

@@ -1,7 +1,7 @@
-"""Which episodes a model was trained on: travels in its folder, so that evaluation can tell.
+"""Training provenance: the episodes a model was trained on, stored in its folder for later evaluations.
 
-An episode is known by its actions, wherever its files lie and however it is called. Where training left out
-frames, its actions are not those of the files, and robot and name stand for it.
+An episode is identified by a hash of its actions, independent of its location and name. If training dropped
+frames, its actions differ from those in the files, and robot and name identify it instead.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class TrainedEpisode:
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """The training episodes of a model, of earlier stages too, and how the last stage divided its data."""
+    """The training episodes of a model, including earlier stages, and the splits of the last stage."""
 
     splits: SplitConfig
     episodes: tuple[TrainedEpisode, ...]
@@ -40,7 +40,7 @@ class TrainedOn:
         return actions in self._actions or (embodiment, uid) in self._names
 
     def after(self, earlier: "TrainedOn | None") -> "TrainedOn":
-        """Together with what the model had been trained on before."""
+        """Merge with the training episodes of the model it started from."""
         known = earlier.episodes if earlier else ()
         return TrainedOn(self.splits, tuple(dict.fromkeys((*known, *self.episodes))))
 
@@ -53,20 +53,20 @@ class TrainedOn:
         return frozenset((one.embodiment, one.uid) for one in self.episodes if not one.actions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values that `from_dict` reads back."""
+        """Convert to JSON values for `from_dict`."""
         rows = [[one.uid, one.embodiment, one.actions] for one in self.episodes]
         return {"splits": asdict(self.splits), "episodes": rows}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainedOn":
-        """What `to_dict` described."""
+        """Rebuild from `to_dict`."""
         splits = build(SplitConfig, values.get("splits"), "splits")
         rows = check_type(values.get("episodes"), tuple[tuple[str, str, str], ...], "episodes")
         return cls(splits, tuple(TrainedEpisode(*row) for row in rows))
 
 
 def actions_hash(episode: Episode) -> str:
-    """Names an episode by what the robot did; the same in single and double precision."""
+    """Hash of an episode's robot actions; the same for single and double precision."""
     values = np.ascontiguousarray(episode.robot_actions, dtype="<f4")
     return hashlib.sha256(f"{values.shape}".encode() + values.tobytes()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Which episodes train, validate and test: decided per episode, by its name alone."""
+"""Assigns episodes to training, validation and test, each by its name alone."""
 
 import hashlib
 from collections.abc import Collection
@@ -11,11 +11,11 @@ Split = Literal["train", "val", "test"]
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """Fractions of episodes held out; named episodes go where they are listed, whatever their hash says."""
+    """Fractions of episodes to hold out by hash; episodes listed by name override the hash."""
 
     val: float = 0.1  # fraction of episodes for validation
     test: float = 0.1  # fraction of episodes for testing
-    seed: int = 0  # another seed gives another division
+    seed: int = 0  # another seed gives another split
     train_uids: tuple[str, ...] = ()  # episodes that always train
     val_uids: tuple[str, ...] = ()  # episodes that always validate
     test_uids: tuple[str, ...] = ()  # episodes that always test
@@ -32,7 +32,7 @@ class SplitConfig:
 
 
 def check_listed(config: SplitConfig, uids: Collection[str]) -> None:
-    """Refuse listed names that no episode has: a typo would put a test episode into training."""
+    """Refuse listed names that match no episode: a typo would put a test episode into training."""
     for name in ("train_uids", "val_uids", "test_uids"):
         for uid in getattr(config, name):
             if uid not in uids:
@@ -43,7 +43,7 @@ def check_listed(config: SplitConfig, uids: Collection[str]) -> None:
 
 
 def split_of(uid: str, config: SplitConfig) -> Split:
-    """The split of one episode; adding or removing other episodes never moves it."""
+    """The split of one episode, which does not depend on other episodes."""
     if uid in config.train_uids:
         return "train"
     if uid in config.val_uids:

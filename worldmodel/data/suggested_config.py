@@ -1,6 +1,6 @@
-"""First clip and split settings for a dataset: `inspect` prints them, `quickstart` uses them.
+"""Suggested clip and split settings for a dataset: `inspect` prints them, `quickstart` uses them.
 
-A clip spans about two seconds. Where episodes are short, its pace slows down first, then it gets shorter.
+A clip spans about two seconds. If episodes are short, the frame rate is reduced first, then the clip length.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from worldmodel.data.provenance import actions_hash
 from worldmodel.data.splits import SplitConfig
 from worldmodel.types import Episode, evenly_spread
 
-PACE = 8.0  # clip frames per second: enough to see a robot move, and a clip spans two seconds
+PACE = 8.0  # clip frames per second: enough to resolve robot motion
 LENGTHS = (17, 13, 9, 5)  # frames of a clip, longest first
-NEEDED = 0.8  # share of the episodes that should be as long as a clip
+NEEDED = 0.8  # share of the episodes that should be at least as long as a clip
 CLIP_STEP = 4  # recorded frames between clip starts
-LEAST_EPISODES = 3  # to train, to validate, to test
-MOST_BATCH = 16  # clips of a step
+LEAST_EPISODES = 3  # one each to train, validate and test
+MOST_BATCH = 16  # clips per step
 TEST_SHARE, ENOUGH_TEST, MOST_TEST, MOST_VAL = 0.15, 4, 16, 4  # held-out episodes
 
 
 @dataclass(frozen=True)
 class EpisodeFacts:
-    """What the choices rest on."""
+    """The properties of an episode that the suggestions depend on."""
 
     uid: str
     num_frames: int
@@ -31,7 +31,7 @@ class EpisodeFacts:
     camera: str
     camera_reason: str
     size: tuple[int, int]  # height and width in pixels
-    actions: str = ""  # hash: episodes that hold the same ones are one episode stored twice
+    actions: str = ""  # hash: episodes with the same one are copies
 
 
 def facts_of(episode: Episode, camera: str | None = None) -> EpisodeFacts:
@@ -49,7 +49,7 @@ def facts_of(episode: Episode, camera: str | None = None) -> EpisodeFacts:
 
 
 def choose_pace(facts: Sequence[EpisodeFacts]) -> ClipConfig:
-    """Every n-th recorded frame; where episodes differ in rate, all are brought to that of the slowest."""
+    """A stride or rate for the clips; if frame rates differ, all episodes are resampled to the slowest."""
     rates = [one.fps for one in facts]
     if max(rates) - min(rates) > FPS_TOLERANCE * max(rates):
         return ClipConfig(fps=min(rates))
@@ -57,7 +57,7 @@ def choose_pace(facts: Sequence[EpisodeFacts]) -> ClipConfig:
 
 
 def choose_clip(facts: Sequence[EpisodeFacts]) -> ClipConfig:
-    """The longest clip that most episodes have room for, at a slower pace if need be."""
+    """The longest clip that fits most episodes, at a lower frame rate if necessary."""
     pace = choose_pace(facts)
     tried = [
         ClipConfig(num_frames=frames, stride=stride, fps=pace.fps, step=CLIP_STEP)
@@ -70,12 +70,12 @@ def choose_clip(facts: Sequence[EpisodeFacts]) -> ClipConfig:
 
 
 def num_clips(facts: Sequence[EpisodeFacts], clip: ClipConfig) -> int:
-    """Clips of all these episodes."""
+    """Number of clips in these episodes."""
     return sum(len(clip_starts(one.num_frames, one.fps, clip)) for one in facts)
 
 
 def choose_batch(count: int) -> int:
-    """The usual batch, halved until so many clips fill one."""
+    """The usual batch size, halved until there are enough clips to fill one."""
     batch = MOST_BATCH
     while batch > max(1, count):
         batch //= 2
@@ -83,19 +83,19 @@ def choose_batch(count: int) -> int:
 
 
 def long_enough(facts: Sequence[EpisodeFacts], clip: ClipConfig) -> list[EpisodeFacts]:
-    """The episodes that hold at least one such clip."""
+    """The episodes with at least one such clip."""
     return [one for one in facts if clip_starts(one.num_frames, one.fps, clip)]
 
 
 def hold_out(facts: Sequence[EpisodeFacts]) -> SplitConfig:
-    """Named episodes to validate and to test, copies of one together; none where there are too few."""
+    """Episodes to validate and test by name, keeping copies together; none if there are too few."""
     groups = _copies(facts)
     if len(groups) < LEAST_EPISODES:
         return SplitConfig(val=0.0, test=0.0)
-    # Four that are all won are the fewest whose interval lies above one half.
+    # Four wins out of four are the fewest whose confidence interval lies above one half.
     share = max(1, min(MOST_TEST, round(TEST_SHARE * len(groups))))
     count = max(share, min(ENOUGH_TEST, len(groups) // 3))
-    # Between the first and the last episode, which are often the odd ones.
+    # Skip the first and last episodes, which are often atypical.
     test = [groups[number + 1] for number in evenly_spread(len(groups) - 2, count)]
     rest = [group for group in groups if group not in test]
     wanted = max(1, min(MOST_VAL, share, len(rest) - 1))
@@ -104,7 +104,7 @@ def hold_out(facts: Sequence[EpisodeFacts]) -> SplitConfig:
 
 
 def num_different(facts: Sequence[EpisodeFacts]) -> int:
-    """Episodes without the copies."""
+    """Number of episodes without copies."""
     return len(_copies(facts))
 
 

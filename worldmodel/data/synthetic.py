@@ -1,8 +1,8 @@
-"""Episodes whose pictures are a known function of the actions: the only data fixture models need.
+"""Synthetic episodes whose pictures are a simple function of the actions, for tests and examples.
 
 Action dimensions 0, 1 command the (x, y) of a disc and 2, 3 that of a square: -1 .. 1 spans the inner 70 % of
-the picture, and a command is reached exactly at the next frame. Further dimensions move smoothly and show
-nothing; from five dimensions on, the last one is constant, as an idle gripper is.
+the picture, and a command is reached exactly at the next frame. Further dimensions move smoothly and are not
+visible; from five dimensions on, the last one is constant, like an idle gripper.
 """
 
 import zlib
@@ -17,7 +17,7 @@ from worldmodel.types import Episode, EpisodeSource
 
 @dataclass(frozen=True)
 class SyntheticFrames:
-    """Draws the frames of an episode when they are read."""
+    """Renders the frames of an episode on demand."""
 
     states: Float[np.ndarray, "t state"]
     size: tuple[int, int]
@@ -43,7 +43,7 @@ class SyntheticFrames:
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """An endless supply cut to `num_episodes`; episode i is a function of (seed, i) only."""
+    """`num_episodes` episodes; episode i depends on (seed, i) only."""
 
     num_episodes: int
     num_frames: int
@@ -88,7 +88,7 @@ def synthetic_source(
     seed: int = 0,
     name: str = "synthetic",
 ) -> EpisodeSource:
-    """Episodes of two shapes that go where the actions send them; embodiments take turns, in own colors."""
+    """Episodes of two shapes that follow the actions; embodiments alternate, each in its own colors."""
     if action_dim < 2:
         raise ValueError(f"a disc needs at least 2 action dimensions, got {action_dim}")
     return SyntheticSource(num_episodes, num_frames, size, action_dim, embodiments, fps, seed, name)

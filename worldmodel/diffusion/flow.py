@@ -1,9 +1,9 @@
-"""The flow, stated once: x = (1 - sigma) data + sigma noise, sigma in [0, 1]; velocity = noise - data.
+"""The flow used throughout: x = (1 - sigma) data + sigma noise, sigma in [0, 1]; velocity = noise - data.
 
 sigma is given per latent frame, so that history frames can be clean while future frames are noisy; Wan's
-timestep is 1000 sigma. A network may answer with the velocity or with the clean latent: x_0 = x - sigma
-velocity turns one into the other, so both train and sample this same flow and differ only in the weight of
-each noise level.
+timestep is 1000 sigma. A network may predict the velocity or the clean latent: x_0 = x - sigma velocity
+converts one into the other, so both train and sample the same flow and differ only in the weight of each
+noise level.
 """
 
 import torch
@@ -11,15 +11,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 TIMESTEPS = 1000  # Wan's timestep = TIMESTEPS * sigma
-# Below this sigma the clean estimate is taken for the sample itself: dividing by less would amplify rounding.
+# Below this sigma the noisy sample is used as the clean estimate: dividing by less would amplify rounding.
 MIN_SIGMA = 1e-3
-# Clean prediction weighs the squared error by 1 / max(sigma, this)^2, not by the 1 / sigma^2 of the velocity
-# loss.
+# Clean prediction weighs the squared error by 1 / max(sigma, this)^2 instead of the velocity loss's
+# 1 / sigma^2.
 CLEAN_WEIGHT_SIGMA = 0.5
 
 
 def shift_sigma(sigma: Float[Tensor, "..."], shift: float) -> Float[Tensor, "..."]:
-    """Move noise levels towards 1 by Wan's flow shift; 0 and 1 stay fixed."""
+    """Shift noise levels towards 1 by Wan's flow shift; 0 and 1 stay fixed."""
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
@@ -82,7 +82,7 @@ def clean_loss(
 
 
 def is_future(num_history: int | Int[Tensor, " b"], like: Float[Tensor, "b f"]) -> Bool[Tensor, "b f"]:
-    """The latent frames behind the history, which may differ in length from sample to sample."""
+    """Mask of the latent frames after the history, whose length may differ between samples."""
     history = num_history if isinstance(num_history, int) else num_history[:, None]
     return (torch.arange(like.shape[1], device=like.device) >= history).expand_as(like)
 
@@ -90,7 +90,7 @@ def is_future(num_history: int | Int[Tensor, " b"], like: Float[Tensor, "b f"]) 
 def _future_mean(
     error: Float[Tensor, "b c f h w"], num_history: int | Int[Tensor, " b"]
 ) -> Float[Tensor, " b"]:
-    """Mean over the future frames; where samples differ in how many they have, every frame counts alike."""
+    """Mean over all future frames, weighted equally even if their number differs between samples."""
     if isinstance(num_history, int):
         return error[:, :, num_history:].flatten(1).mean(1)
     frames = error.mean((1, 3, 4))

@@ -2,7 +2,7 @@
 
     actions = edit_actions(actions, names, {"left_arm": HOLD, "right_gripper": OPEN})
 
-An edit knows nothing of the model: it works for rollouts, sessions, `play` and the simulator alike.
+An edit is independent of the model: it works for rollouts, sessions, `play` and the simulator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-HOLD = "hold"  # go on commanding what was commanded before
+HOLD = "hold"  # repeat the previous command
 OPEN, CLOSED = 1.0, 0.0  # commands of a gripper, in the robot's own units
 SIDES = ("left", "right")
 
@@ -19,9 +19,9 @@ Actions = TypeVar("Actions", np.ndarray, Tensor)
 
 
 def arm_concepts(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """What can be intervened on -> its action dimensions: left_arm, left_gripper, right_arm, right_gripper.
+    """Concepts -> their action dimensions: left_arm, left_gripper, right_arm, right_gripper.
 
-    Robots whose actions are not named left_... and right_... have none.
+    Empty for robots whose actions are not named left_... and right_... .
     """
     found: dict[str, tuple[int, ...]] = {}
     for side in SIDES:
@@ -35,13 +35,13 @@ def arm_concepts(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def edit_actions(
     actions: Actions, names: Sequence[str], do: Mapping[str, str | float], *, before: Actions | None = None
 ) -> Actions:
-    """The same actions [... n a] under do; what is not named stays as it is.
+    """The actions [... n a] under do; concepts that are not named stay unchanged.
 
     Args:
         actions: in the robot's own units, or normalized if nothing is set to a number.
         names: one per action dimension.
         do: concept of `arm_concepts` -> "hold" or the number that is commanded instead.
-        before: the command [... a] in force before, which a held concept goes on with; none: the first one.
+        before: the previous command [... a], which a held concept repeats; None: the first one of `actions`.
 
     Examples:
         >>> import numpy as np

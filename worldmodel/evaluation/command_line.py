@@ -1,4 +1,4 @@
-"""CHECKPOINT DATA key=value ...: what the scripts that evaluate a world model on a dataset share."""
+"""CHECKPOINT DATA key=value ...: the command line shared by evaluation scripts."""
 
 import argparse
 import dataclasses
@@ -18,16 +18,16 @@ C = TypeVar("C")
 
 
 def open_for_model(model: str, path: str, mapping: str | None = None) -> EpisodeSource:
-    """The dataset with actions of the kind that the model was trained on; says what the model will load."""
+    """Open the dataset with the kind of actions the model was trained on; prints what the model will load."""
     folder = locate(model)
     known = read_description(folder)
     print(f"model {describe_sources(folder, known.config)}", file=sys.stderr)
     space = action_space_for(known.normalizer)
-    return open_dataset(path, mapping=mapping, action_space=space, verify=False)  # the index does it
+    return open_dataset(path, mapping=mapping, action_space=space, verify=False)  # checked when indexing
 
 
 def add_allow_external(parser: argparse.ArgumentParser) -> None:
-    """The flag of every command that loads a world model."""
+    """Add the --allow-external flag, which every command that loads a world model has."""
     parser.add_argument(
         "--allow-external",
         action="store_true",
@@ -36,7 +36,7 @@ def add_allow_external(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """What decides the numbers of an evaluation: not where they go, and not what was allowed to be loaded."""
+    """The settings that affect the results: without output paths and loading permissions."""
     settings = {**dataclasses.asdict(config), "output": ""}
     settings.pop("allow_external")
     return settings
@@ -49,7 +49,7 @@ def run_on_data(
     description: str,
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Parse, open the dataset, run; gives the exit code of `run`, or 2 when things do not fit together."""
+    """Parse, open the dataset, run; returns the exit code of `run`, or 2 for incompatible inputs."""
     parser = config_parser(schema, description)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="world model folder or hub id")
     parser.add_argument("data", metavar="DATA", help="dataset of any supported format")

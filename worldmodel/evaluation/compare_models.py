@@ -1,9 +1,9 @@
-"""Truth and several models over time, with the path of the gripper, as one picture:
+"""One figure of the true video and those of several models over time, with the path of the gripper:
 
 python eval/compare_models.py DATA ACG=run1/model ACG+MCL=run2/model --locator worldmodel/weights/locator
 
-All models get the same first frames, actions and noise. A row shows one of them, at some moments; the dashed
-line is where the locator saw the gripper that moves most, up to that moment.
+All models get the same first frames, actions and noise. A row shows one of them at several times; the dashed
+line is the path, up to that time, of the gripper that moves most, as found by the locator.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PATH_COLOR = "#ffd400"
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -71,7 +71,7 @@ def compare(
     seed: int,
     mapping: str | None = None,
 ) -> dict[str, Float[Tensor, "t 3 H W"]]:
-    """The true video of a clip and what each model makes of its first frames and actions."""
+    """The true video of a clip, and each model's prediction from its first frames and actions."""
     videos: dict[str, Tensor] = {}
     for name, folder in folders.items():
         model = WorldModel.from_pretrained(folder).eval()
@@ -94,7 +94,7 @@ def compare(
 def gripper_paths(
     videos: Mapping[str, Float[Tensor, "t 3 H W"]], locator: Locator
 ) -> dict[str, Float[Tensor, "t 2"]]:
-    """Where each video shows the gripper that moves most in the truth, frame by frame, in pixels."""
+    """Positions in each video of the gripper that moves most in the truth, frame by frame, in pixels."""
     found = {name: locator.locate(video).points[:, :NUM_GRIPPERS] for name, video in videos.items()}
     moves = found["truth"].diff(dim=0).norm(dim=-1).sum(0)
     busy = int(moves.argmax())
@@ -108,7 +108,7 @@ def draw_comparison(
     paths: Mapping[str, Float[Tensor, "t 2"]],
     num_moments: int,
 ) -> None:
-    """One row a video, one column a moment, the path so far dashed over each picture."""
+    """Draw one row per video and one column per time, with the path so far as a dashed line."""
     moments = evenly_spread(min(map(len, videos.values())), num_moments)
     figure = Figure(figsize=(1.5 * len(moments), 1.6 * len(videos)))
     axes = figure.subplots(len(videos), len(moments), squeeze=False)

@@ -1,15 +1,15 @@
-"""What else the same robot could have been told: the actions of a clip, spoiled in ways that must show.
+"""Corrupted action sequences used as negative controls.
 
-All in the model's own action space ([-1, 1] per dimension). Only actions behind the given frames change:
-those that led to what the model already sees are known.
+All in the model's own action space ([-1, 1] per dimension). Only actions after the given frames change; the
+actions that led to those frames stay.
 
     true           as recorded
     zero           zeros: the middle of every dimension's range (for latent actions: no motion)
-    null           no actions at all, which the model was trained to meet
+    null           no actions at all, an input that the model was trained with
     hold           the first one, repeated
     reversed       last to first
     shuffled       the same ones in random order
-    shifted        too early by SHIFT transitions, the last one held
+    shifted        too early by SHIFT transitions, padded with the last one
     mirrored       left and right arm exchanged
     scaled         half as large
     other_episode  those of another episode of the same robot
@@ -44,12 +44,12 @@ def controlled_actions(
     other: Float[Tensor, "n a"] | None = None,
     generator: torch.Generator,
 ) -> dict[str, Float[Tensor, "n a"] | None]:
-    """Name of the control -> its actions (None: no actions); what cannot be made is left out.
+    """Name of the control -> its actions (None: no actions); controls that do not apply are omitted.
 
     Args:
         actions: as recorded, normalized and padded.
         names: of the dimensions that are not padding; mirroring needs left_... and right_... of each.
-        num_given: frames that the model is shown, whose num_given - 1 transitions stay.
+        num_given: context frames of the model, whose num_given - 1 transitions stay unchanged.
         other: actions of another episode of the same robot.
         generator: of the random order.
     """
@@ -71,7 +71,7 @@ def controlled_actions(
 
 
 def mirror_order(names: Sequence[str], width: int) -> list[int] | None:
-    """Where each dimension's mirrored value comes from; None when not all names are pairs of left and right.
+    """The source dimension of each mirrored value; None unless all names are pairs of left and right.
 
     Dimensions beyond the names are padding and stay.
     """
@@ -83,7 +83,7 @@ def mirror_order(names: Sequence[str], width: int) -> list[int] | None:
 
 
 def other_order(count: int, generator: torch.Generator) -> Tensor:
-    """A random order that is not the order itself, where there is another one."""
+    """A random order other than the identity, if there is one."""
     order = torch.randperm(count, generator=generator)
     while count > 1 and torch.equal(order, torch.arange(count)):
         order = torch.randperm(count, generator=generator)
@@ -91,7 +91,7 @@ def other_order(count: int, generator: torch.Generator) -> Tensor:
 
 
 def static_video(last_given: Float[Tensor, "3 H W"], count: int) -> Float[Tensor, "t 3 H W"]:
-    """The floor: nothing moves."""
+    """The static baseline: the last given frame, repeated."""
     return last_given.expand(count, -1, -1, -1)
 
 

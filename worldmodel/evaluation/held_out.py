@@ -1,4 +1,4 @@
-"""Held-out clips for evaluation, cut as the model's contract asks; data that does not fit it is refused."""
+"""Held-out clips for evaluation, in the format of the model's contract; incompatible data is refused."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from worldmodel.types import EpisodeSource, Transitions, evenly_spread, to_unit_
 
 log = logging.getLogger(__name__)
 
-MAX_OUTSIDE = 0.3  # share of action values beyond twice the known range: more is another unit or robot
+MAX_OUTSIDE = 0.3  # largest share of action values beyond twice the training range
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class HeldOutConfig:
     """Which part of a dataset is evaluated."""
 
     split: Literal["val", "test", "all"] = "test"  # all: for a dataset that was not trained on
-    splits: SplitConfig | None = None  # how episodes are divided; none: as in training
-    episodes: int = 64  # at most this many, evenly spread; 0 = all
-    clips_per_episode: int = 1  # evenly spread over the episode
-    num_frames: int = 0  # of each clip, 1 + 4k; 0 = as many as one clip of the model
+    splits: SplitConfig | None = None  # splits of the episodes; none: as in training
+    episodes: int = 64  # at most this many, evenly spaced; 0 = all
+    clips_per_episode: int = 1  # evenly spaced over the episode
+    num_frames: int = 0  # of each clip, 1 + 4k; 0 = the length of the model's clips
     on_bad: OnBad = "stop"  # an unreadable episode ends the evaluation (stop) or is left out (skip)
 
     def __post_init__(self) -> None:
@@ -40,27 +40,27 @@ class HeldOutConfig:
 
 @dataclass(frozen=True)
 class HeldOutClip:
-    """What happened, and what the robot was told."""
+    """The true frames of a clip and the commanded actions."""
 
     uid: str  # of the episode
-    source: str  # the file to name in messages
+    source: str  # file named in messages
     start: int  # first recorded frame
     embodiment: str
     task: str
     frames: Float[Tensor, "t 3 H W"]  # RGB in [0, 1]
     actions: Float[Tensor, "n a"]  # normalized and padded
     mask: Bool[Tensor, " a"]  # False in the padding
-    transitions: Transitions  # the same actions before scaling, and how the camera saw every frame
-    recorded: tuple[int, ...]  # number of each frame in the recording
+    transitions: Transitions  # the same actions before scaling, and the camera matrices of every frame
+    recorded: tuple[int, ...]  # index of each frame in the recording
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the robot's own dimensions."""
+        """Names of the robot's own action dimensions."""
         return self.transitions.names
 
 
 class HeldOutClips:
-    """The chosen clips, read when asked for."""
+    """The selected clips, read on demand."""
 
     def __init__(
         self,
@@ -80,22 +80,22 @@ class HeldOutClips:
 
     @property
     def keys(self) -> list[str]:
-        """Names of the clips in files of results."""
+        """Names of the clips in result files."""
         return [f"{record.uid}#{start}" for record, start in self.places]
 
     @property
     def embodiments(self) -> tuple[str, ...]:
-        """The robots that are in them."""
+        """The robots in these clips."""
         return tuple(dict.fromkeys(record.embodiment for record, _ in self.places))
 
     @property
     def action_spaces(self) -> dict[str, str]:
-        """What the actions of each robot are: commanded or measured."""
+        """Action space of each robot: commanded or measured."""
         return {name: self.normalizer.stats[name].action_space for name in self.embodiments}
 
     @property
     def overlap(self) -> str:
-        """Whether these episodes were trained on, in a sentence."""
+        """A sentence on whether these episodes were trained on."""
         known = self.trained_on
         records = {record.uid: record for record, _ in self.places}
         found = [
@@ -108,7 +108,7 @@ class HeldOutClips:
     def __getitem__(self, number: int) -> HeldOutClip:
         record, start = self.places[number]
         robot, episode = record.embodiment, self.index.open(record)
-        if robot in self.normalizer.stats:  # what is added up, as in training
+        if robot in self.normalizer.stats:  # sum the same dimensions as in training
             episode = replace(episode, delta_actions=self.normalizer.stats[robot].deltas)
         frames, raw = cut_clip(episode, start, self.index.config)
         _check_robot(record, self.normalizer, episode.action_space)
@@ -134,7 +134,7 @@ class HeldOutClips:
         )
 
     def partner(self, number: int) -> int | None:
-        """The next clip of another episode of the same robot, round and round; None when there is none."""
+        """The next clip of another episode of the same robot, cyclically; None if there is none."""
         own, _ = self.places[number]
         for step in range(1, len(self.places)):
             other = (number + step) % len(self.places)
@@ -151,7 +151,7 @@ def held_out_clips(
     config: HeldOutConfig,
     trained_on: TrainedOn | None = None,
 ) -> HeldOutClips:
-    """Look at every episode once and choose the clips; `trained_on` is what the model's folder says."""
+    """Index all episodes and select the clips; `trained_on` is the provenance stored with the model."""
     clip = contract.clip_config(num_frames=config.num_frames or None, step=1)
     splits = config.splits or (trained_on.splits if trained_on else None)
     # The model's own lists name episodes of its training data, which need not be in this source.
@@ -182,6 +182,6 @@ def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_spa
 
 
 def _spread_starts(starts: range, count: int) -> list[int]:
-    """`count` starts in the middle of as many equal parts; fewer when there are not so many."""
+    """`count` starts in the middle of as many equal parts; fewer if there are fewer starts."""
     count = min(count, len(starts))
     return [starts[int((part + 0.5) * len(starts) / count)] for part in range(count)]

@@ -1,4 +1,4 @@
-"""Who reads robot actions off a video: the model's own inverse dynamics model, or that of another one."""
+"""Recovers robot actions from videos with an inverse dynamics model (IDM) of this or another world model."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,19 +8,19 @@ from torch import Tensor
 
 from worldmodel.models.model import WorldModel
 
-# (frames, embodiment) -> the robot action that each transition looks like
+# (frames, embodiment) -> the robot action of each transition
 Recover = Callable[[Float[Tensor, "t 3 H W"], str], Float[Tensor, "n a"]]
 
 
 def action_judge(
     model: WorldModel, source: str, embodiments: Sequence[str], *, allow_external: bool = False
 ) -> Recover | None:
-    """The judge of a model's videos; None where no IDM was trained to tell robot actions.
+    """The IDM evaluator of a model's videos; None if no IDM was trained to predict robot actions.
 
     Args:
-        model: whose videos are judged, and on whose scales.
-        source: folder or hub id of a world model that lends its IDM; empty: the model's own.
-        embodiments: the robots that are judged; both models must know them and name their actions alike.
+        model: whose videos are evaluated, and whose action scales are used.
+        source: folder or hub id of a world model whose IDM is used; empty: the model's own.
+        embodiments: the robots to evaluate; both models must support them with the same action names.
     """
     lender = _idm_owner(model, source, embodiments, allow_external) if source else model
     if lender.judge is None:

@@ -1,4 +1,7 @@
-"""Results that survive a kill: one JSON line per item, and a first line that says what they belong to."""
+"""Results that survive a kill: a JSON lines file with one line per item.
+
+The first line holds the settings.
+"""
 
 import fcntl
 import json
@@ -12,7 +15,7 @@ from worldmodel.files import write_text
 
 
 def read_records(path: Path) -> dict[str, dict[str, Any]]:
-    """Items by key, in the order in which they were done; also while a run still adds to them."""
+    """Items by key, in the order of completion; may be called while a run still adds to them."""
     if not path.is_file():
         raise ValueError(f"no results at {path}")
     raw = path.read_bytes()
@@ -21,10 +24,10 @@ def read_records(path: Path) -> dict[str, dict[str, Any]]:
 
 
 class RecordLines:
-    """Finished items of a run, by key; a run that is started again finds them and goes on.
+    """Finished items of a run, by key; a restarted run skips them.
 
-    Settings other than those of the first line are refused: results of two runs never mix. Several processes
-    may add items of their own to one file.
+    A file with other settings on its first line is refused, so results of two runs never mix. Several
+    processes may add items to one file.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -47,14 +50,14 @@ class RecordLines:
         return key in self.records
 
     def add(self, key: str, record: dict[str, Any]) -> None:
-        """Keep the item in place of an earlier one of its key; on return it is on the disk."""
+        """Store the item, replacing an earlier one with its key; flushed to disk on return."""
         line = _text({"key": key, "record": record})
         is_new = key not in self.records
         with self._locked() as file:
             whole = _whole_lines(file)
             if is_new:
                 _append(file, line if whole else _text({"settings": self.settings}) + line)
-            else:  # others may have added items of their own meanwhile
+            else:  # other processes may have added items meanwhile
                 items = _parse(self.path, whole)[1:]
                 found = {item["key"]: item["record"] for item in items} | {key: record}
                 texts = [_text({"key": key, "record": record}) for key, record in found.items()]
@@ -63,7 +66,7 @@ class RecordLines:
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        """The file, while no other process may write to it."""
+        """The open file, locked against other processes."""
         while True:
             with self.path.open("a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -73,7 +76,7 @@ class RecordLines:
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether the file is still the one of its name: another process may have replaced it meanwhile."""
+    """Whether the file still has this path: another process may have replaced it meanwhile."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -81,7 +84,7 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 
 def _whole_lines(file: IO[bytes]) -> bytes:
-    """What the file holds; a last line that a kill has cut is removed."""
+    """The content of the file; a truncated last line is removed."""
     file.seek(0)
     raw = file.read()
     whole = raw[: raw.rfind(b"\n") + 1]
@@ -115,7 +118,7 @@ def _append(file: IO[bytes], text: str) -> None:
 
 
 def _difference(found: Any, expected: Mapping[str, Any]) -> str:
-    """The first setting that differs, in words."""
+    """A description of the first setting that differs."""
     if not isinstance(found, dict):
         return "it has no settings"
     for name in sorted({*found, *expected}):

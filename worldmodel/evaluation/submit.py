@@ -1,9 +1,9 @@
-"""Generated videos in the folders that benchmarks ask for, from any world model and dataset.
+"""Generated videos in the folder layouts of benchmarks, from any world model and dataset.
 
 worldarena  {name}_test/{task}_episode_{x}.mp4, summary.json and gt/ for its local evaluation, and
-            {name}.tar.gz with model_readme.md and videos/ to hand in
+            {name}.tar.gz with model_readme.md and videos/ to submit
 ewmbench    {name}_dataset/{task}/episode_{x}/{1,2,3}/ with video/frame_00000.jpg and traj/traj.npy, and
-            gt_dataset/ likewise
+            gt_dataset/ with the same layout
 
 Nothing is uploaded. `results.json` holds the scores that need no large weights.
 """
@@ -39,16 +39,16 @@ from worldmodel.types import EpisodeSource, to_uint8
 
 @dataclass(frozen=True)
 class SubmitConfig:
-    """What is written, and what the card says of the model."""
+    """What is written, and the entries of the model card."""
 
     output: str = "outputs/submission"  # new folder
-    format: Literal["worldarena", "ewmbench"] = "worldarena"  # layout
+    format: Literal["worldarena", "ewmbench"] = "worldarena"  # layout of the benchmark
     name: str = "worldmodel"  # of the model, in file names
-    fps: float = 0.0  # of the videos; frames are repeated or left out; 0: the model's own
+    fps: float = 0.0  # of the videos; frames are repeated or dropped; 0: the model's own
     height: int = 0  # pixels of the videos; 0: the model's own
     width: int = 0  # pixels; 0: the model's own
-    generations: int = 3  # of each clip, under other noise (ewmbench)
-    num_inference_steps: int = 0  # sampling steps; 0: those that show the model best
+    generations: int = 3  # of each clip, with different noise (ewmbench)
+    num_inference_steps: int = 0  # sampling steps; 0: the number recommended for the model
     seed: int = 0  # of the noise
     locator: str = "locator"  # finds the grippers; empty: no tracks and no trajectory accuracy
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)  # which clips
@@ -65,7 +65,7 @@ class SubmitConfig:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A clip and what was made of it."""
+    """A clip and its generated videos."""
 
     task: str
     number: int  # of the episode
@@ -79,7 +79,7 @@ class _Pair:
 
 
 def submit(checkpoint: str, source: EpisodeSource, config: SubmitConfig) -> int:
-    """Generate, score and write."""
+    """Generate the videos, score them and write the folders."""
     model = WorldModel.from_pretrained(checkpoint)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
     predictor = ModelPredictor(model, config.num_inference_steps)
@@ -104,14 +104,14 @@ def _generate(predictor: ModelPredictor, clip: HeldOutClip, number: int, seed: i
     given = clip.frames[None, : predictor.num_given]
     commands = predictor.commands(clip)[None]
     made = [predictor(given, commands, len(clip.frames), seed + i, clip)[0] for i in range(count)]
-    # Names of tasks come from data, and become names of files.
+    # Task names come from data and become file names.
     task = re.sub(r"[^\w.-]+", "_", clip.task)[:60].strip(".") or "task"
     return _Pair(task, number, clip.frames, made, (clip.task or "").replace("_", " "))
 
 
 def _score(pair: _Pair, locator: Locator | None) -> dict[str, float | str]:
     made, real = pair.made[0].clamp(0, 1), pair.real
-    # In steps of 1 / 255, as WorldArena reads them from picture files; the first frame was given.
+    # Rounded to 1 / 255, as WorldArena reads them from picture files; the first frame is the given one.
     pictures = [to_uint8(frames[1:]) / 255 for frames in (made, real)]
     row: dict[str, float | str] = {
         "video": pair.stem,
@@ -126,7 +126,7 @@ def _score(pair: _Pair, locator: Locator | None) -> dict[str, float | str]:
 
 
 def gripper_track(locator: Locator, frames: Float[Tensor, "t 3 H W"]) -> Float[np.ndarray, "t 2 2"]:
-    """Places of both grippers as shares of the picture; -1, -1 where one is not seen."""
+    """Positions of both grippers as shares of the image size; -1, -1 where one is not found."""
     found = locator.locate(frames)
     size = frames.new_tensor([frames.shape[-1], frames.shape[-2]])
     places = (found.points[:, :2] / size).numpy()
@@ -171,7 +171,7 @@ def _finish_worldarena(folder: Path, config: SubmitConfig, rows: list[dict[str, 
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Nothing of this machine goes into the archive."""
+    """Remove machine-specific metadata from an archive entry."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o644
@@ -208,7 +208,7 @@ def _write_frames(
 def _pictures(
     frames: Float[Tensor, "t 3 H W"], config: SubmitConfig, fps: float
 ) -> UInt8[np.ndarray, "n H W 3"]:
-    """In the asked size and rate."""
+    """The frames at the requested size and rate."""
     frames = _resampled(frames, config, fps)
     size = (config.height or frames.shape[-2], config.width or frames.shape[-1])
     if size != tuple(frames.shape[-2:]):

@@ -41,11 +41,11 @@ class AutoencoderConfig:
     hidden: int = 64  # channels of the refining convolutions
     num_blocks: int = 2  # residual blocks per direction and scale
     num_scales: int = 1  # convolutions at the size of the latents (1), or on 2x2 pixels as well (2)
-    num_initial_clips: int = 64  # clips whose patches the PCA sees, and that set the latent statistics
+    num_initial_clips: int = 64  # clips for the PCA and the latent statistics
     moving_weight: float = 5.0  # weight of pixels that differ from the clip's first frame; others count 1
-    edge_weight: float = 0.3  # of the error of the pictures' Laplacian, which keeps edges sharp
-    # A trained autoencoder whose decoder is to learn on. Its latents stay as they are, so world models of
-    # them do too. Its sizes are used, not those above.
+    edge_weight: float = 0.3  # weight of the error in the images' Laplacian, which keeps edges sharp
+    # A trained autoencoder whose decoder is trained further. Its latents stay the same, so existing world
+    # models of them remain valid. Its sizes are used instead of those above.
     decoder_of: str = ""  # folder of that autoencoder; empty: a new one, both directions
     data: DataConfig = field(default_factory=DataConfig)
     fit: FitConfig = field(default_factory=FitConfig)
@@ -55,19 +55,19 @@ class AutoencoderConfig:
 
 
 def to_video(batch: ClipBatch) -> Tensor:
-    """Frames as the autoencoder takes them: b 3 t H W in [-1, 1]."""
+    """Frames in the autoencoder's format: b 3 t H W in [-1, 1]."""
     assert batch.frames is not None
     return batch.frames.movedim(1, 2).float() / 127.5 - 1
 
 
 def initial_video(clips: ClipDataset, count: int) -> Tensor:
-    """Clips spread evenly over the training data."""
+    """Clips evenly spaced over the training data."""
     chosen = evenly_spread(len(clips), count, round_down=True)
     return to_video(collate_clips([clips[number] for number in chosen]))
 
 
 def new_autoencoder(config: AutoencoderConfig, start: Tensor) -> CausalAutoencoder:
-    """One of the configured sizes, whose linear path is the PCA of these clips."""
+    """A new autoencoder whose linear path is the PCA of these clips."""
     model = CausalAutoencoder(
         height=config.data.clip.height,
         width=config.data.clip.width,
@@ -84,7 +84,7 @@ def new_autoencoder(config: AutoencoderConfig, start: Tensor) -> CausalAutoencod
 
 
 def decoder_alone(folder: str) -> CausalAutoencoder:
-    """A trained autoencoder of which only what decodes can learn."""
+    """Load a trained autoencoder and freeze everything except its decoder."""
     model = load_vae(folder)
     if not isinstance(model, CausalAutoencoder):
         raise ValueError(f"{folder}: decoder_of names a desk autoencoder, got {type(model).__name__}")
@@ -94,7 +94,7 @@ def decoder_alone(folder: str) -> CausalAutoencoder:
 
 
 def train(config: AutoencoderConfig, resume: bool) -> bool:
-    """Build from data, fit, save; False when a signal ended it early."""
+    """Build from data, fit, save; returns False if a signal stopped it early."""
     accelerator = start_accelerator(config.fit.machine)
     check_apart(config.output, *config.data.paths)
     open_store(Path(config.output), accelerator, resume, config.fit.keep_checkpoints)
@@ -128,7 +128,7 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_script(AutoencoderConfig, train, __doc__ or "", argv)
 
 

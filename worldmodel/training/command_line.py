@@ -1,4 +1,4 @@
-"""What all training scripts share: CONFIG.yaml key=value ... --show --help --resume, log lines, exit codes.
+"""The command line of all training scripts: CONFIG.yaml key=value ... --show --help --resume.
 
 Exit codes: 0 finished; 143 saved and stopped by a signal; others as in `worldmodel/cli_errors.py`.
 """
@@ -25,9 +25,9 @@ def run_script(
     argv: Sequence[str] | None = None,
     load: Callable[[str, Sequence[str]], C] | None = None,
 ) -> int:
-    """Parse, load the config and call `train(config, resume)`, which says whether the run is finished.
+    """Parse, load the config and call `train(config, resume)`, which returns whether the run is finished.
 
-    `load(path, overrides)` reads the config where `load_config` alone does not do.
+    `load(path, overrides)` replaces `load_config` for configs that need more.
     """
     arguments = _parser(schema, description).parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

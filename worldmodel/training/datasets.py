@@ -1,7 +1,7 @@
-"""From paths in a config to clips: open datasets and divide episodes.
+"""Opens the datasets of a config and splits their episodes.
 
-What a model has to do with it is in `model_data.py`: an index opens without the libraries of models, which
-take 200 MB.
+Everything that needs a model is in `model_data.py`, so that an index can be opened without importing the
+model libraries, which take 200 MB.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,27 +24,25 @@ from worldmodel.types import EpisodeSource, RowReader
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where episodes come from, how clips are cut, and where their latents are kept."""
+    """Where episodes come from, how clips are cut, and where latents are cached."""
 
     paths: tuple[str, ...] = ()  # datasets: folders, files or archives of any supported format
     mapping: str = ""  # YAML of DataMapping: keys and names; empty: a dataset.yaml in the folder
     synthetic_episodes: int = 0  # episodes of moving shapes instead of paths, for tests
-    synthetic_embodiments: int = 1  # embodiments that take turns in them
+    synthetic_embodiments: int = 1  # number of embodiments in them
     latents: str = ""  # folder of the latent cache; empty: encode frames in every step
     latents_dtype: str = "float16"  # number type of cached latents: float16, bfloat16 or float32
     # RoboTwin files hold several kinds of actions, by default joint_commands is read; others hold one
     action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the default
     action_scale: Literal["own", "shared"] = (
-        "own"  # each embodiment's own range goes to [-1, 1], or one range for all with the same action names
+        "own"  # map each embodiment's own range to [-1, 1], or a shared range for equal action names
     )
-    # RoboTwin repeats frames where two motions meet; 0 drops equal ones, ray-traced sets need about 1. It is
-    # for training only: evaluation keeps every frame.
+    # RoboTwin repeats frames where two motions meet; 0 drops equal ones, ray-traced datasets need about 1.
+    # Applies to training only: evaluation keeps every frame.
     static_tolerance: float | None = None  # gray levels up to which a frame repeats the last; none: keep all
-    # What was decoded once is remembered by content in the user's cache folder (or WORLDMODEL_CACHE).
-    verify: Verify = (
-        "once"  # decode videos to find broken ones: never, once for each content, or at each start
-    )
-    on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and left out (skip)
+    # Files that were decoded once are remembered by content in the user's cache folder (or WORLDMODEL_CACHE).
+    verify: Verify = "once"  # decode videos to find broken ones: never, once per content, or at each start
+    on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and skipped (skip)
     clip: ClipConfig = field(default_factory=ClipConfig)
     splits: SplitConfig = field(default_factory=SplitConfig)
 
@@ -65,7 +63,7 @@ class DataConfig:
 
 
 def open_index(config: DataConfig) -> EpisodeIndex:
-    """Every episode looked at once; data without a single clip is refused."""
+    """Index all episodes; data without a single clip is refused."""
     if config.latents:
         check_apart(config.latents, *config.paths)
     index = index_episodes(
@@ -77,7 +75,7 @@ def open_index(config: DataConfig) -> EpisodeIndex:
 
 
 def trained_on(config: DataConfig, index: EpisodeIndex) -> TrainedOn:
-    """The episodes of the training split, for the model to remember."""
+    """The provenance to store in the model: the episodes of the training split."""
     is_comparable = config.static_tolerance is None
     return TrainedOn(
         config.splits,
@@ -89,7 +87,7 @@ def trained_on(config: DataConfig, index: EpisodeIndex) -> TrainedOn:
 
 
 def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNormalizer) -> ActionNormalizer:
-    """The table of a trained model with the embodiments of new data added."""
+    """The action table of a trained model, extended by the embodiments of new data."""
     check_action_names(index, [r for r in index.records if r.embodiment in known.stats], known)
     stats = share_scales(index.stats, known.stats) if config.action_scale == "shared" else index.stats
     return known.with_embodiments(stats)
@@ -104,7 +102,7 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
                 mapping=config.mapping or None,
                 action_space=config.action_space,
                 static_tolerance=config.static_tolerance,
-                verify=False,  # the index does it
+                verify=False,  # checked when indexing
             )
             for path in config.paths
         ]
@@ -115,7 +113,7 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
 
 
 def _why_no_clips(index: EpisodeIndex) -> str:
-    """What to do about data without a clip."""
+    """A hint for data without a clip."""
     if not index.too_short:
         found = f"; the first: {index.skipped[0].reason}" if index.skipped else ""
         return f"no episode to train on, {len(index.skipped)} unreadable{found}"
@@ -138,6 +136,6 @@ def open_clips(
     with_frames: bool,
     reader: RowReader | None = None,
 ) -> ClipDataset:
-    """The clips of one split, with frames where they are needed or where there are no latents."""
+    """The clips of one split, with frames if needed or if there are no latents."""
     with_frames = with_frames or latents is None
     return ClipDataset(index, split, normalizer, latents, with_frames, config.on_bad, reader)

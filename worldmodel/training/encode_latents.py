@@ -1,10 +1,10 @@
 """Fill the latent cache of a training config, with several processes:
 
-python training/encode_latents.py CONFIG.yaml --processes 8 key=value ...
-python training/encode_latents.py CONFIG.yaml --processes 8 --part 0/4       on the first of four machines
+python training/encode_latents.py CONFIG.yaml --processes 8 key=value ... python training/encode_latents.py
+CONFIG.yaml --processes 8 --part 0/4 on the first of four machines
 
-It takes the config of train_world_model.py and reads its `data` and `model.vae`. Episodes that are in the
-cache already are only checked, so it can be stopped and started again; training encodes what is missing.
+It uses the config of train_world_model.py and reads its `data` and `model.vae`. Episodes that are already in
+the cache are only checked, so it can be stopped and restarted; training encodes what is missing.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from worldmodel.training.world_model import TrainConfig
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Encode in parallel; one line says what was done."""
+    """Encode in parallel and print a one-line summary."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_part(text: str) -> slice:
-    """'1/4' -> every fourth episode from the second on."""
+    """'1/4' -> every fourth episode, starting with the second."""
     number, slash, count = text.partition("/")
     if not (slash and number.isdigit() and count.isdigit()) or int(number) >= int(count):
         raise ValueError(f"--part is I/N with I from 0 to N - 1, for example 0/4; got {text!r}")
@@ -60,7 +60,7 @@ def parse_part(text: str) -> slice:
 
 
 def encode_all(config: TrainConfig, num_processes: int, part: slice = slice(None)) -> int:
-    """Encode with this many processes; how many episodes were not in the cache yet."""
+    """Encode with this many processes; returns the number of newly encoded episodes."""
     numbers = range(len(open_index(config.data).records))[part]
     if num_processes == 1:
         vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
@@ -78,7 +78,7 @@ def encode_all(config: TrainConfig, num_processes: int, part: slice = slice(None
         for count in tqdm(pool.imap_unordered(_encode_episode, numbers), total=len(numbers), desc="episodes"):
             built += count
             if stop.is_received:
-                is_stopping.set()  # what is under way is finished
+                is_stopping.set()  # episodes in progress are finished
     stop.check(ENCODED.format(config.data.latents))
     return built
 
@@ -92,7 +92,7 @@ class _Worker:
 
 
 _worker: (
-    _Worker  # of this process, set once: loading an autoencoder per episode would take longer than encoding
+    _Worker  # one per process: loading an autoencoder for every episode would take longer than encoding it
 )
 
 

@@ -1,10 +1,10 @@
-"""Make a small folder to publish out of a finished run:
+"""Make a small folder to publish from a finished run:
 
 python training/export.py RUN TARGET [--model best] [--config CONFIG.yaml] [--rename OLD=NEW ...]
 
 RUN is the output folder of train_world_model.py. TARGET gets its world model with weights in half precision
-(single again when loaded), the config of the run, and the story of the training in README.md and curves.png:
-this run and those that it started from. Absolute paths of this machine stay out of all of it.
+(converted to single when loaded), the config of the run, and the training history in README.md and
+curves.png: this run and those that it started from. Absolute paths of this machine are removed.
 """
 
 import argparse
@@ -33,14 +33,14 @@ def ship(
     config: str | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> int:
-    """Write the folder; how many bytes it takes.
+    """Write the folder; returns its size in bytes.
 
     Args:
         run: output folder of a finished training.
-        target: folder to write; a world model that is there is replaced.
+        target: folder to write; an existing world model there is replaced.
         name: which model of the run, `model` (last step) or `best`.
         config: YAML that every stage was started with, for their commands in the README.
-        renamed: folder names in absolute paths, and what is published instead.
+        renamed: folder names in absolute paths, and their public replacements.
     """
     source = run / name
     for needed in (source / CONTRACT_FILE, run / "config.yaml", run / "log.jsonl"):
@@ -71,9 +71,9 @@ def _half(tensor: Tensor) -> Tensor:
 
 
 def published_paths(run: Path, renamed: Mapping[str, str]) -> Callable[[str], str]:
-    """How a text is shown to others if it is an absolute path; other texts stay as they are.
+    """A function that makes absolute paths in a text public; other texts stay unchanged.
 
-    What lies beside the run is shown as if its folder were in outputs/, anything else by its last name.
+    Paths next to the run are shown below outputs/, any other path by its last name.
     """
     home = run.resolve().parent
 

@@ -1,4 +1,4 @@
-"""What the model is fed, to look at before the first step: clips of the first batch with their actions."""
+"""A video of the clips and actions of the first batch, written before training starts."""
 
 import logging
 from collections.abc import Sequence
@@ -45,10 +45,10 @@ class ClipFrames:
 def write_first_batch(
     path: Path, model: WorldModel, clips: ClipDataset, fit: FitConfig, num_clips: int
 ) -> None:
-    """An mp4 of the first clips of step 0, as the model sees them: its size, rate and scaled actions.
+    """Write an mp4 of the first clips of step 0 as the model gets them: its size, rate and scaled actions.
 
-    Clips that are read from the latent cache without frames are decoded. Hand poses that the model draws are
-    dots on the frames they lead to. A file that is there stays.
+    Clips from the latent cache are decoded if they have no frames. Hand poses, for a model that draws them,
+    are shown as dots on the frames they lead to. An existing file is kept.
     """
     if not num_clips or path.exists():
         return
@@ -57,7 +57,7 @@ def write_first_batch(
     episodes = [_as_episode(clips[number], model) for number in numbers[:num_clips]]
     try:
         write_action_video(path, episodes)
-    except OSError as error:  # a picture is no reason to end a run
+    except OSError as error:  # a failed video must not end a run
         log.warning("%s was not written: %s", path, error)
         return
     log.info("%s shows %d clips of the first batch with their actions", path, len(episodes))
@@ -89,7 +89,7 @@ def _images(clip: Clip, model: WorldModel) -> UInt8[np.ndarray, "t H W 3"]:
 
 
 def mark_hands(images: UInt8[np.ndarray, "t H W 3"], extras: Extras) -> UInt8[np.ndarray, "t H W 3"]:
-    """The frames with dots of HAND_COLORS at tool and fingers of each hand, where the camera sees them."""
+    """Draw dots of HAND_COLORS at tool and fingers of each hand where they are in view."""
     marked, size = images.copy(), images.shape[1:3]
     points = (
         hand_points(extras["poses"][:, -1], extras["projections"])

@@ -1,4 +1,4 @@
-"""What a model needs of its data: the frame contract that all clips share, and cached latents."""
+"""The data of a model: the frame contract that all clips share, and cached latents."""
 
 from functools import partial
 from typing import Any
@@ -19,11 +19,11 @@ from worldmodel.training.datasets import DataConfig
 from worldmodel.types import RowReader, evenly_spread
 
 ENCODED = "what is encoded is in {}, the same command goes on from there"
-RATIO_TOLERANCE = 0.01  # of height to width: what rounding to whole pixels may change
+RATIO_TOLERANCE = 0.01  # of height to width: tolerance for rounding to whole pixels
 
 
 def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
-    """What all clips of this index are, for the model to remember and to insist on."""
+    """The common format of all clips of this index, which the model stores and enforces."""
     config = index.config
     _check_cameras(index)
     _check_sizes(index)
@@ -42,7 +42,7 @@ def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
 
 
 def still_projection(clips: ClipDataset, count: int = 16) -> tuple[float, ...]:
-    """The projection that some clips of the data have in common at every frame; empty where they differ."""
+    """The projection shared by some clips of the data at every frame; empty if they differ."""
     places = [clips.locate(number) for number in evenly_spread(len(clips), count)]
     found = [record_transitions(clips.index, record, record.starts[clip]).views for record, clip in places]
     if any(views is None for views in found):
@@ -53,14 +53,14 @@ def still_projection(clips: ClipDataset, count: int = 16) -> tuple[float, ...]:
 
 
 def _common_merge(index: EpisodeIndex) -> Merge:
-    """The rule by which actions of coarser steps are made, as simple as the robots allow."""
+    """The merge rule for actions of coarser steps, as simple as the robots allow."""
     merge = index.config.merge
     rules = {merge_rule(merge, entry.names, entry.deltas) for entry in index.stats.values()}
     return rules.pop() if len(rules) == 1 else merge
 
 
 def _common_rate(index: EpisodeIndex) -> float:
-    """Frames per second of the clips; refused when episodes differ in it."""
+    """Frames per second of the clips; refused if episodes differ in it."""
     rates = [record.fps / frames_per_step(record.fps, index.config) for record in index.records]
     low, high = (rates.index(rate) for rate in (min(rates), max(rates)))
     if rates[high] - rates[low] > FPS_TOLERANCE * rates[high]:
@@ -85,7 +85,7 @@ def _check_cameras(index: EpisodeIndex) -> None:
 
 
 def _check_sizes(index: EpisodeIndex) -> None:
-    """Refuse pictures that would be distorted each in its own way."""
+    """Refuse episodes with different aspect ratios, which would be distorted differently."""
     if index.config.aspect == "crop":
         return
     ratios = [record.size[0] / record.size[1] for record in index.records]
@@ -108,7 +108,7 @@ def cache_latents(
     reader: RowReader | None = None,
     with_progress: bool = False,
 ) -> LatentTable:
-    """Encode what the cache lacks (of every episode, or of a part of them) and say where the latents are."""
+    """Encode what the cache lacks (of every episode, or of a part of them); returns the table of latents."""
     identity = encoder_identity(vae, dict(vae.config))  # type: ignore[arg-type]
     cache = LatentCache(config.latents, identity, config.latents_dtype, reader=reader)  # type: ignore[arg-type]
     records = index.records[part]
@@ -132,7 +132,7 @@ def cache_latents(
 
 
 def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoencoder:
-    """The autoencoder, moved."""
+    """Move the autoencoder to a device."""
     nn.Module.to(vae, device)  # type: ignore[type-var]  # diffusers wraps `to` without a useful signature
     return vae
 

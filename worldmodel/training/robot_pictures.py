@@ -1,4 +1,4 @@
-"""Choosing the pictures of a robot's hands that travel with a model, from its training clips."""
+"""Selects reference images of a robot's hands from its training clips, which are stored in the model."""
 
 import logging
 
@@ -12,11 +12,11 @@ from worldmodel.types import evenly_spread
 
 log = logging.getLogger(__name__)
 
-MAX_CLIPS = 96  # of a robot, evenly spread over its training clips, whose frames are looked at
+MAX_CLIPS = 96  # clips per robot whose frames are searched, evenly spaced
 
 
 def fill_references(model: WorldModel, references: HandReferences, clips: ClipDataset) -> None:
-    """Pictures of the hands of every robot in the clips that has none yet."""
+    """Add hand images for every robot in the clips that has none yet."""
     numbers = _clips_by_robot(clips)
     for robot, own in numbers.items():
         if references.is_known[robot].any():
@@ -33,7 +33,7 @@ def fill_references(model: WorldModel, references: HandReferences, clips: ClipDa
 
 
 def _clips_by_robot(clips: ClipDataset) -> dict[int, list[int]]:
-    """Numbers of the clips of each embodiment, by its number in the table."""
+    """Clip indices by embodiment index."""
     numbers: dict[int, list[int]] = {}
     first = 0
     for record in clips.records:

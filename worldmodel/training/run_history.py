@@ -1,4 +1,4 @@
-"""How a shipped model came about, read from its run and the runs that this one started from."""
+"""The training history of a shipped model, read from its run and the runs that it started from."""
 
 import dataclasses
 import json
@@ -39,13 +39,13 @@ class Stage:
         return max((int(record["step"]) for record in self.records), default=0)
 
     def last(self, key: str) -> float | None:
-        """The last validation's number."""
+        """The value of `key` at the last validation."""
         rows = [row for row in self.records if row["kind"] == "validation" and key in row]
         return rows[-1][key] if rows else None
 
 
 def read_stages(run: Path, published: Callable[[str], str]) -> list[Stage]:
-    """The run and those before it, first one first; `published` says how a path is shown to others."""
+    """The run and its predecessors, oldest first; `published` maps paths to their public form."""
     stages: list[Stage] = []
     runs = [run.resolve()]
     while (runs[-1] / "config.yaml").is_file() and runs[-1] not in runs[:-1]:
@@ -61,7 +61,7 @@ def read_stages(run: Path, published: Callable[[str], str]) -> list[Stage]:
 
 
 def with_texts(value: T, change: Callable[[str], str]) -> T:
-    """The same config or JSON value with every text in it changed."""
+    """Apply a function to every string in a config or JSON value."""
     if isinstance(value, str):
         return change(value)  # type: ignore[return-value]
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def with_texts(value: T, change: Callable[[str], str]) -> T:
 
 
 def episode_seeds(data: Path) -> str:
-    """Seeds that a collected dataset records, in words; empty where it records none."""
+    """A description of the seeds that a collected dataset records; empty if there are none."""
     cells = [sorted(map(int, path.read_text().split())) for path in sorted(data.rglob("seed.txt"))]
     if not cells:
         return ""
@@ -84,7 +84,7 @@ def episode_seeds(data: Path) -> str:
 
 
 def overrides(base: Any, wanted: Any, prefix: str = "") -> list[str]:
-    """`key=value` words that turn one config into the other."""
+    """The `key=value` overrides that turn one config into the other."""
     words = []
     for field in dataclasses.fields(wanted):
         old, new = getattr(base, field.name, None), getattr(wanted, field.name)
@@ -131,7 +131,7 @@ def training_section(stages: Sequence[Stage], base: str | None) -> str:
 
 @styled
 def draw_stages(stages: Sequence[Stage], picture: Path) -> None:
-    """Training and validation numbers against the steps of all stages."""
+    """Plot training and validation numbers against the steps of all stages."""
     figure = Figure(figsize=(9, 3), layout="constrained")
     axes = figure.subplots(1, len(CURVES), squeeze=False)[0]
     for axis, (key, title) in zip(axes, CURVES.items(), strict=True):

@@ -1,9 +1,9 @@
-"""The whole way in small, on a CPU: collect, encode, train 2 steps, resume to 4, roll out, write metrics.
+"""An end-to-end smoke test on a CPU: collect, encode, train 2 steps, resume to 4, roll out, write metrics.
 
-python training/smoke_test.py --output outputs/debug                          every regime, MCL, full, LoRA
-python training/smoke_test.py --output outputs/debug --only lacg+exact+lora   one of them
+python training/smoke_test.py --output outputs/debug every regime, MCL, full, LoRA python
+training/smoke_test.py --output outputs/debug --only lacg+exact+lora one of them
 
-It proves that the parts fit together; the numbers of 4 steps mean nothing.
+It tests that the parts work together; the numbers after 4 steps mean nothing.
 """
 
 import argparse
@@ -51,7 +51,7 @@ VARIANTS = {
 
 
 def prepare(output: Path) -> list[str]:
-    """Episodes of two robots, an autoencoder and its latents; what a run must override to use them."""
+    """Create episodes of two robots, an autoencoder and latents; returns the config overrides to use them."""
     episodes, size = output / "episodes", 32
     robots = [RecordingConfig("babble", name, width=size, height=size) for name in ("finch", "heron")]
     collect_all(episodes, robots, episodes=2, seed=0, workers=1)
@@ -66,7 +66,7 @@ def prepare(output: Path) -> list[str]:
 
 
 def run_variant(output: Path, name: str, overrides: Sequence[str]) -> dict[str, float]:
-    """Train 2 steps, resume to 4, load the result afresh, roll out beyond one clip, write metrics."""
+    """Train 2 steps, resume to 4, reload the result, roll out beyond one clip, write metrics."""
     folder = output / name
     overrides = [*overrides, *VARIANTS[name], f"output={folder}"]
     for steps, resume in ((2, False), (4, True)):
@@ -81,7 +81,10 @@ def run_variant(output: Path, name: str, overrides: Sequence[str]) -> dict[str, 
 
 
 def roll_out(data: DataConfig, folder: Path) -> float:
-    """Two chunks on the held-out episode with the saved model, driven by its recorded actions; PSNR in dB."""
+    """Roll out two chunks of the held-out episode with the saved model and its recorded actions.
+
+    PSNR in dB.
+    """
     model = WorldModel.from_pretrained(folder / "model").eval()
     index = open_index(data)
     episode = index.open(index.of("val")[0])
@@ -106,7 +109,7 @@ def roll_out(data: DataConfig, folder: Path) -> float:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Every variant, or those asked for; one line each."""
+    """Run every variant, or the selected ones; prints one line each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Validation of a world model: the loss on held-out clips with fixed noise, and rollouts to look at."""
+"""Validation of a world model: the loss on held-out clips with fixed noise, and rollouts as videos."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class ValidationConfig:
     """What is measured on held-out episodes."""
 
-    num_clips: int = 32  # clips whose loss is measured, spread over the validation split; 0 = none
-    num_rollouts: int = 2  # of those, clips that are rolled out, scored and written as videos
+    num_clips: int = 32  # clips for the loss, evenly spaced over the validation split; 0 = none
+    num_rollouts: int = 2  # how many of those are also rolled out, scored and written as videos
     num_inference_steps: int = 8  # Euler steps of a rollout
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class ValidationConfig:
 
 
 class Validation:
-    """Called by the loop on every process; each takes its share of the clips."""
+    """Called by the training loop on every process; each evaluates its share of the clips."""
 
     def __init__(
         self, clips: ClipDataset, config: ValidationConfig, folder: Path, batch_size: int, seed: int
@@ -50,7 +50,7 @@ class Validation:
     def __call__(
         self, model: WorldModel, step: int, accelerator: Accelerator, tracker: Tracker | None
     ) -> dict[str, float]:
-        """Mean of every part of the loss, and PSNR of the rollouts in dB."""
+        """Mean of every loss term, and PSNR of the rollouts in dB."""
         chosen = evenly_spread(len(self.clips), self.config.num_clips)
         batches = [chosen[i : i + self.batch_size] for i in range(0, len(chosen), self.batch_size)]
         losses = [
@@ -92,7 +92,7 @@ class Validation:
         video = side_by_side(real, made)
         try:
             write_video(self.folder / f"{name}.mp4", iter(video), model.contract.fps)
-        except OSError as error:  # a full disk must not end a run whose weights are still good
+        except OSError as error:  # a full disk must not end a run with good weights
             log.warning("rollout %s was not written: %s", name, error)
         if tracker is not None:
             tracker.video(int(name.split("_")[1]), name.rpartition("_")[2], video, model.contract.fps)
@@ -100,7 +100,10 @@ class Validation:
 
 
 def share_out(items: Sequence[Any], accelerator: Accelerator) -> Iterator[tuple[int, int, Any]]:
-    """(slot, weight, item) of this process; each gets as many, as fsdp2 needs; extra ones weigh 0."""
+    """(slot, weight, item) of this process; all processes get equally many, as fsdp2 needs.
+
+    Padding has weight 0.
+    """
     world = accelerator.num_processes
     for slot in range(accelerator.process_index, -(-len(items) // world) * world, world):
         yield slot, int(slot < len(items)), items[slot % len(items)]
@@ -109,7 +112,7 @@ def share_out(items: Sequence[Any], accelerator: Accelerator) -> Iterator[tuple[
 def mean_over_processes(
     values: Sequence[tuple[int, Mapping[str, Tensor]]], accelerator: Accelerator
 ) -> dict[str, float]:
-    """Weighted mean of every named value; nothing when there are no values."""
+    """Weighted mean of every named value; empty if there are none."""
     if not values:
         return {}
     names = list(values[0][1])

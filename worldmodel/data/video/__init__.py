@@ -1,9 +1,7 @@
-"""Video files: a reader of chosen frames by PyAV, and a writer.
+"""Video files: reading selected frames by PyAV, and writing.
 
-container   what the file says about its frames, without decoding
-decoders    chosen frames, from files that stay open
-frames      `VideoFrames`, the reader that episodes hold
-write       H.264 with a checksum
+container metadata about the frames, without decoding decoders selected frames, from files that stay open
+frames `VideoFrames`, the reader that episodes hold write H.264 with a checksum
 """
 
 from worldmodel.data.video.container import VideoTable, probe_video

@@ -1,4 +1,4 @@
-"""What the container of a video says: its stream, and the times of its frames."""
+"""Metadata of a video container: its stream, and the times of its frames."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ from jaxtyping import Int64
 
 from worldmodel.checked import is_regular, lfs_hint
 
-MAX_PIXELS = 1 << 26  # of one frame; a broken header can ask for far more
-STRICT = {"err_detect": "explode"}  # the decoder stops at errors it would otherwise paint over
+MAX_PIXELS = 1 << 26  # of one frame; a corrupt header may declare far more
+STRICT = {"err_detect": "explode"}  # report errors that the decoder would otherwise conceal
 
 
 @dataclass(frozen=True)
 class VideoTable:
-    """What the container says about its frames, in the order they are shown."""
+    """Times, size and key frames from the container, in presentation order."""
 
     pts: Int64[np.ndarray, " t"]  # presentation times in ticks, ascending
     fps: float  # from the spacing of the frames
@@ -30,12 +30,12 @@ class VideoTable:
 
 
 def probe_video(path: str | Path) -> VideoTable:
-    """Frame count, times and size from the packets, without decoding; a ValueError when they disagree."""
+    """Frame count, times and size from the packets, without decoding; ValueError if they are inconsistent."""
     return _probe(str(path), stamp_of(path))
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """Changes when the file does: the key under which a check is remembered."""
+    """Size and modification time of the file, used as a cache key."""
     if not is_regular(Path(path)):
         raise ValueError(f"no video file at {path}")
     status = os.stat(path)
@@ -44,7 +44,7 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def naming_the_file(path: str) -> Iterator[None]:
-    """An FFmpeg error becomes a ValueError with the file."""
+    """Turn FFmpeg errors into ValueErrors that name the file."""
     try:
         yield
     except (av.FFmpegError, UnicodeError, OverflowError) as error:
@@ -60,7 +60,7 @@ def open_stream(path: str) -> Iterator[tuple[Any, Any]]:
         stream = container.streams.video[0]
         if stream.codec_context is None:
             raise ValueError(f"{path}: the video stream has no known codec")
-        stream.codec_context.thread_count = 1  # workers are the parallelism
+        stream.codec_context.thread_count = 1  # parallelism comes from worker processes
         stream.codec_context.options = STRICT
         yield container, stream
 
@@ -86,12 +86,12 @@ def _probe(path: str, stamp: tuple[int, int]) -> VideoTable:
 
 
 def _frame_step(path: str, pts: Int64[np.ndarray, " t"]) -> Fraction:
-    """Ticks per frame; frames must sit on an even time grid, since an episode has one frame rate."""
+    """Ticks per frame; frames must be evenly spaced, because an episode has a single frame rate."""
     if len(pts) == 1:
         return Fraction(1)
     step = Fraction(int(pts[-1] - pts[0]), len(pts) - 1)
     drift = np.abs((pts - pts[0]) - np.arange(len(pts)) * float(step))
-    # Half a frame decides which slot a frame is in; coarse clocks (1/1000 s) stay well below.
+    # Each frame goes to the nearest slot; coarse clocks (1/1000 s) err by far less than half a frame.
     if step <= 0 or drift.max() > 0.5 * float(step):
         worst = int(drift.argmax())
         raise ValueError(f"{path}: frames are not evenly spaced in time (frame {worst} is out of its place)")

@@ -1,4 +1,4 @@
-"""Decoding chosen frames; a few files stay open in each thread."""
+"""Decodes selected frames; a few files stay open in each thread."""
 
 import contextlib
 import os
@@ -13,28 +13,31 @@ from jaxtyping import Int64, UInt8
 from worldmodel.data.video.container import VideoTable, naming_the_file, open_stream, probe_video, stamp_of
 
 MAX_DECODERS = 16  # in each thread; one of 640x480 holds a few megabytes
-MAX_OPEN_PIXELS = 1 << 23  # of one file's decoders together: each holds several frames
-FAR = 32  # frames behind a key frame: seeking it again costs more than another open decoder
+MAX_OPEN_PIXELS = 1 << 23  # for all decoders of one file together: each holds several frames
+FAR = 32  # frames after a key frame: beyond this, seeking again costs more than another open decoder
 
 
 class Decoder:
-    """An open file; reading goes on from where it stands if no key frame is nearer."""
+    """An open file; reading continues from the current position unless a key frame is closer."""
 
     def __init__(self, path: str) -> None:
         self.path, self.stamp = path, stamp_of(path)
         self._stack = contextlib.ExitStack()
         self._container, self._stream = self._stack.enter_context(open_stream(path))
-        # Opened here: AV1's decoder looks at `skip_frame` once, when it opens, and would pass over all.
+        # Opened here: AV1's decoder reads `skip_frame` only when it opens, and would skip every frame.
         self._stream.codec_context.open(strict=False)
         self._packets: Iterator[Any] = iter(())
-        self._sent: int | None = None  # latest time among the packets that the decoder has; none: must seek
+        self._sent: int | None = None  # latest time among the packets sent to the decoder; none: must seek
 
     def close(self) -> None:
-        """The file is closed."""
+        """Close the file."""
         self._stack.close()
 
     def passes_to(self, table: VideoTable, index: int) -> int | None:
-        """How many frames lie between here and that one; none if it must be sought from a key frame."""
+        """Number of frames between the current position and `index`.
+
+        None if it requires seeking to a key frame.
+        """
         if self._sent is None:
             return None
         position = int(np.searchsorted(table.pts, self._sent))
@@ -43,8 +46,8 @@ class Decoder:
     def read(self, table: VideoTable, indices: Int64[np.ndarray, " n"]) -> Iterator[tuple[int, Any]]:
         """(index, frame) at these ascending positions, each exactly once.
 
-        On the way to a wanted frame lie frames that nobody asked for. Those that no other frame is made from
-        are passed over: the wanted ones stay the same to the last bit.
+        Frames on the way that were not requested are skipped if no other frame depends on them; the requested
+        ones stay bit-identical.
         """
         times = table.pts[indices]
         wanted, left = set(times.tolist()), iter(zip(indices.tolist(), times.tolist(), strict=True))
@@ -69,12 +72,12 @@ class Decoder:
 
 
 def _latest(sent: int | None, time: int | None) -> int | None:
-    """The packet without a time ends the stream: after it the decoder takes no other."""
+    """None after the packet without a time, which ends the stream: the decoder accepts no more packets."""
     return None if sent is None or time is None else max(sent, time)
 
 
 def _key_before(table: VideoTable, index: int) -> int:
-    """The key frame from which a frame is decoded; the file's start if none is declared."""
+    """The last key frame up to `index`; the start of the file if none is declared."""
     place = int(np.searchsorted(table.keys, index, side="right"))
     return int(table.keys[place - 1]) if place else 0
 
@@ -87,15 +90,15 @@ def _check_frame(path: str, table: VideoTable, index: int, frame: Any) -> None:
 
 
 class Decoders:
-    """Decoders that one thread used last; opening a file costs as much as decoding several frames.
+    """The most recently used decoders of one thread; opening a file costs as much as decoding several frames.
 
-    A file whose key frames lie far apart gets several, which stand at different places: the nearest one
-    before the wanted frame goes on from there.
+    A file with distant key frames gets several decoders at different positions: the nearest one before the
+    requested frame continues from there.
     """
 
     def __init__(self) -> None:
-        self.in_use: list[Decoder] = []  # the last one was used last
-        # one for all frames: preparing a conversion costs more than it
+        self.in_use: list[Decoder] = []  # most recently used last
+        # one for all frames: setting up a conversion costs more than converting
         self._reformatter = VideoReformatter()
 
     def read(self, path: str, indices: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W 3"]:
@@ -129,7 +132,7 @@ class Decoders:
         return chosen
 
     def _is_full(self, ours: list[Decoder], table: VideoTable) -> bool:
-        """Whether a file must do with the decoders that it has."""
+        """Whether no further decoder may be opened for a file."""
         pixels = (len(ours) + 1) * table.size[0] * table.size[1]
         return len(self.in_use) >= MAX_DECODERS or pixels > MAX_OPEN_PIXELS
 
@@ -146,14 +149,14 @@ class Decoders:
 
 
 def _copy_rows(frame: Any, place: UInt8[np.ndarray, "H W 3"]) -> None:
-    """The pixels of an rgb24 frame, whose rows may be padded, in one copy."""
+    """Copy the pixels of an rgb24 frame, whose rows may be padded."""
     plane = frame.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
     place.reshape(place.shape[0], -1)[:] = rows[: place.shape[0], : 3 * place.shape[1]]
 
 
 class _Local(threading.local):
-    """Decoders by process: a forked child leaves alone what its parent has open."""
+    """Decoders per process: a forked child does not use those of its parent."""
 
     def __init__(self) -> None:
         self.by_process: dict[int, Decoders] = {}
@@ -163,5 +166,5 @@ _local = _Local()
 
 
 def open_decoders() -> Decoders:
-    """Those of this thread."""
+    """The decoders of the current thread."""
     return _local.by_process.setdefault(os.getpid(), Decoders())

@@ -1,7 +1,7 @@
-"""Video files as readers of frames.
+"""Frame readers of video files.
 
-The decoder stops at errors that it would otherwise paint over. `VideoFrames.check` decodes all frames once;
-what passed is remembered by content (`verified.py`).
+Decoding errors are reported, not concealed. `VideoFrames.check` decodes all frames once; files that pass are
+remembered by content (`decode_cache.py`).
 """
 
 import contextlib
@@ -21,7 +21,10 @@ from worldmodel.data.video.write import is_sealed
 
 @dataclass(frozen=True)
 class VideoFrames:
-    """Frames [offset, offset + length) of a video file; holds no open file, so it pickles and forks."""
+    """Frames [offset, offset + length) of a video file.
+
+    Holds no open file, so it can be pickled and forked.
+    """
 
     path: str
     offset: int
@@ -32,7 +35,7 @@ class VideoFrames:
         return self.length
 
     def check(self, *, again: bool = False) -> None:
-        """Decode all frames, unless this content is known to be sound; a broken one is a ValueError."""
+        """Decode all frames, unless this content passed before; a broken one raises ValueError."""
         part = f"frames {self.offset}+{self.length}"
         ensure_sound(self.path, part, partial(_verify, self.path, self.offset, self.length), again=again)
 
@@ -73,7 +76,7 @@ def open_video(
 
 
 def _verify(path: str, offset: int, length: int) -> None:
-    """Compare our checksum, or decode the range: every frame must come, at its time and size."""
+    """Verify our checksum, or decode the range: every frame must appear with the expected time and size."""
     if is_sealed(path, stamp_of(path)):
         return
     with naming_the_file(path), contextlib.closing(Decoder(path)) as decoder:

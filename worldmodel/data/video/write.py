@@ -1,7 +1,7 @@
-"""Videos written whole, with a checksum at their end.
+"""Writes videos atomically, with a checksum at the end.
 
-They end in a box with the SHA-256 of all before it. Players skip it, and readers need not decode to know that
-the file is sound.
+The last MP4 box holds the SHA-256 of everything before it. Players skip it, and readers can verify the file
+without decoding.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def write_video(
     fps: float | int,
     keyframe_interval: int = 8,
 ) -> int:
-    """H.264 yuv420p with a key frame every `keyframe_interval` frames, whole or not at all."""
+    """Write H.264 yuv420p with a key frame every `keyframe_interval` frames, atomically."""
     path = Path(path)
     with atomic_file(path) as temporary:
         rate = Fraction(fps).limit_denominator(1001)
@@ -78,12 +78,12 @@ def _seal(path: Path) -> None:
 
 @lru_cache(maxsize=4096)
 def is_sealed(path: str, stamp: tuple[int, int]) -> bool:
-    """Whether the file carries our digest; a ValueError if it does and the bytes are not those written."""
+    """Whether the file has our checksum; ValueError if it has one that does not match."""
     length = len(SEAL_HEAD) + hashlib.sha256().digest_size
     with open(path, "rb") as file:
         file.seek(max(0, stamp[0] - length))
         tail = file.read(length)
-        # A damaged head still counts, or damage across its border would lift the protection.
+        # A partly damaged header still counts, or damage there would disable the check.
         alike = sum(a == b for a, b in zip(tail, SEAL_HEAD, strict=False))
         if len(tail) != length or alike < len(SEAL_HEAD) // 3:
             return False

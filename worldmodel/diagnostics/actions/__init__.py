@@ -1,1 +1,1 @@
-"""What actions do to a generated video."""
+"""Effects of actions on a generated video."""

@@ -1,8 +1,8 @@
-"""What actions do to a generated video: which group of action dimensions moves which pixels, and when.
+"""The effect of actions on a generated video: which group of action dimensions moves which pixels, and when.
 
 Works on any callable `generator(latent[b ...], actions[b n a]) -> frames[b t c H W]` whose samples do not
-depend on each other. Columns of the Jacobian are action dimensions, offset alike in all n transitions.
-Axes: b samples, n transitions, a action size, t frames, g groups of action dimensions.
+depend on each other. Columns of the Jacobian are action dimensions, with the same offset in all n
+transitions. Axes: b samples, n transitions, a action size, t frames, g groups of action dimensions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,20 +40,20 @@ GROUP_COLORS = (*PALETTE, *colormaps["Set3"].colors)  # type: ignore[attr-define
 
 @dataclass(frozen=True)
 class ActionChannel:
-    """Effect of each group of action dimensions on each pixel, and how far groups keep apart."""
+    """Effect of each group of action dimensions on each pixel, and the overlap of groups."""
 
     groups: tuple[str, ...]
     num_samples: int
     maps: Float[np.ndarray, "g t H W"]  # root mean square change of a pixel per unit of action
-    strength: Float[np.ndarray, "g t"]  # the same over the whole frame: when a group acts
-    per_sample: Float[np.ndarray, "b g"]  # the same over all frames, sample by sample
+    strength: Float[np.ndarray, "g t"]  # the same over the whole frame: at which frames a group acts
+    per_sample: Float[np.ndarray, "b g"]  # the same over all frames, for each sample
     intervals: tuple[Interval, ...]  # 95 % of the mean over samples, per group
     type_d: Criterion  # shared pixels between groups; the threshold is MOVED
     contrast: CompositionalContrast  # between groups
-    diversity: MechanismDiversity | None  # GMD contrasts of the actions, where asked for
+    diversity: MechanismDiversity | None  # GMD contrasts of the actions, if requested
 
     def sections(self) -> list[Section]:
-        """Tables and pictures of the report."""
+        """Tables and figures of the report."""
         rows = [
             (name, f"{values.mean():.3g}", between, " ".join(f"{v:.2g}" for v in by_frame))
             for name, values, between, by_frame in zip(
@@ -105,7 +105,7 @@ class ActionChannel:
         return figure
 
     def owners(self) -> np.ndarray:
-        """[t H W] index of the group that moves each pixel most, -1 where none moves it."""
+        """[t H W] index of the group that moves each pixel most, -1 if none does."""
         strongest = self.maps.argmax(0)
         return np.where(self.maps.max(0) > MOVED * self.maps.max(), strongest, -1)
 
@@ -128,17 +128,17 @@ def action_channel(
     num_directions: int = 0,
     seed: int = 0,
 ) -> ActionChannel:
-    """The report.
+    """Measure the effect of each action group on each pixel.
 
     Args:
         generator: differentiable for derivative="forward"; any callable for "difference".
-        latent: what else the video depends on (noise, first frames, a state).
+        latent: the other inputs of the video (noise, first frames, a state).
         actions: normalized, about [-1, 1].
-        groups: name -> action dimensions, for instance from `group_actions`; dimensions may be left out.
-        derivative: forward-mode differentiation, or central differences for what cannot be differentiated.
+        groups: name -> action dimensions, for instance from `group_actions`; dimensions may be omitted.
+        derivative: forward-mode differentiation, or central differences for non-differentiable generators.
         step: half width of the differences, in units of normalized action.
-        num_directions: latent directions for the GMD contrasts of the actions; 0 leaves them out. They need
-            third derivatives in double precision.
+        num_directions: latent directions for the GMD contrasts of the actions; 0 skips them. They need third
+            derivatives in double precision.
         seed: of those directions.
 
     Examples:
@@ -176,7 +176,7 @@ def action_channel(
 
 
 def diversity_section(diversity: MechanismDiversity, text: str = "") -> Section:
-    """The verdict on the actions' GMD contrasts, behind `text`, and their spectrum point by point."""
+    """Report section with `text`, the verdict on the actions' GMD contrasts, and their spectrum."""
     header = ("point", "rank", "effective rank", "condition number", "singular values")
     columns = (diversity.rank, diversity.effective_rank, diversity.condition_number)
     rows = tuple(

@@ -1,10 +1,10 @@
-"""Which action dimensions belong together, by their names or as the user says.
+"""Groups action dimensions by their names or by the user's choice.
 
 Rules, in this order. The first that gives at least two groups decides.
 
-    1. both `left` and `right` in the names   one group for each side, other parts of the body beside them
+    1. both `left` and `right` in the names   one group per side; other body parts are separate groups
     2. different parts of the robot           position, rotation, joints, gripper, base, ...
-    3. nothing to tell them apart             every column by itself, or blocks of columns when there are many
+    3. uninformative names                    one group per column, or blocks of columns if there are many
 """
 
 import re
@@ -23,13 +23,13 @@ ROTATION_WORDS = {
     *("roll", "pitch", "yaw", "droll", "dpitch", "dyaw", "rx", "ry", "rz", "drx", "dry", "drz"),
     *("qw", "qx", "qy", "qz", "wx", "wy", "wz", "theta"),
 }
-# Words that turn x, y, z into angles, and words that say nothing about the part.
+# Words that turn x, y, z into angles, and words that do not identify a part.
 TURNING_WORDS = {"rot", "rotation", "rotvec", "orientation", "euler", "quat", "quaternion", "angle", "axis"}
 PLAIN_WORDS = {
     *("action", "arm", "ee", "eef", "end", "effector", "tcp", "tool", "cartesian", "pose", "pos"),
     *("position", "world", "delta", "target", "command", "cmd", "vel", "velocity"),
 }
-MAX_SINGLE_COLUMNS = 16  # more dimensions without telling names are shown in blocks
+MAX_SINGLE_COLUMNS = 16  # more dimensions with uninformative names are shown in blocks
 NUM_BLOCKS = 8
 
 
@@ -38,11 +38,11 @@ class ActionGroups:
     """Group name -> action dimensions, and how they were found."""
 
     dimensions: Mapping[str, tuple[int, ...]]
-    reason: str  # in words, for the page
+    reason: str  # reason for the grouping, for the page
 
 
 def group_actions(names: Sequence[str]) -> ActionGroups:
-    """The groups that the action names tell."""
+    """Group action dimensions by the rules above."""
     words = [_words(name) for name in names]
     if all(any(side in entry for entry in words) for side in SIDES):
         found = _collected(_side(entry) or _part(entry) for entry in words)
@@ -90,7 +90,10 @@ def _check_columns(found: Mapping[str, Sequence[int]], names: Sequence[str], tex
 
 
 def _words(name: str) -> list[str]:
-    """Small words of a name, digits apart: "left_joint1" -> left, joint, 1; "eefPos.x" -> eef, pos, x."""
+    """Split a name into lower-case words, digits apart: "left_joint1" -> left, joint, 1.
+
+    "eefPos.x" -> eef, pos, x.
+    """
     apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
     return re.findall(r"[a-z]+|\d+", apart.lower())
 
@@ -100,7 +103,7 @@ def _side(words: Sequence[str]) -> str:
 
 
 def _part(words: Sequence[str]) -> str:
-    """The part of the robot that a name speaks of."""
+    """The part of the robot that a name refers to."""
     letters = [word for word in words if not word.isdecimal() and word not in SIDES]
     telling = [word for word in letters if word not in PLAIN_WORDS | TURNING_WORDS]
     for part, meant in PART_WORDS.items():

@@ -36,7 +36,7 @@ def diagnose_generator(
             a function without arguments that returns one.
         page: *.html or *.md to write.
         block_sizes: coordinates of each factor, in order; all ones for single coordinates.
-        num_points: latents to look at.
+        num_points: number of latents to evaluate.
         seed: of the latents.
     """
     if not block_sizes or min(block_sizes) < 1:
@@ -64,7 +64,7 @@ def diagnose_world_model(
         batch: clips of one embodiment, with frames.
         page: *.html or *.md to write.
         view: of the clips, for a model whose action paths read more than actions.
-        groups: "arm=0-5,gripper=6"; empty: as the action names tell.
+        groups: "arm=0-5,gripper=6"; empty: grouped by the action names.
         seed: of the noise.
     """
     if batch.frames is None:
@@ -158,7 +158,7 @@ CONTRASTS = (
 def first_clips(
     model: WorldModel, source: EpisodeSource, num_clips: int, *, camera: str | None = None
 ) -> tuple[ClipBatch, ClipView]:
-    """Clips of one embodiment as the contract asks for them, or of another `camera`, and their view."""
+    """Clips of one embodiment in the model's format (`camera` overrides the contract's), and their view."""
     contract = model.contract
     config = contract.clip_config()
     config = replace(config, camera=camera) if camera else config
@@ -174,7 +174,7 @@ def first_clips(
 
 
 def load_generator(source: str) -> Generator:
-    """The callable behind "module:name" or "file.py:name"."""
+    """Import the callable given as "module:name" or "file.py:name"."""
     place, _, name = source.rpartition(":")
     if not place or not name:
         raise ValueError(f"expected package.module:name or path/file.py:name, got {source!r}")

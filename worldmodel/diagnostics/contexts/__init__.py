@@ -1,1 +1,1 @@
-"""Measures of models whose concepts can be intervened on."""
+"""Measures for models whose concepts can be intervened on."""

@@ -1,4 +1,4 @@
-"""Are the directions of concepts linearly independent, as the identifiability theorem asks?
+"""Tests whether concept directions are linearly independent, a condition of the identifiability theorem.
 
 Axes: m concepts, o dimensions of a concept's code, d dimensions of the space they act in or are read from.
 """
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-TOLERANCE = 1e-3  # singular value of unit rows below which they count as dependent
+TOLERANCE = 1e-3  # rows count as dependent if the smallest singular value (unit rows) is below
 
 
 @dataclass(frozen=True)
 class ConceptDirections:
-    """How far each concept's main direction is from what the other concepts can do."""
+    """Angle of each concept's main direction to the span of the other concepts."""
 
     main: Float[np.ndarray, "m d"]  # unit vectors
     angles: Float[np.ndarray, " m"]  # degrees between a main direction and the span of the others; 90 is best
-    smallest: float  # singular value of the main directions; 1 when they are orthogonal
-    rank: int  # of all rows of all concepts
-    num_rows: int  # of them
-    is_independent: bool  # whether the main directions are
+    smallest: float  # smallest singular value of the main directions; 1 if they are orthogonal
+    rank: int  # rank of all rows of all concepts
+    num_rows: int  # number of these rows
+    is_independent: bool  # whether the main directions are independent
 
 
 def concept_directions(
     directions: Float[np.ndarray, "m o d"], covariance: Float[np.ndarray, "m o o"] | None = None
 ) -> ConceptDirections:
-    """The main direction of a concept is the one along which its code moves most, given its covariance.
+    """The main direction of a concept is the one of largest variance, given its code's covariance.
 
-    Without a covariance all dimensions of a code move alike.
+    Without a covariance all dimensions of a code have the same variance.
 
     Examples:
         >>> import numpy as np

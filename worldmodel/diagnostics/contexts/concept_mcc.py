@@ -1,4 +1,4 @@
-"""Do blocks of codes hold the factors they are named after? Correlation with linear predictions, held out.
+"""Tests whether blocks of codes contain the factors they are named after, by held-out linear prediction.
 
 Axes: n samples, m blocks, o dimensions of a block, K factors.
 """
@@ -11,25 +11,25 @@ from scipy.optimize import linear_sum_assignment
 
 from worldmodel.report.intervals import Interval, jackknife_interval
 
-RIDGE = 1e-6  # of a block's variance: dimensions that say nothing must not break the fit
+RIDGE = 1e-6  # of a block's variance: uninformative dimensions must not break the fit
 
 
 @dataclass(frozen=True)
 class ConceptMcc:
-    """Correlations of factors with what the blocks predict of them."""
+    """Correlations of factors with their linear predictions from each block."""
 
     aligned: float  # mean over concepts, factor j from block j
     matched: float  # mean after the best one-to-one matching of factors and blocks
     interval: Interval  # 95 %, of `aligned`
     table: Float[np.ndarray, "K m"]  # factor by block
     assignment: Int[np.ndarray, " K"]  # block matched to each factor
-    num_samples: int  # that were scored; as many found the predictions
+    num_samples: int  # scored samples; the predictions were fitted on as many others
 
 
 def concept_mcc(codes: Float[np.ndarray, "n m o"], factors: Float[np.ndarray, "n K"]) -> ConceptMcc:
     """Predict each factor linearly from each block on the first half of the samples, score the second.
 
-    Blocks that are told their factor by interventions should hold it without any matching: `aligned`.
+    Blocks that interventions assign to a factor should contain it without any matching: `aligned`.
 
     Examples:
         >>> import numpy as np
@@ -77,7 +77,7 @@ def _predictions(codes: np.ndarray, factors: np.ndarray, half: int) -> Float[np.
 
 
 def _correlations(truth: np.ndarray, predicted: np.ndarray) -> Float[np.ndarray, "K m"]:
-    """Of each factor with its prediction from each block; what is worse than nothing counts 0."""
+    """Correlation of each factor with its prediction from each block; negative ones count as 0."""
     first = truth - truth.mean(0)
     second = predicted - predicted.mean(0)
     products = np.einsum("nk,nmk->km", first, second)

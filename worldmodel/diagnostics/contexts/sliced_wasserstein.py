@@ -1,4 +1,4 @@
-"""Sliced Wasserstein distance between two samples: is what was generated distributed like what is real?"""
+"""Sliced Wasserstein distance between two samples, such as generated and real pictures."""
 
 import torch
 from jaxtyping import Float

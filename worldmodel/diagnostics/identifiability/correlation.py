@@ -44,8 +44,8 @@ def matched_correlation(
 ) -> MatchedCorrelation:
     """Match by the largest total |correlation| and score the matched pairs.
 
-    `matching_share` 0 matches and scores on all samples, as usual in the literature; otherwise the first
-    share of the samples finds the matching and the rest scores it, which takes the luck out of matching.
+    `matching_share` 0 matches and scores on all samples, as usual in the literature; otherwise the matching
+    is found on that first share of the samples and scored on the rest, which avoids the upward bias.
     """
     if not 0 <= matching_share < 1:
         raise ValueError(f"matching_share must lie in [0, 1), got {matching_share}")
@@ -70,13 +70,13 @@ def _assign(matrix: Float[np.ndarray, "d k"]) -> Int[np.ndarray, " d"]:
 def _unit_columns(values: Tensor) -> Tensor:
     centered = values.double() - values.double().mean(-2, keepdim=True)
     norm = torch.linalg.vector_norm(centered, dim=-2, keepdim=True)
-    # What is left of a constant column after centring is rounding; it must not be blown up to unit length.
+    # Centering leaves rounding errors in a constant column; they must not be scaled to unit length.
     size = values.double().abs().amax(-2, keepdim=True) * values.shape[-2] ** 0.5
     return torch.where(norm > 1e-12 * size, centered / norm, 0)
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Average ranks along the samples, ties sharing theirs."""
+    """Average ranks along the samples; ties share their mean rank."""
     columns = values.transpose(-1, -2).contiguous()
     ordered = columns.sort(dim=-1).values
     below = torch.searchsorted(ordered, columns)

@@ -1,4 +1,4 @@
-"""Independent components of a representation: what is left of its linear ambiguity is order and sign."""
+"""Independent components of a representation, unique up to order and sign."""
 
 import warnings
 from typing import Literal
@@ -18,15 +18,15 @@ GAUSSIAN_LOGCOSH = 0.374567207  # E log cosh of a standard normal variable
 
 
 class IcaAligner(TransformerMixin, BaseEstimator):
-    """FastICA on the directions that carry variance, restarted, with a report of how far to trust it.
+    """FastICA on the directions with significant variance, restarted, with measures of its reliability.
 
     Directions whose standard deviation is below `dead_below` of the largest are dropped first: whitening
-    would blow their noise up to unit variance. Components come with unit variance, ordered by the variance
+    would scale their noise up to unit variance. Components come with unit variance, ordered by the variance
     they explain, and with the sign that makes their largest loading positive.
 
     After `fit`: `mean_`, `unmixing_` [k, d], `mixing_` [d, k], `num_components_`, `kept_variance_` (share),
     `negentropy_` and `converged_` (per restart), `kurtosis_` (excess, per component), `stability_` (per
-    component: 1 when all restarts find it, about 0 when it is an accident of the start).
+    component: 1 if all restarts find it, about 0 if it depends on the initialization).
 
     Examples:
         >>> import numpy as np
@@ -147,7 +147,7 @@ def negentropy(components: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:
 
 
 def _convention(mixing: Float[np.ndarray, "d k"]) -> tuple[np.ndarray, np.ndarray]:
-    """Order by explained variance, and the sign that makes the largest loading positive."""
+    """The order by explained variance, and the signs that make the largest loadings positive."""
     order = np.argsort(-np.square(mixing).sum(0), kind="stable")
     ordered = mixing[:, order]
     largest = np.abs(ordered).argmax(0)
@@ -157,7 +157,7 @@ def _convention(mixing: Float[np.ndarray, "d k"]) -> tuple[np.ndarray, np.ndarra
 def _stability(
     components: Float[np.ndarray, "n k"], restarts: list[Float[np.ndarray, "n k"]]
 ) -> Float[np.ndarray, " k"]:
-    """Per component, |correlation| among its partners in all restarts, minus that to all other components."""
+    """Per component, |correlation| with its matches in all restarts, minus that with all other components."""
     count, size = len(restarts), components.shape[1]
     if count == 1:
         return np.full(size, np.nan)

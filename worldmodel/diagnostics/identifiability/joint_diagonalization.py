@@ -1,12 +1,12 @@
-"""One linear map that makes many covariance matrices diagonal at once.
+"""A linear map that jointly diagonalizes several covariance matrices.
 
-If w has independent Gaussian entries whose variances change with the condition, and we see A w, the
+If w has independent Gaussian entries whose variances change with the condition, and A w is observed, the
 covariances of the conditions are A D_k A^T. The maximum-likelihood estimate of A^-1 minimizes (Pham 2001)
 
     1/2 sum_k p_k log det diag(B C_k B^T) - log |det B|
 
-which two conditions already fix, up to scale and order, when no two entries keep the same ratio of variances.
-Axes: s problems, k matrices, d size.
+which two conditions already determine, up to scale and order, if no two entries have the same ratio of
+variances. Axes: s problems, k matrices, d size.
 """
 
 import torch
@@ -51,7 +51,7 @@ def _newton_step(current: Tensor, weights: Tensor) -> Tensor:
     variances = current.diagonal(0, -2, -1)
     gradient = torch.einsum("sk,skij,ski->sij", weights, current, 1 / variances)
     ratio = torch.einsum("sk,skj,ski->sij", weights, variances, 1 / variances)
-    # At least 0 by Cauchy-Schwarz, and 0 where two entries keep one ratio: there nothing tells them apart.
+    # At least 0 by Cauchy-Schwarz; 0 where two entries have the same ratio and cannot be separated.
     determinant = (ratio * ratio.transpose(-1, -2) - 1).clamp(min=1e-3)
     step = (ratio.transpose(-1, -2) * gradient - gradient.transpose(-1, -2)) / determinant
     return step - torch.diag_embed(step.diagonal(0, -2, -1))
@@ -60,7 +60,7 @@ def _newton_step(current: Tensor, weights: Tensor) -> Tensor:
 def _line_search(
     basis: Tensor, step: Tensor, value: Tensor, matrices: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The longest of the halved steps that lowers the criterion, problem by problem; none if none does."""
+    """For each problem, the longest halved step that lowers the criterion; none if no step does."""
     identity = torch.eye(basis.shape[-1], dtype=basis.dtype, device=basis.device)
     best, best_value = basis, value
     open_problems = torch.ones_like(value, dtype=torch.bool)
@@ -80,7 +80,7 @@ class ConditionAlignment:
     """Undoes a linear mixture of latents whose scales change with a condition; needs no true latents.
 
     `fit` learns the mixture from the covariances of the conditions, `transform` unmixes and standardizes
-    inside each condition: for w = A (z * m(u) + b(u)) with z ~ N(0, I) it returns z up to sign and order.
+    within each condition: for w = A (z * m(u) + b(u)) with z ~ N(0, I) it returns z up to sign and order.
     """
 
     unmixing_: Float[Tensor, "s d d"]
@@ -98,7 +98,7 @@ class ConditionAlignment:
             )
         means, covariances = zip(*(_moments(w.double(), mask) for mask in chosen), strict=True)
         covariance = torch.stack(covariances, dim=1)
-        # A trace of white noise: a latent that has collapsed must not stop the others.
+        # A trace of white noise, so that a collapsed latent does not break the others.
         size = covariance.diagonal(0, -2, -1).mean((-2, -1)) * 1e-10 + 1e-30
         covariance = covariance + size[:, None, None, None] * torch.eye(w.shape[-1], device=w.device)
         self.unmixing_ = joint_diagonalizer(covariance, counts / counts.sum(1, keepdim=True))
@@ -107,7 +107,7 @@ class ConditionAlignment:
         return self
 
     def transform(self, w: Float[Tensor, "s n d"], condition: Int[Tensor, "s n"]) -> Float[Tensor, "s n d"]:
-        """The unmixed latents, standardized inside each condition."""
+        """The unmixed latents, standardized within each condition."""
         unmixed = w.double() @ self.unmixing_.transpose(-1, -2)
         index = condition.unsqueeze(-1)
         mean, std = (torch.take_along_dim(part, index, dim=1) for part in (self.mean_, self.std_))

@@ -1,4 +1,4 @@
-"""How well a label can be read from codes: a linear probe, cross-validated, beside guessing."""
+"""Cross-validated linear probe: how well a label can be predicted from codes, compared with chance."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ RIDGE = 1e-3  # of the mean squared code
 
 @dataclass(frozen=True)
 class LabelProbe:
-    """Held-out accuracy of the probe, and of always naming the most frequent label."""
+    """Held-out accuracy of the probe, and of always predicting the most frequent label."""
 
     accuracy: float
     chance: float
@@ -29,9 +29,9 @@ class LabelProbe:
 def label_probe(
     codes: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, num_folds: int = 5, seed: int = 0
 ) -> LabelProbe:
-    """Least squares on one-hot labels, every sample judged by a probe that has not seen its fold.
+    """Least squares on one-hot labels; every sample is scored by a probe fitted without its fold.
 
-    With the robot as the label and latent actions as codes, it measures what gradient reversal is to remove.
+    With the robot as the label and latent actions as codes, it measures what gradient reversal should remove.
 
     Examples:
         >>> import torch

@@ -24,9 +24,9 @@ def latent_recovery(
     """All scores by name.
 
     mcc: Pearson, matched and scored on all samples (the paper's). mcc_spearman: the same on ranks.
-    mcc_held_out: matched on one half, scored on the other. mcc_by_condition: matched anew in each condition,
-    so biased upwards. r2, r2_by_condition: variance explained by an affine map of the estimated latents.
-    axis_angle, mcc_turned: `axis_rotation`.
+    mcc_held_out: matched on one half, scored on the other. mcc_by_condition: matched separately in each
+    condition, so biased upwards. r2, r2_by_condition: variance explained by an affine map of the estimated
+    latents.
     """
     angle, turned = axis_rotation(true, estimated)
     return {
@@ -78,7 +78,7 @@ def by_condition(
     estimated: Float[Tensor, "s n k"],
     condition: Int[Tensor, "s n"],
 ) -> Float[np.ndarray, " s"]:
-    """A score computed inside each condition, mean over the conditions."""
+    """A score computed within each condition, averaged over the conditions."""
     means = []
     for z, z_hat, labels in zip(true, estimated, condition, strict=True):
         chosen = [labels == value for value in labels.unique()]

@@ -30,8 +30,8 @@ def mcc(
 ) -> Mcc:
     """Matches columns one to one by the largest total |correlation| and averages the matched entries.
 
-    `kind="spearman"` does not mind monotone distortions. `matching_share` > 0 finds the matching on the first
-    share of the samples and scores the others (out of sample). Unrelated latents score above 0, about
+    `kind="spearman"` is invariant to monotone distortions. `matching_share` > 0 finds the matching on the
+    first share of the samples and scores the others (out of sample). Unrelated latents score above 0, about
     sqrt(log d / n): compare with the score of shuffled rows.
 
     `MCC = 1/d max over matchings p of sum_i |corr(z_i, z_hat_p(i))|`

@@ -2,7 +2,7 @@
 
 A view is p(x | z, u_n): a matrix whose columns are laws of x, one for each state z. The generator need not be
 invertible: several states may give the same x. From the joint law of three views that are independent given
-the state, an eigenvalue problem gives the columns back, up to the order of the states. Axes: x values of a
+the state, an eigenvalue problem recovers the columns, up to the order of the states. Axes: x values of a
 view, k states.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RecoveredViews:
-    """The laws of the last view for each state, and the weights of the states."""
+    """The laws of the last view for each state, and the probabilities of the states."""
 
     columns: Float[Tensor, "x k"]
     weights: Float[Tensor, " k"]
@@ -24,17 +24,19 @@ class RecoveredViews:
 def recover_views(joint: Float[Tensor, "x y w"], num_states: int) -> RecoveredViews:
     """The columns p(x_2 | z) from p(x_0, x_1, x_2): eigenvectors of one matrix, eigenvalues of another.
 
-    The matrices of the last two views given a value of the second, seen through the first, have common
-    eigenvectors: the laws of the last view. Their eigenvalues p(x_1 | z) tell the states apart.
+    For each value of the second view, take the joint matrix of the last and the first view. After
+    normalization these matrices have common eigenvectors: the laws of the last view. Their eigenvalues p(x_1
+    | z) separate the states.
 
     Examples:
         >>> import torch
         >>> from worldmodel.diagnostics import multi_view_laws, recover_views
+        >>> from worldmodel.diagnostics.identifiability.multi_view import column_error, joint_law
         >>> views = multi_view_laws(num_views=3, num_values=4, num_states=3, seed=0)
         >>> weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-        >>> found = recover_views(torch.einsum("z,az,bz,cz->abc", weights, *views), num_states=3)
-        >>> found.weights.sort().values.numpy().round(6).tolist()
-        [0.2, 0.3, 0.5]
+        >>> found = recover_views(joint_law(views, weights), num_states=3)
+        >>> column_error(found.columns, views[2]) < 1e-8
+        True
 
     References:
         "Factored Generative Models through Mechanism Diversity", Proposition 3.
@@ -59,7 +61,7 @@ def recover_views(joint: Float[Tensor, "x y w"], num_states: int) -> RecoveredVi
 def multi_view_laws(
     num_views: int, num_values: int, num_states: int, seed: int
 ) -> list[Float[Tensor, "x k"]]:
-    """Random views with laws that overlap: no value of x tells its state for sure.
+    """Random views with overlapping laws: no value of x identifies its state with certainty.
 
     Examples:
         >>> from worldmodel.diagnostics import multi_view_laws

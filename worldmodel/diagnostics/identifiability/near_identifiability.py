@@ -1,4 +1,4 @@
-"""How nearly representations agree: between runs (statistical) and with the true factors (structural).
+"""How closely representations agree: between runs (statistical) and with the true factors (structural).
 
     epsilon^2 = mean |r - h(r')|^2 / mean |r - mean r|^2        over test rows, h fitted on the other rows
 
@@ -31,7 +31,7 @@ from worldmodel.diagnostics.scores.disentanglement import Score
 
 @dataclass(frozen=True)
 class Agreement:
-    """How nearly one representation can be mapped to another (or to the factors)."""
+    """How closely one representation can be mapped to another (or to the factors)."""
 
     target: str
     source: str
@@ -39,14 +39,14 @@ class Agreement:
     epsilon_rigid: Score  # 0 is best, here and below
     epsilon_scaled: Score  # rigid with one common scale
     epsilon_permutation: Score  # signed permutation of unit-variance independent components
-    mcc: Score  # matched |correlation| of the dimensions as they are; 1 is best
+    mcc: Score  # matched |correlation| of the original dimensions; 1 is best
     mcc_ica: Score  # of the independent components
     num_test: int
 
 
 @dataclass(frozen=True)
 class Side:
-    """One representation, as it is and as independent components."""
+    """One representation, with its independent components."""
 
     name: str
     view: Float[np.ndarray, "n d"]
@@ -124,7 +124,7 @@ class NearIdentifiability(BaseEstimator):
     def transform(self, runs: Sequence[Num[np.ndarray, "n _"]]) -> list[Float[np.ndarray, "n _"]]:
         """Independent components of each run, in the order and with the signs of the first run's.
 
-        A component of the first run without a partner is a column of zeros.
+        A component of the first run without a match becomes a column of zeros.
         """
         check_is_fitted(self)
         return [

@@ -1,4 +1,4 @@
-"""How far a decoder is from an isometry: the constant behind every near-identifiability bound."""
+"""How far a decoder is from an isometry: the constant in every near-identifiability bound."""
 
 from dataclasses import dataclass
 

@@ -42,7 +42,7 @@ class AffineMap:
     matrix: Float[np.ndarray, "k d"]
 
     def __call__(self, source: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n d"]:
-        """The source in the place of the target."""
+        """Map the source to the target space."""
         return (source - self.source_mean) @ self.matrix + self.target_mean
 
 
@@ -110,8 +110,8 @@ def epsilon(target: Float[np.ndarray, "n d"], predicted: Float[np.ndarray, "n d"
 
 
 def mean_correlation(target: Float[np.ndarray, "n d"], matched: Float[np.ndarray, "n d"]) -> RowScore:
-    """Mean |correlation| of columns that are matched already; 0 for a constant column."""
-    # Centered first: variances are taken as differences of means of squares.
+    """Mean |correlation| of already matched columns; 0 for a constant column."""
+    # Centered first: variances are computed as differences of means of squares.
     first, second = target - target.mean(0), matched - matched.mean(0)
     parts = [first, second, np.square(first), np.square(second), first * second]
 

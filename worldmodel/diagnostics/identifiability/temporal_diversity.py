@@ -1,10 +1,10 @@
-"""Proposition 2 in a simulation: the past stands in for a condition that nobody observes.
+"""Proposition 2 in a simulation: the past replaces an unobserved condition.
 
-    x_{t+1} = A (z_{t+1} * scale(x_t)),    z_t independent N(0, 1),    scale depends on what was seen before
+    x_{t+1} = A (z_{t+1} * scale(x_t)),    z_t independent N(0, 1),    scale depends on the past
 
-Given the past, the generator is one of many, and z does not depend on it: the setting of Theorem 1 with
-u = a function of the past alone. A static model sees one Gaussian and can never find A. Axes: n time steps,
-d latents.
+Given the past, the generator is one of many, and z does not depend on it: the setting of Theorem 1 with u = a
+function of the past alone. To a static model, x is a single Gaussian, from which A cannot be identified.
+Axes: n time steps, d latents.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from worldmodel.diagnostics.identifiability.mcc import mcc
 
 @dataclass(frozen=True)
 class TemporalRecovery:
-    """Mean correlation of the recovered latents with the true ones, by what the condition was."""
+    """Mean correlation of the recovered latents with the true ones, for three kinds of condition."""
 
-    past: float  # contexts made of the past observation
+    past: float  # contexts computed from the past observation
     shuffled: float  # the same contexts at other times: a control that must fail
     static: float  # no context at all: whitening
 
@@ -29,7 +29,7 @@ class TemporalRecovery:
 def simulate_temporal(
     num_steps: int, latent_dim: int, seed: int, *, strength: float = 0.5
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    """Latents and observations of one series; with strength 0 the past changes nothing.
+    """Latents and observations of one series; with strength 0 the past has no effect.
 
     Examples:
         >>> from worldmodel.diagnostics import simulate_temporal
@@ -52,7 +52,7 @@ def simulate_temporal(
 def temporal_recovery(
     z: Float[Tensor, "n d"], x: Float[Tensor, "n d"], *, num_contexts: int = 16, seed: int = 0
 ) -> TemporalRecovery:
-    """Unmix x by the covariances that it has behind different pasts, and score the result against z.
+    """Unmix x from its covariances given different pasts, and score the result against z.
 
     Examples:
         >>> from worldmodel.diagnostics import simulate_temporal, temporal_recovery
@@ -74,7 +74,7 @@ def temporal_recovery(
 
 
 def _contexts(past: Float[Tensor, "n d"], count: int, source: torch.Generator) -> Int[Tensor, " n"]:
-    """Cells of the past around some of its own points, which is an encoder of what was seen before."""
+    """Voronoi cells of the past observations around randomly chosen ones."""
     centers = past[torch.randperm(len(past), generator=source)[:count]]
     return torch.cdist(past / past.std(0), centers / past.std(0)).argmin(1)
 

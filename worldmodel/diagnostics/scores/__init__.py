@@ -1,1 +1,1 @@
-"""Disentanglement scores of codes against known factors."""
+"""Disentanglement scores of codes against ground-truth factors."""

@@ -1,4 +1,4 @@
-"""Do the codes belong to the factors? A self-test to run before any disentanglement score is believed."""
+"""A self-test to run before any disentanglement score: are codes and factors in the same order?"""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ QUICK: dict[str, Metric] = {
     ),
     "irs": lambda codes, factors, seed: irs(codes, factors, seed=seed, num_train=10_000).value,
 }
-# These grow trees or search neighbors: seconds to minutes, by the number of classes.
+# These grow trees or search neighbors: seconds to minutes, depending on the number of classes.
 THOROUGH: dict[str, Metric] = {
     "dci": lambda codes, factors, seed: (
         dci(codes, factors, seed=seed, num_train=1000, num_test=500).disentanglement
@@ -55,10 +55,10 @@ def check_alignment(
 ) -> dict[str, float]:
     """Refuses an evaluation whose codes are not in the order of its factors; returns each metric's ceiling.
 
-    `received[i]` are the factor indices of the image that really arrives where code i is computed: send the
-    indices through the evaluation's own data path (files, loader, repetition, shuffling) in the place of the
-    images. As codes, they must score what the factors themselves score, in every metric; `thorough` adds DCI
-    and InfoMEC, which take longer.
+    `received[i]` are the factor indices of the image that code i is computed from: send the indices instead
+    of the images through the evaluation's own data path (files, loader, repetition, shuffling). Used as
+    codes, they must score as well as the factors themselves, in every metric; `thorough` adds DCI and
+    InfoMEC, which are slower.
 
     Examples:
         >>> import numpy as np

@@ -1,8 +1,8 @@
 """Gradient-boosted classification trees, the classifier of DCI: scikit-learn's, several times as fast.
 
-`GradientBoostingClassifier` sorts every feature anew in each node of each of its hundreds of trees. Here each
-feature is sorted once, repeated samples are merged into weights, and the cuts of all features are scored in
-one sweep. Trees are the same but for splits of equal gain, among which both draw lots.
+`GradientBoostingClassifier` sorts every feature again in each node of each of its hundreds of trees. Here
+each feature is sorted once, repeated samples are merged into weights, and the cuts of all features are scored
+in one sweep. The trees are the same, except for splits of equal gain, which both break at random.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ NO_CURVATURE = 1e-150  # of the loss in a leaf; less and the leaf stays at 0
 
 @dataclass(frozen=True)
 class Leaf:
-    """Where a tree ends."""
+    """A leaf of a tree."""
 
     value: float  # what is added to the score of the class
 
 
 @dataclass(frozen=True)
 class Split:
-    """One question of a tree."""
+    """An inner node of a tree."""
 
     feature: int
     threshold: float
@@ -89,11 +89,11 @@ def fit_boosted_trees(
     return BoostedTrees(classes, start, rounds, grower.importance / total if total else grower.importance)
 
 
-# Below, shapes stand in words: a checked signature takes longer than a node.
+# Below, shapes are given in words: checking a typed signature takes longer than a node.
 
 
 class _Grower:
-    """Grows trees on the same samples [d, n] for other targets, and sums up what each feature contributes."""
+    """Grows trees on the same samples [d, n] for different targets, and accumulates feature importance."""
 
     def __init__(self, columns: np.ndarray, weights: np.ndarray, seed: int) -> None:
         self.columns, self.weights = columns, weights
@@ -105,7 +105,7 @@ class _Grower:
     def grow(
         self, residual: np.ndarray, curvature: np.ndarray, score: np.ndarray, rate: float
     ) -> Split | Leaf:
-        """A tree for these residuals [n]; its values, times `rate`, are added to `score` [n] in place."""
+        """Fit a tree to these residuals [n]; its values, times `rate`, are added to `score` [n] in place."""
         self._residual, self._gradient = residual, self.weights * residual
         self._hessian = self.weights * curvature
         self._score, self._rate = score, rate
@@ -143,7 +143,7 @@ class _Grower:
         return Split(feature, threshold if threshold < high else low, *children)
 
     def _best(self, gain: np.ndarray) -> tuple[int, int]:
-        """Feature and place of the best cut; the lot decides among features that are equally good."""
+        """Feature and position of the best cut; ties between features are broken at random."""
         highest = gain.max(1)
         winners = np.flatnonzero(highest == highest.max())
         feature = int(winners[0] if len(winners) == 1 else winners[self._lots.integers(len(winners))])
@@ -156,12 +156,12 @@ class _Grower:
     def _sides(
         self, order: np.ndarray, feature: int, count: int, keep_sorted: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The first `count` samples by this feature, and the rest; in every feature's order if wanted."""
+        """The first `count` samples by this feature, and the rest; sorted by every feature if requested."""
         if not keep_sorted:
             return order[feature, None, :count], order[feature, None, count:]
         is_left = np.zeros(len(self.weights), dtype=bool)
         is_left[order[feature, :count]] = True
-        # Flat, since numpy takes five times as long over a mask with two axes.
+        # Flat, because numpy is five times slower for a mask with two axes.
         left, flat = is_left.take(order).ravel(), order.ravel()
         return flat.compress(left).reshape(len(order), -1), flat.compress(~left).reshape(len(order), -1)
 
@@ -177,7 +177,7 @@ def _running_sums(rows: np.ndarray) -> np.ndarray:
 
 
 def _gains(left_sums: np.ndarray, left_weights: np.ndarray) -> np.ndarray:
-    """What each cut leaves of the squared sums: the cut that maximizes it minimizes the squared error."""
+    """Sum of squared sums over weights on both sides of each cut; its maximum minimizes the squared error."""
     sums, weights = left_sums[:, :-1], left_weights[:, :-1]
     right = left_sums[:, -1:] - sums
     right *= right

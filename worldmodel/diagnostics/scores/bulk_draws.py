@@ -1,8 +1,8 @@
-"""Many small `RandomState.randint` calls at once, number for number the same.
+"""Many small `RandomState.randint` calls at once, with exactly the same numbers.
 
-The legacy generator answers randint(size) by masking raw 32-bit words and rejecting those that are too large.
-Which word starts the next call depends on the rejections before it, but for a given size the accepted words
-can be listed once; after that a whole call is two look-ups.
+The legacy generator computes randint(size) by masking raw 32-bit words and rejecting those that are too
+large. Which word starts the next call depends on the rejections before it, but for a given size the accepted
+words can be listed once; after that a whole call is two table lookups.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def grouped_draws(
 ) -> Iterator[tuple[Int[np.ndarray, " votes"], list[Num[np.ndarray, "votes group"]]]]:
     """Per vote `randint(len(sizes))`, then `randint(size, size=group)` for each size, `repeats` times over.
 
-    Words are taken from `rng` in advance: its state afterwards means nothing.
+    Words are drawn from `rng` in advance, so its state afterwards differs from that of single calls.
     """
     calls = sizes * repeats
     # A word is accepted with chance size / (mask + 1) > 1/2: the words per number have variance below 2.
@@ -71,8 +71,8 @@ def _stream(words: Num[np.ndarray, " w"], size: int) -> Stream:
 def _locate(
     words: Num[np.ndarray, " w"], num_factors: int, chain: list[Stream], count: int, group: int
 ) -> tuple[Int[np.ndarray, " votes"], Int[np.ndarray, "calls votes"], int]:
-    """The factor of each vote, the accepted word each of its calls starts at, and the words used up."""
-    # Memory views are twice as fast to index as arrays. randint(1) takes no words.
+    """The factor of each vote, the accepted word at which each call starts, and the number of words used."""
+    # Memory views are twice as fast to index as arrays. randint(1) consumes no words.
     steps = [
         (None, None, group * (stream.size > 1))
         if stream.rank is None or stream.position is None

@@ -1,13 +1,13 @@
-"""How far codes depend on each other, from their covariance alone: no factors are needed.
+"""Dependence between codes, computed from their covariance alone, without factors.
 
-Both compare the Gaussian with the covariance S of the codes to the product of its marginals, of covariance
-D = diag(S), and are 0 when the codes are uncorrelated. Axes: n samples, d codes.
+Both measures compare the Gaussian with the covariance S of the codes to the product of its marginals, of
+covariance D = diag(S), and are 0 if the codes are uncorrelated. Axes: n samples, d codes.
 """
 
 import numpy as np
 from jaxtyping import Float, Num
 
-CONSTANT = 1e-12  # spread of a code, relative to its size, that is taken for rounding
+CONSTANT = 1e-12  # standard deviation, relative to the code's size, that counts as rounding
 
 
 def gaussian_total_correlation(codes: Num[np.ndarray, "n d"]) -> float:
@@ -26,7 +26,7 @@ def gaussian_total_correlation(codes: Num[np.ndarray, "n d"]) -> float:
         "Challenging Common Assumptions in the Unsupervised Learning of Disentangled Representations", 2019.
     """
     correlation = _correlation(_covariance(codes))
-    # Of correlations, not covariances: the value is the same, and codes of any scale keep their digits.
+    # From correlations: the value is the same as from covariances, without loss of precision at any scale.
     eigenvalues = np.linalg.eigvalsh(correlation)
     if eigenvalues.size and eigenvalues[0] < len(eigenvalues) * np.finfo(np.float64).eps:
         return float("inf")
@@ -57,7 +57,7 @@ def wasserstein_correlation(codes: Num[np.ndarray, "n d"], *, normalized: bool =
 
 
 def _covariance(codes: Num[np.ndarray, "n d"]) -> Float[np.ndarray, "active active"]:
-    """Covariance of the codes that are not constant: a constant depends on nothing."""
+    """Covariance of the non-constant codes: a constant depends on nothing."""
     if len(codes) < 2 or not np.isfinite(codes).all():
         raise ValueError(f"finite codes [n, d] of at least 2 samples are needed, got {codes.shape}")
     active = codes[:, np.ptp(codes, axis=0) > CONSTANT * np.abs(codes).max(0)].astype(np.float64)

@@ -18,7 +18,7 @@ REFERENCE_COUNTS = (10_000, 5_000)  # training and test points; scores at other 
 
 @dataclass(frozen=True)
 class Dci:
-    """The three scores, each with the importance matrix they came from."""
+    """The three scores, with the importance matrix they were computed from."""
 
     disentanglement: float
     completeness: float
@@ -28,7 +28,7 @@ class Dci:
     importance: Float[np.ndarray, "d num_factors"]
     num_train: int
     num_test: int
-    comparable: bool  # whether averaging and counts are the published ones
+    comparable: bool  # whether averaging and sample counts are the published ones
 
 
 def dci(
@@ -44,7 +44,8 @@ def dci(
 ) -> Dci:
     """DCI with one gradient-boosting classifier per factor, `jobs` at a time (None: one per processor).
 
-    `weighted=False` is the plain mean over codes that is also in print; a dead code then counts as entangled.
+    `weighted=False` is the unweighted mean over codes that some papers use; a dead code then counts as
+    entangled.
 
     With P_jk the share of code j's importance that goes to factor k, disentanglement is the weighted mean
     over codes of `1 + sum_k P_jk log_K P_jk`. Completeness is the same over factors. Informativeness is the
@@ -70,9 +71,9 @@ def dci(
     def fit(factor: int) -> tuple[np.ndarray, float, float]:
         return _fit_factor(train[0], train[1][:, factor], test[0], test[1][:, factor], seed)
 
-    # Cost grows with the number of classes: the longest first, so that no processor waits for the last one.
+    # Cost grows with the number of classes: the longest job first, so that no processor waits at the end.
     order = sorted(range(len(table.sizes)), key=lambda factor: -table.sizes[factor])
-    # Threads are enough, since trees are grown outside the interpreter lock.
+    # Threads suffice, because trees are grown outside the interpreter lock.
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
         fits = tqdm(pool.map(fit, order), total=len(order), desc="DCI factors", disable=not progress)
         parts = dict(zip(order, fits, strict=True))

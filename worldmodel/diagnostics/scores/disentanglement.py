@@ -1,7 +1,7 @@
 """Disentanglement scores on plain arrays: codes [n, d] and integer factors [n, K].
 
-Defaults are the reference library's definitions and sample counts, so that numbers can be put beside
-published ones; variants printed elsewhere are named options. `dci` and `infomec` have files of their own.
+Defaults are the reference library's definitions and sample counts, so that numbers are comparable with
+published ones; variants used elsewhere are named options. `dci` and `infomec` have files of their own.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from worldmodel.diagnostics.scores.factor_sampling import (
 from worldmodel.diagnostics.scores.information import entropies, equal_width_bins, mutual_information
 from worldmodel.report.intervals import Interval, jackknife_interval, mean_interval, wilson_interval
 
-VARIANCE_CHUNK = 128  # groups whose codes stay in cache while their variance is taken
+VARIANCE_CHUNK = 128  # groups processed at once: their codes fit into the cache while variances are computed
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score, its 95 % interval, and the number of samples behind it."""
+    """A score, its 95 % interval, and the number of samples."""
 
     value: float
     interval: Interval
@@ -38,7 +38,7 @@ class Score:
 
 @dataclass(frozen=True)
 class VoteScore(Score):
-    """Accuracy of a classifier of factors: `value` on fresh votes, `train` on those it was fitted to."""
+    """Accuracy of a classifier of factors: `value` on new votes, `train` on those it was fitted to."""
 
     train: float
     num_active: int  # code dimensions that were not pruned
@@ -46,7 +46,7 @@ class VoteScore(Score):
 
 @dataclass(frozen=True)
 class TableScore(Score):
-    """A score from a table of codes x factors, and its parts."""
+    """A score from a table of codes x factors, with its values per factor or code."""
 
     table: Float[np.ndarray, "d num_factors"]
     per_item: Float[np.ndarray, " items"]  # per factor for gaps (MIG, SAP), per code otherwise
@@ -66,12 +66,12 @@ def factor_vae_score(
 ) -> VoteScore:
     """Accuracy of a majority vote from the least varying code to the factor that was held fixed.
 
-    `groups="varied"` is the other reading that is in print: only the named factor varies, and the vote goes
-    to the code that varies most. `prune_below` is the standard deviation under which a code counts as dead.
-    A rotation of the factors scores almost 1 here: read it together with `mig` or `dci`.
+    `groups="varied"` is the other published variant: only the named factor varies, and the vote is for the
+    code that varies most. `prune_below` is the standard deviation below which a code counts as dead. A
+    rotation of the factors scores almost 1 here: read it together with `mig` or `dci`.
 
-    With s_j the spread of code j over the data, each vote is `argmin_j Var(group)_j / s_j^2`. The score is
-    the share of votes that name the right factor.
+    With s_j the standard deviation of code j over the data, each vote is `argmin_j Var(group)_j / s_j^2`. The
+    score is the share of votes that name the right factor.
 
     Examples:
         >>> import numpy as np
@@ -149,8 +149,8 @@ def mig(
 ) -> TableScore:
     """Mutual information gap: (best - second best code) / entropy of the factor, averaged over factors.
 
-    A factor with more values than `num_bins` cannot reach 1 even with a perfect code; None leaves codes as
-    they are (for codes that are discrete already). The table holds mutual information in nats.
+    A factor with more values than `num_bins` cannot reach 1 even with a perfect code; None uses codes without
+    binning (for codes that are already discrete). The table holds mutual information in nats.
 
     `MIG = mean_k (I(best code; v_k) - I(second best code; v_k)) / H(v_k)`
 
@@ -170,7 +170,7 @@ def mig(
     def gaps_and_table(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         information = mutual_information(_discrete(points[keep], num_bins), values[keep])
         best, entropy = np.sort(information, axis=0)[::-1], entropies(values[keep])
-        # A factor that takes one value only has nothing to be informed about.
+        # A factor with a single value has zero entropy.
         gaps = np.divide(best[0] - best[1], entropy, out=np.zeros_like(entropy), where=entropy > 0)
         return gaps, information
 
@@ -370,7 +370,7 @@ def _svm_accuracy(
     scores = np.zeros((train[0].shape[1], train[1].shape[1]))
     for code, factor in np.ndindex(*scores.shape):
         labels = train[1][:, factor]
-        if labels.min() == labels.max():  # a factor with one value is known without any code
+        if labels.min() == labels.max():  # a factor with one value needs no code
             scores[code, factor] = (test[1][:, factor] == labels[0]).mean()
             continue
         classifier = LinearSVC(C=0.01, class_weight="balanced", random_state=seed)

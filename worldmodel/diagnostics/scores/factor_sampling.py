@@ -1,6 +1,6 @@
-"""Draws (factors, codes) the way the reference metric library does, from arrays that are already encoded.
+"""Draws (factors, codes) as the reference metric library does, from already encoded arrays.
 
-When the rows are a complete grid of factor values, factors are drawn independently and uniformly with
+If the rows form a complete grid of factor values, factors are drawn independently and uniformly with
 replacement and looked up, in the reference's own order of random numbers, so that scores agree to the last
 vote. Other tables (a subset, repeated or missing combinations) are sampled by row instead.
 """
@@ -20,7 +20,7 @@ FEW_POINTS = 500  # below this, scores are mostly noise
 
 @dataclass(frozen=True)
 class FactorTable:
-    """Codes with the factor values they belong to; a full grid is kept in the order of its combinations."""
+    """Codes with their factor values; a full grid is sorted by its combinations."""
 
     codes: Float[np.ndarray, "n d"]
     factors: Integer[np.ndarray, "n num_factors"]  # values recoded to 0 .. size - 1 per factor
@@ -40,7 +40,10 @@ class FactorTable:
     def rows_sharing(
         self, factor: int, rows: Integer[np.ndarray, "*group"], rng: np.random.RandomState
     ) -> Integer[np.ndarray, "*group"]:
-        """For each row, a random row with the same value of one factor; for tables that are no full grid."""
+        """For each row, a random row with the same value of one factor.
+
+        For tables that are not a full grid.
+        """
         if factor not in self._rows_by_value:
             order = np.argsort(self.factors[:, factor], kind="stable")
             starts = np.searchsorted(self.factors[order, factor], np.arange(self.sizes[factor] + 1))
@@ -52,7 +55,7 @@ class FactorTable:
 
 
 def factor_table(codes: Num[np.ndarray, "n d"], factors: Integer[np.ndarray, "n num_factors"]) -> FactorTable:
-    """Checks the arrays, recodes factor values to 0 .. size - 1 and sees whether they form a full grid."""
+    """Check the arrays, recode factor values to 0 .. size - 1 and detect whether they form a full grid."""
     if len(codes) == 0 or len(codes) != len(factors) or 0 in codes.shape + factors.shape:
         raise ValueError(
             f"codes [n, d] and factors [n, K] with one n > 0 are needed, got {codes.shape}, {factors.shape}"
@@ -70,8 +73,8 @@ def factor_table(codes: Num[np.ndarray, "n d"], factors: Integer[np.ndarray, "n 
 
 
 def _grid_order(factors: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray | None:
-    """Rows in the order of their combinations, the last factor fastest; None when this is no full grid."""
-    num_combinations = 1  # a Python integer: many factors would overflow np.prod
+    """Row order by combination, the last factor varying fastest; None if this is not a full grid."""
+    num_combinations = 1  # a Python integer: np.prod would overflow with many factors
     for size in sizes:
         num_combinations *= size
     if num_combinations != len(factors):
@@ -82,7 +85,7 @@ def _grid_order(factors: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray | Non
 
 
 def check_counts(**counts: int) -> None:
-    """Refuses sample counts that cannot work and warns of those that give noise."""
+    """Refuse sample counts that cannot work, and warn about those that give noisy scores."""
     for name, count in counts.items():
         if count < 2:
             raise ValueError(f"{name} must be at least 2, got {count}")
@@ -120,7 +123,7 @@ class Votes:
 def fixed_factor_votes(
     table: FactorTable, num_votes: int, group: int, rng: np.random.RandomState
 ) -> Iterator[Votes]:
-    """Groups of `group` random points that agree in a random factor, in chunks; uses `rng` up."""
+    """Groups of `group` random points that agree in a random factor, in chunks; consumes `rng`."""
     if not table.is_grid:
         factor = rng.randint(len(table.sizes), size=num_votes)
         rows = np.repeat(rng.randint(len(table.codes), size=num_votes)[None], group, axis=0)
@@ -160,7 +163,7 @@ class Pairs:
 def fixed_factor_pairs(
     table: FactorTable, num_votes: int, group: int, rng: np.random.RandomState
 ) -> Iterator[Pairs]:
-    """`group` pairs of random points for each vote, each pair agreeing in a random factor; uses `rng` up."""
+    """`group` pairs of random points for each vote, each pair agreeing in a random factor; consumes `rng`."""
     num_factors = len(table.sizes)
     if not table.is_grid:
         factor = rng.randint(num_factors, size=num_votes)

@@ -18,9 +18,9 @@ from worldmodel.report.intervals import Interval, mean_interval
 class InfoMec:
     """Each score runs from 0 (chance) to 1; `information` is normalized by the entropy of the factor."""
 
-    modularity: float  # each code speaks of one factor
-    explicitness: float  # a linear model reads the factors off
-    compactness: float  # each factor is held by one code
+    modularity: float  # each code informs about one factor
+    explicitness: float  # factors are linearly predictable from the codes
+    compactness: float  # each factor is encoded by one code
     interval: Interval  # 95 % interval of modularity, over codes
     information: Float[np.ndarray, "d num_factors"]
     num_active: int
@@ -39,10 +39,10 @@ def infomec(
 ) -> InfoMec:
     """InfoM, InfoE and InfoC.
 
-    Mutual information with continuous codes is the nearest-neighbor estimate, else the plug-in. Rows are
-    drawn without replacement, since a repeated row is its own nearest neighbor; a table with fewer rows than
-    asked for is split two to one. `prune_below` is the range of a code, as a share of the largest, under
-    which it counts as unused.
+    Mutual information with continuous codes is the nearest-neighbor estimate, otherwise the plug-in estimate.
+    Rows are drawn without replacement, since a repeated row is its own nearest neighbor; a table with fewer
+    rows than requested is split two to one. Codes whose range is below `prune_below` of the largest count as
+    unused.
 
     With I normalized mutual information, InfoM is the mean over codes and InfoC the mean over factors of
     `(max I / sum I - 1 / m) / (1 - 1 / m)`, where m is the number of terms in the sum. InfoE is the

@@ -22,7 +22,7 @@ def mutual_information(
     # I(a; b) = H(a) + H(b) - H(a, b), with the pair (a, b) as one label
     labels, values = _labels(first), _labels(second)
     joint = [[_entropy(np.bincount(a * (b.max() + 1) + b)) for b in values.T] for a in labels.T]
-    # Rounding of the difference of entropies must not turn "nothing" into less than nothing.
+    # Rounding must not make a difference of entropies negative.
     return np.maximum(entropies(labels)[:, None] + entropies(values) - np.array(joint), 0.0)
 
 

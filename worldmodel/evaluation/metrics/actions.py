@@ -1,4 +1,4 @@
-"""Whether a video shows what was commanded; pure functions on arrays."""
+"""Metrics of how well a video follows the commands; pure functions on arrays."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-MOVED_PIXELS = 3.0  # at 64 pixels of picture width: an object that went further has been carried
-FOUND_PIXELS = 3.0  # likewise: a prediction this near has put the object where it belongs
+MOVED_PIXELS = 3.0  # at an image width of 64 pixels: an object displaced by more has been moved
+FOUND_PIXELS = 3.0  # at the same width: a predicted object this close counts as correctly placed
 
 
 def action_error(
@@ -20,18 +20,18 @@ def action_error(
 def point_error(
     found: Float[Tensor, "t p 2"], truth: Float[Tensor, "t p 2"], visible: Bool[Tensor, "t p"]
 ) -> Float[Tensor, "t p"]:
-    """Distance in pixels per frame and point; not a number where the truth does not show the point."""
+    """Distance in pixels per frame and point; NaN where the point is not visible in the truth."""
     distance = (found - truth).square().sum(-1).sqrt()
     return torch.where(visible, distance, torch.full_like(distance, float("nan")))
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What became of the object by the end of a clip."""
+    """Final position of the manipulated object."""
 
-    moved: bool  # in truth
-    in_place: bool  # the prediction shows it where it belongs
-    distance: float | None  # from there, in pixels of a picture 64 wide; None: the prediction shows no object
+    moved: bool  # in the true video
+    in_place: bool  # the prediction shows it at the true position
+    distance: float | None  # from the true position, in pixels of an image 64 wide; None: not found
 
 
 def carried_object(
@@ -41,7 +41,7 @@ def carried_object(
     visible: Bool[Tensor, " t"],
     width: int,
 ) -> Carried | None:
-    """Compares the last frames of both; None when the truth does not show the object at both ends."""
+    """Compare the last frames of both; None unless the object is visible in the truth at both ends."""
     if not (visible[0] and visible[-1]):
         return None
     unit = width / 64

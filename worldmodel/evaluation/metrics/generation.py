@@ -1,4 +1,4 @@
-"""LPIPS and FID through the networks everyone uses; their weights come from the user, none are shipped.
+"""LPIPS and FID with the standard networks; their weights are provided by the user, none are shipped.
 
 LPIPS 0.1 on AlexNet: `alexnet-owt-7be5be79.pth` (torchvision) and `alex.pth` (the linear layers of the lpips
 package). FID: `inception-2015-12-05.pt`, the TorchScript Inception-v3 with the original TensorFlow weights.
@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-SHIFT = (-0.030, -0.088, -0.188)  # LPIPS standardizes pictures in [-1, 1] with these
+SHIFT = (-0.030, -0.088, -0.188)  # LPIPS normalizes pictures in [-1, 1] with these
 SCALE = (0.458, 0.448, 0.450)
 ALEXNET = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 BATCH = 100  # pictures at once

@@ -1,9 +1,9 @@
-"""How well the grippers of a generated video follow those of the true one, as WorldArena measures it.
+"""Trajectory accuracy of the grippers in a generated video, as defined by WorldArena.
 
-A track is [t, arms, 2], x and y as shares of the picture, with -1, -1 where a gripper was not found. The arm
-that moves farthest in the truth counts. Both tracks are aligned by dynamic time warping, and the score is one
-over the mean distance along the alignment: higher is better, unbounded. Found gaps are filled by lines.
-WorldArena aligns with the approximate `fastdtw`; here the alignment is exact.
+A track is [t, arms, 2], x and y as shares of the image size, with -1, -1 where a gripper was not found. Only
+the arm that moves farthest in the truth is used. Both tracks are aligned by dynamic time warping, and the
+score is one over the mean distance along the alignment: higher is better, unbounded. Gaps are filled by
+interpolation. WorldArena aligns with the approximate `fastdtw`; here the alignment is exact.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from jaxtyping import Float
 from scipy.spatial.distance import cdist, pdist
 
 MISSING = -1.0
-MAX_MISSING = 0.9  # share of frames without the gripper beyond which a track says nothing
+MAX_MISSING = 0.9  # a track with a larger share of frames without the gripper is not scored
 
 
 def trajectory_accuracy(made: Float[np.ndarray, "t k 2"], real: Float[np.ndarray, "s k 2"]) -> float:
-    """One over the mean warped distance; 0 when the gripper is hardly ever found in the made video.
+    """One over the mean warped distance; 0 if the gripper is hardly ever found in the generated video.
 
     Examples:
         >>> import numpy as np
@@ -31,7 +31,7 @@ def trajectory_accuracy(made: Float[np.ndarray, "t k 2"], real: Float[np.ndarray
 
 
 def fill_gaps(track: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, "t 2"]:
-    """Missing places on the line between their neighbors; at the ends, the nearest one that is known."""
+    """Interpolate missing positions linearly; at the ends, repeat the nearest one found."""
     known = (track != MISSING).any(1)
     if not known.any():
         return track
@@ -40,14 +40,14 @@ def fill_gaps(track: Float[np.ndarray, "t 2"]) -> Float[np.ndarray, "t 2"]:
 
 
 def warped_distance(one: Float[np.ndarray, "t 2"], other: Float[np.ndarray, "s 2"]) -> tuple[float, int]:
-    """The least sum of distances over an alignment of both, and its number of pairs."""
+    """The smallest sum of distances over all alignments, and the number of pairs of that alignment."""
     costs = cdist(one, other)
     total = np.full((len(one) + 1, len(other) + 1), np.inf)
     steps = np.zeros(total.shape, int)
     total[0, 0] = 0.0
     for i in range(1, len(one) + 1):
         for j in range(1, len(other) + 1):
-            # In this order of choice an equal cost goes along one track before it goes along both.
+            # Ties prefer a step along one track over a step along both.
             before = min(((i - 1, j), (i, j - 1), (i - 1, j - 1)), key=lambda place: total[place])
             total[i, j] = total[before] + costs[i - 1, j - 1]
             steps[i, j] = steps[before] + 1

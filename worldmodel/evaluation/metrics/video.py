@@ -1,7 +1,7 @@
-"""How alike two videos are, frame by frame; pure functions on RGB tensors in [0, 1].
+"""Similarity of two videos, frame by frame; pure functions on RGB tensors in [0, 1].
 
-Every function takes generated frames only (the given ones are cut off before) and answers one number per
-frame; means go over the frames of an episode first, then over episodes (`worldmodel.report.intervals`).
+Every function expects generated frames only (without the given ones) and returns one number per frame; means
+are over the frames of an episode first, then over episodes (`worldmodel.report.intervals`).
 """
 
 import math
@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-SSIM_SIGMA, SSIM_RADIUS = 1.5, 5  # gaussian window of 11x11 pixels
-PLAIN_WINDOW = 7  # pixels a side
+SSIM_SIGMA, SSIM_RADIUS = 1.5, 5  # Gaussian window of 11x11 pixels
+PLAIN_WINDOW = 7  # pixels per side
 SSIM_C1, SSIM_C2 = 0.01**2, 0.03**2  # of a data range of 1
-MOVING_THRESHOLD = 0.075  # a pixel moves when a channel differs by more from the last given frame
-LEAST_EDGE_PIXELS = 16  # of fewer moving pixels no ratio of edges is taken: it would be that of a few
+MOVING_THRESHOLD = 0.075  # a pixel moves if a channel differs by more from the last given frame
+LEAST_EDGE_PIXELS = 16  # with fewer moving pixels no edge ratio is computed: it would be too noisy
 LEAST_ERROR = 1e-10  # equal frames count 100 dB
 
 METRICS = ("psnr", "ssim", "mse", "moving_psnr", "moving_mse", "edges_moving")
@@ -46,8 +46,8 @@ def psnr(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Floa
 def ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float[Tensor, " t"]:
     """Structural similarity per channel, averaged over channels and over windows inside the picture.
 
-    A gaussian window with population covariance; the border where windows would need padding is left out, as
-    scikit-image leaves it out. In double precision: variances are small differences of large numbers.
+    A Gaussian window with population covariance; windows that would need padding are excluded, as in
+    scikit-image. Computed in double precision: variances are small differences of large numbers.
 
     Examples:
         >>> import torch
@@ -65,9 +65,10 @@ def ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Floa
 
 
 def plain_ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float[Tensor, " t"]:
-    """Structural similarity under a plain window of 7x7 pixels with sample covariance.
+    """Structural similarity with a uniform window of 7x7 pixels and sample covariance.
 
-    scikit-image's default, and so what WorldArena and other benchmarks report; numbers of `ssim` differ.
+    scikit-image's default, and so what WorldArena and other benchmarks report; its values differ from those
+    of `ssim`.
 
     Examples:
         >>> import torch
@@ -84,20 +85,20 @@ def plain_ssim(made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -
 def moving_pixels(
     real: Float[Tensor, "t 3 H W"], last_given: Float[Tensor, "3 H W"], threshold: float = MOVING_THRESHOLD
 ) -> Bool[Tensor, "t H W"]:
-    """Where the true frame no longer shows what the last given frame showed."""
+    """Pixels whose true value has changed since the last given frame."""
     return (real - last_given).abs().amax(1) > threshold
 
 
 def masked_mse(
     made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"], mask: Bool[Tensor, "t H W"]
 ) -> Float[Tensor, " t"]:
-    """Mean squared error over the marked pixels; not a number where none is marked."""
+    """Mean squared error over the marked pixels; NaN if there are none."""
     error = (made.double() - real.double()).square().mean(1)
     return (error * mask).flatten(1).sum(1) / mask.flatten(1).sum(1)
 
 
 def laplacian(images: Float[Tensor, "*n H W"]) -> Float[Tensor, "*n H W"]:
-    """Sum of the four neighbors minus four times the pixel; the border is continued by its own value."""
+    """Sum of the four neighbors minus four times the pixel, with edge padding."""
     flat = images.flatten(0, -3)[:, None]
     padded = F.pad(flat, (1, 1, 1, 1), mode="replicate")
     sides = padded[..., 1:-1, 2:] + padded[..., 1:-1, :-2] + padded[..., 2:, 1:-1] + padded[..., :-2, 1:-1]
@@ -107,10 +108,10 @@ def laplacian(images: Float[Tensor, "*n H W"]) -> Float[Tensor, "*n H W"]:
 def edges_moving(
     made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"], mask: Bool[Tensor, "t H W"]
 ) -> Float[Tensor, " t"]:
-    """How sharp the marked pixels are: energy of the gray picture's Laplacian over that of the truth.
+    """Sharpness of the marked pixels: energy of the gray image's Laplacian relative to the truth.
 
-    1 is as sharp as the truth, less is blurred, more is noise or edges in wrong places. Not a number where
-    fewer than 16 pixels are marked.
+    1 is as sharp as the truth, less is blurred, more is noise or misplaced edges. NaN where fewer than 16
+    pixels are marked.
 
     Examples:
         >>> import torch
@@ -134,7 +135,7 @@ def decibels(error: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 def score_video(
     made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"], last_given: Float[Tensor, "3 H W"]
 ) -> dict[str, list[float | None]]:
-    """Every metric of METRICS for every frame; None where no pixel moves, so that it can stand in JSON."""
+    """Every metric of METRICS for every frame; None where no pixel moves, because JSON has no NaN."""
     mask = moving_pixels(real, last_given)
     whole, moving = mse(made, real), masked_mse(made, real, mask)
     curves = {
@@ -157,7 +158,7 @@ def _similarity(
     blur: Callable[[Tensor], Tensor],
     covariance_scale: float = 1.0,
 ) -> Float[Tensor, " t"]:
-    """Mean over windows and channels; `blur` takes the mean of every window."""
+    """Mean over windows and channels; `blur` computes the mean of every window."""
     x, y = made.double().flatten(0, 1), real.double().flatten(0, 1)
     mean_x, mean_y = blur(x), blur(y)
     product, squares = mean_x * mean_y, mean_x**2 + mean_y**2
@@ -173,14 +174,14 @@ def _mean(images: Float[Tensor, "n H W"]) -> Float[Tensor, "n h w"]:
 
 
 def _blur(images: Float[Tensor, "n H W"]) -> Float[Tensor, "n h w"]:
-    """As two matrix products: in double precision many times faster than a convolution on a CPU."""
+    """Blur by two matrix products: in double precision many times faster than a convolution on a CPU."""
     down, across = (_windows(size).to(images) for size in images.shape[1:])
     return down @ images @ across.T
 
 
 @lru_cache(maxsize=8)
 def _windows(size: int) -> Float[Tensor, "h H"]:
-    """The gaussian window at every place where all of it is inside the picture, one per row."""
+    """The Gaussian window at every position where it fits into the picture, one per row."""
     places = torch.arange(SSIM_RADIUS, size - SSIM_RADIUS, dtype=torch.float64)
     offsets = torch.arange(size) - places[:, None]
     weights = torch.exp(-0.5 * (offsets / SSIM_SIGMA) ** 2) * (offsets.abs() <= SSIM_RADIUS)

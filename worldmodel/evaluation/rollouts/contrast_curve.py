@@ -1,4 +1,4 @@
-"""Whether the contrast of a model trained with MCL was learned, read off the log of its run."""
+"""Reads from a training log whether the contrast of a model trained with MCL was learned."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,15 @@ from matplotlib.figure import Figure
 from worldmodel.report.figures import INK, PALETTE, save_figure, styled
 from worldmodel.report.page import Figures, Section, Text, Verdict
 
-LAST_SHARE = 0.2  # of the run, over which the end is averaged
-LEARNED = 3.0  # times chance: below, the contrast is called not learned
+LAST_SHARE = 0.2  # final share of the run that is averaged
+LEARNED = 3.0  # times chance: an accuracy below counts as not learned
 
 
 def contrast_records(model: Path) -> list[dict[str, float]]:
-    """Step, loss, accuracy and chance of the contrast in the run of this model folder; may be empty."""
+    """Step, loss, accuracy and chance level of the contrast from the run of this model folder.
+
+    May be empty.
+    """
     log = model.parent / "log.jsonl"
     if not log.is_file():
         return []
@@ -27,7 +30,7 @@ def contrast_records(model: Path) -> list[dict[str, float]]:
 
 
 def contrast_section(records: list[dict[str, float]], path: Path) -> list[Section]:
-    """What the contrast learned, in words and as a curve; nothing for a run without MCL."""
+    """Report section with a verdict and a curve of the contrast; empty for a run without MCL."""
     if not records:
         return []
     _draw(path, records)
@@ -38,7 +41,7 @@ def contrast_section(records: list[dict[str, float]], path: Path) -> list[Sectio
 
 
 def contrast_verdict(records: list[dict[str, float]]) -> Verdict:
-    """Learned or at chance, with the numbers."""
+    """Learned or at chance level, with the numbers."""
     last = records[-max(1, round(LAST_SHARE * len(records))) :]
     accuracy, chance, loss = (
         sum(record[key] for record in last) / len(last) for key in ("mcl_accuracy", "mcl_chance", "mcl")

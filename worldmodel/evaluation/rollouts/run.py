@@ -1,10 +1,11 @@
-"""Roll a world model out on held-out episodes and say how good and how obedient it is:
+"""Evaluate rollouts of a world model on held-out episodes: video quality and action following.
 
-python eval/rollout.py CHECKPOINT DATA [key=value ...]         --help lists the keys
+python eval/rollout.py CHECKPOINT DATA [key=value ...] --help lists the keys
 
 CHECKPOINT is a world model folder or hub id, DATA a dataset of any supported format. Rows: the static frame,
-the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (videos
-inside), report.md, results.json, curves.png, videos/ and clips.jsonl, from which a killed run goes on.
+the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (with
+embedded videos), report.md, results.json, curves.png, videos/ and clips.jsonl, from which a killed run
+resumes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,14 +52,14 @@ class RolloutsConfig:
     output: str = "outputs/rollouts"  # folder of the report
     allow_external: bool = False  # load also from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
-    controls: tuple[str, ...] = CONTROLS  # which wrong actions are tried beside the true ones
+    controls: tuple[str, ...] = CONTROLS  # negative controls to run in addition to the true actions
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
-    num_inference_steps: int = 0  # Euler steps per chunk; 0: those that show the model best
+    num_inference_steps: int = 0  # Euler steps per chunk; 0: the number recommended for the model
     compositor: bool = True  # false: show decoded frames, as a model without one does
-    seed: int = 0  # of the noise and of shuffled actions
+    seed: int = 0  # world model whose IDM recovers robot actions; empty: the model's own, if any
     judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
     locator: str = ""  # folder of a gripper locator (train_locator.py); empty: positions are not measured
-    videos: int = 6  # clips whose videos are in the report, evenly spread
+    videos: int = 6  # clips whose videos are in the report, evenly spaced
     max_batch: int = 16  # rollouts at once
 
     def __post_init__(self) -> None:
@@ -68,7 +69,7 @@ class RolloutsConfig:
 
 
 class RolloutEvaluation:
-    """One model on one set of clips."""
+    """Evaluates one model on one set of clips."""
 
     def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
         self.model, self.clips, self.config = model.eval(), clips, config
@@ -81,7 +82,7 @@ class RolloutEvaluation:
         self.locator = Locator.from_pretrained(config.locator) if config.locator else None
 
     def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
-        """The record of one clip, and its videos (whole, given frames first)."""
+        """The record of one clip, and its videos (complete, starting with the given frames)."""
         clip, num_given = self.clips[number], self.predictor.num_given
         commands = self._commands(number, clip)
         videos = predict_each(
@@ -111,7 +112,7 @@ class RolloutEvaluation:
     def _scores(
         self, clip: HeldOutClip, videos: dict[str, Tensor], shown: Callable[[Tensor], Tensor]
     ) -> dict[str, Any]:
-        """Every metric of what is shown of the generated frames, by row."""
+        """Every metric of the generated frames, by row; `shown` crops them to a view."""
         first = self.predictor.num_given
         real = shown(clip.frames)
         return _each_once(
@@ -128,7 +129,7 @@ class RolloutEvaluation:
             generator=torch.Generator().manual_seed(self.config.seed + number),
         )
         chosen = {name: made[name] for name in (TRUE, *self.config.controls) if name in made}
-        # A model that knows no actions makes one video, whatever it is told.
+        # A model without actions makes the same video for all commands.
         return dict.fromkeys(chosen) if self.model.config.regime == "no_action" else chosen
 
     def _round_trip(self, frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 H W"]:
@@ -136,7 +137,7 @@ class RolloutEvaluation:
         return self.model.decode(self.model.encode(given))[0].cpu()
 
     def _action_errors(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, float]:
-        """Distance from the robot action that the judge sees to the recorded one; `truth`: its own error."""
+        """Error of the robot actions recovered by the IDM; `truth` is the IDM's error on the true video."""
         recover, first = self.recover, self.predictor.num_given - 1
         if recover is None:
             return {}
@@ -148,9 +149,9 @@ class RolloutEvaluation:
         )
 
     def _positions(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, Any]:
-        """Gripper distance in pixels and where a carried object ends, by the locator's eyes.
+        """Gripper error in pixels and the final position of a manipulated object, by the locator.
 
-        `truth` is what the locator makes of the true video: for the object, its own error.
+        `truth` is the locator's result on the true video: for the object, its own error.
         """
         locator = self.locator
         if locator is None:
@@ -175,7 +176,7 @@ class RolloutEvaluation:
         return {"gripper_error": grippers, "gripper_error_end": at_end, "object": _object_record(carried)}
 
     def _object_truth(self, clip: HeldOutClip) -> tuple[Tensor, Tensor] | None:
-        """Where the object is in the true frames from the last given one on; None: only the locator knows."""
+        """True object positions from the last given frame on; None if they are not available."""
         contract, frames = self.model.contract, clip.recorded[self.predictor.num_given - 1 :]
         if contract.aspect != "stretch":
             return None
@@ -183,19 +184,19 @@ class RolloutEvaluation:
         return None if known is None else (torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
 
     def picture(self, number: int, clip: HeldOutClip, video: Tensor, folder: Path) -> None:
-        """Side-by-side video, and with a locator the trajectories."""
+        """Write a side-by-side video, and with a locator the trajectories."""
         write_video(
             folder / f"clip{number:03d}.mp4", iter(side_by_side(clip.frames, video)), self.model.contract.fps
         )
         if self.locator is not None:
             located = [self.locator.locate(frames) for frames in (clip.frames, video)]
-            # What is out of the picture has no place in it: its line is broken there.
+            # Points outside the picture are dropped, which breaks the line.
             points = [one.points.masked_fill(~one.is_visible[..., None], float("nan")) for one in located]
             draw_trajectories(folder / f"clip{number:03d}.png", clip.frames, video, *points)
 
 
 def _each_once(measure: Callable[[Tensor], M], videos: Mapping[str, Tensor]) -> dict[str, M]:
-    """What is measured of every video; one that goes by several names is measured once."""
+    """Measure every video; identical videos under several names are measured once."""
     distinct = {id(video): video for video in videos.values()}
     measured = {key: measure(video) for key, video in distinct.items()}
     return {name: measured[id(video)] for name, video in videos.items()}
@@ -212,7 +213,7 @@ def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
-    """Evaluate what is not done yet, then summarize and write the report."""
+    """Evaluate the remaining clips, then summarize and write the report."""
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -261,5 +262,5 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_on_data(RolloutsConfig, run, __doc__ or "", argv)

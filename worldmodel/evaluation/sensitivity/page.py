@@ -22,9 +22,9 @@ def write_sensitivity_page(
     title: str,
     *,
     action_spaces: Mapping[str, str],
-    trained_on: str = "",  # whether these episodes were trained on, in a sentence
+    trained_on: str = "",  # sentence on whether these episodes were trained on
 ) -> dict[str, Any]:
-    """sensitivity.json, report.md and report.html; gives what is in the JSON."""
+    """Write sensitivity.json, report.md and report.html; returns the content of the JSON."""
     results = {
         **_results(following, records, settings),
         "action_spaces": dict(action_spaces),

@@ -1,10 +1,10 @@
-"""The action-sensitivity report: does the video do what it is told?
+"""The action-sensitivity report: does the video follow its actions?
 
-python eval/sensitivity.py CHECKPOINT DATA [key=value ...]      --help lists the keys
+python eval/sensitivity.py CHECKPOINT DATA [key=value ...] --help lists the keys
 
-From the same first frame and with the same noise, a video is made under the true actions and under every
-control; on some clips each action dimension is nudged by itself and the actions are scaled. Writes
-OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from which a killed run goes on.
+From the same first frame and with the same noise, a video is generated with the true actions and with every
+control; on some clips each action dimension is perturbed separately and the actions are scaled. Writes
+OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from which a killed run resumes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,25 +35,25 @@ from worldmodel.models.model import WorldModel
 from worldmodel.report.figures import draw_sheet
 from worldmodel.types import EpisodeSource, evenly_spread
 
-LEAST_MOVING = 0.002  # share of pixels: a clip in which fewer move shows no motion
+LEAST_MOVING = 0.002  # share of pixels: a clip in which fewer move counts as static
 STATIC = "static frame"
 
 
 @dataclass(frozen=True)
 class SensitivityConfig:
-    """What is tried, and on how much."""
+    """What is tested, and on how many clips."""
 
     output: str = "outputs/sensitivity"  # folder of the report
     allow_external: bool = False  # load also from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
-    num_inference_steps: int = 0  # Euler steps per chunk; 0: those that show the model best
+    num_inference_steps: int = 0  # Euler steps per chunk; 0: the number recommended for the model
     seed: int = 0  # of the noise and of shuffled actions
-    action_gain: float = 1.0  # multiplies every command on its way to the model; 50: a fault to be found
-    judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
+    action_gain: float = 1.0  # multiplies every command; 50: a fault that the report must detect
+    judge: str = ""  # world model whose IDM recovers robot actions; empty: the model's own, if any
     max_batch: int = 16  # rollouts at once
-    response_clips: int = 8  # clips on which dimensions are nudged and actions scaled; evenly spread
-    nudge: float = 0.25  # half ranges, added to one dimension throughout
+    response_clips: int = 8  # clips on which dimensions are perturbed and actions scaled; evenly spaced
+    nudge: float = 0.25  # perturbation of one dimension in half ranges, at all times
     scales: tuple[float, ...] = (0.02, 0.1, 0.5, 1.0, 2.0, 10.0, 50.0)  # of the true actions
     sheets: int = 2  # clips shown in pictures
 
@@ -65,12 +65,12 @@ class SensitivityConfig:
 
 @dataclass(frozen=True)
 class SensitivityProbe:
-    """Asks one predictor about clips."""
+    """Measures the sensitivity of one predictor on clips."""
 
     predict: Predict
     num_given: int
     config: SensitivityConfig
-    recover: Recover | None = None  # the judge of robot actions, where there is one
+    recover: Recover | None = None  # the IDM evaluator, if there is one
 
     def measure(
         self,
@@ -127,7 +127,7 @@ class SensitivityProbe:
         reference: Float[Tensor, "t 3 H W"],
         seed: int,
     ) -> dict[str, Any]:
-        """How much each dimension moves the video, and how well scaled actions fit the truth."""
+        """Change of the video by each dimension, and error against the truth for scaled actions."""
         nudged: dict[str, Tensor | None] = {}
         for number, name in enumerate(names):
             changed = commands.clone()
@@ -145,7 +145,7 @@ class SensitivityProbe:
     def _recovered(
         self, clip: HeldOutClip, told: Mapping[str, Tensor | None], videos: Mapping[str, Tensor]
     ) -> dict[str, float]:
-        """Distance of what the judge sees in each video from what that video was told (robot actions)."""
+        """Difference of the robot actions recovered from each video and its input actions."""
         if self.recover is None:
             return {}
         pairs = {"true video": (clip.frames, clip.actions)}
@@ -160,7 +160,7 @@ class SensitivityProbe:
 def probe_model(
     model: WorldModel, config: SensitivityConfig, embodiments: Sequence[str]
 ) -> tuple[SensitivityProbe, ModelPredictor]:
-    """A probe for a world model on these robots; an IDM is the judge when robot actions drive."""
+    """A probe for a world model on these robots, with an IDM evaluator if robot actions drive it."""
     predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
 
     def predict(
@@ -176,7 +176,10 @@ def probe_model(
 
 
 def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig) -> int:
-    """Measure what is not done yet, judge, write the report; 0 when the actions are followed, 3 when not."""
+    """Measure the remaining clips, decide, write the report.
+
+    Returns 0 if the actions are followed, else 3.
+    """
     folder = locate(checkpoint_source)
     model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -209,7 +212,7 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
 def measure_clips(
     probe: SensitivityProbe, predictor: ModelPredictor, clips: HeldOutClips, records: RecordLines
 ) -> list[dict[str, Any]]:
-    """The records of all clips, in order; those that are there already are kept."""
+    """The records of all clips, in order; existing ones are reused."""
     config, output = probe.config, Path(probe.config.output)
     counts = (config.response_clips, config.sheets)
     nudged, drawn = (set(evenly_spread(len(clips), count, round_down=True)) for count in counts)
@@ -239,5 +242,5 @@ def _mean_square(values: Tensor) -> float:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_on_data(SensitivityConfig, run, __doc__ or "", argv)

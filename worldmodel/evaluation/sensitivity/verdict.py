@@ -1,4 +1,4 @@
-"""Are the actions followed? A rule, stated in words and applied to the records of `sensitivity.py`."""
+"""Decides by a fixed rule whether the actions are followed, from the records of `sensitivity.py`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from worldmodel.evaluation.rollouts.results import episode_means, means_by_name
 from worldmodel.report.intervals import Estimate, mean_estimate, win_estimate
 
 NEEDED_SHARE = 0.95  # of episodes, against every control
-NEEDED_LOW = 0.5  # the lower end of the 95 % interval must be above: a few lucky episodes prove nothing
+NEEDED_LOW = 0.5  # required lower end of the 95 % interval, so that a few lucky episodes are not enough
 NEEDED_GAIN = 0.01  # relative: a smaller difference in error is a tie
-LEAST_CHANGE = 0.05  # rms of commands, in half ranges: a control nearer to the true commands is none
-SCALE_GAIN = 0.1  # relative: a scale that fits better by this much is taken for the right one
-SAME = 1e-5  # mean absolute difference of two videos, of a range of 1: rounding, nothing to see
-SILENT = 0.02  # of the strongest dimension's response: less counts as none
+LEAST_CHANGE = 0.05  # rms of commands, in half ranges: a control closer to the true commands is no control
+SCALE_GAIN = 0.1  # relative: a scale that fits better by this much counts as the right one
+SAME = 1e-5  # mean absolute difference of two videos in [0, 1]: below, only rounding
+SILENT = 0.02  # of the strongest dimension's response: less counts as no response
 
 RULE = (
     "The actions are followed when two things hold. First, the video under the true actions is nearer to the "
@@ -33,23 +33,23 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """True actions against one control."""
+    """Comparison of the true actions with one control."""
 
     control: str
     wins: Estimate  # share of episodes
     error_ratio: Estimate  # error under true actions / error under the control, per episode
-    change: Estimate  # mean absolute difference of the two videos, of a range of 1
+    change: Estimate  # mean absolute difference of the two videos in [0, 1]
     is_passed: bool
 
 
 @dataclass(frozen=True)
 class Following:
-    """The verdict and what it rests on."""
+    """The verdict and its evidence."""
 
     is_followed: bool
-    reasons: tuple[str, ...]  # in words; the failures, or that there are none
+    reasons: tuple[str, ...]  # the failures in words, or that there are none
     checks: tuple[Check, ...]
-    best_scale: float | None  # of the actions, by error; None when scales were not tried
+    best_scale: float | None  # scale of the actions with the lowest error; None if scales were not tested
 
     @property
     def title(self) -> str:
@@ -58,7 +58,7 @@ class Following:
 
 
 def judge(records: Sequence[Record]) -> Following:
-    """Apply RULE."""
+    """Apply RULE to the records."""
     moving = [record for record in records if record["moves"]]
     if not moving:
         return Following(False, ("Nothing moves in any of the clips, so nothing can be said.",), (), None)
@@ -69,7 +69,7 @@ def judge(records: Sequence[Record]) -> Following:
         reasons.insert(0, "The video is the same whatever is commanded: the model does not read its actions.")
     errors = scale_errors(moving)
     best = min(errors, key=lambda scale: errors[scale].mean) if errors else None
-    # From a few clips any scale may look best: the interval of the ratio must lie below the bar.
+    # With few clips any scale may win by chance: the interval of the ratio must lie below the threshold.
     if best not in (None, 1.0) and scale_ratio(moving, best).high < 1 - SCALE_GAIN:
         reasons.append(
             f"The video fits the truth best with the actions multiplied by {best:g}: their scale is wrong."
@@ -83,12 +83,12 @@ def judge(records: Sequence[Record]) -> Following:
 
 
 def scale_errors(records: Sequence[Record]) -> dict[float, Estimate]:
-    """Error under true actions times each scale that was tried, on the clips on which it was."""
+    """Error with the true actions times each tested scale, on the clips where it was tested."""
     return {float(scale): error for scale, error in means_by_name(records, "scale_error").items()}
 
 
 def scale_ratio(records: Sequence[Record], scale: float) -> Estimate:
-    """Error under true actions times this scale, over that under true actions, of the same episodes."""
+    """Error with the true actions times this scale, over that with the true actions, on the same episodes."""
     tried = [record for record in records if record.get("scale_error")]
     errors = [{float(name): error for name, error in record["scale_error"].items()} for record in tried]
     one, other = (episode_means(tried, [error[at] for error in errors]) for at in (1.0, scale))
@@ -96,12 +96,12 @@ def scale_ratio(records: Sequence[Record], scale: float) -> Estimate:
 
 
 def responses(records: Sequence[Record]) -> dict[str, Estimate]:
-    """Mean absolute change of the video when one dimension is nudged."""
+    """Mean absolute change of the video when one dimension is perturbed."""
     return means_by_name(records, "response")
 
 
 def unresponsive_dimensions(records: Sequence[Record]) -> list[str]:
-    """Dimensions whose response lies, interval and all, below a share of the strongest one."""
+    """Dimensions whose whole response interval is below a share of the strongest one."""
     found = responses(records)
     strongest = max((estimate.mean for estimate in found.values()), default=0.0)
     return [name for name, estimate in found.items() if estimate.high <= SILENT * strongest]

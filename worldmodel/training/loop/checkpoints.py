@@ -1,8 +1,8 @@
-"""Checkpoints as folders: written beside, synced, checksummed, then renamed; safetensors and JSON only.
+"""Checkpoints as folders, written atomically with checksums; safetensors and JSON only.
 
-checkpoints/step_00000200/{weights,optimizer,ema}.safetensors
-checkpoints/step_00000200/state.json      step, counters, data identity; size and CRC-32 of each tensor file
-checkpoints/latest, checkpoints/best      one line each: the name of a step folder
+checkpoints/step_00000200/{weights,optimizer,ema}.safetensors checkpoints/step_00000200/state.json step,
+counters, data identity; size and CRC-32 of each tensor file checkpoints/latest, checkpoints/best one line
+each: the name of a step folder
 """
 
 import logging
@@ -39,7 +39,7 @@ class Checkpoint:
     state: dict[str, Any]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file, on the CPU; none when the checkpoint has no such file."""
+        """The tensors of one file, on the CPU; empty if the checkpoint has no such file."""
         file = self.path / f"{name}.safetensors"
         return load_file(file) if file.exists() else {}
 
@@ -50,10 +50,10 @@ class CheckpointStore:
     def __init__(self, folder: Path, num_kept: int) -> None:
         self.folder = folder
         self.num_kept = num_kept
-        self.lock: FolderLock | None = None  # nobody else writes here while it is held
+        self.lock: FolderLock | None = None  # held to keep other processes from writing here
 
     def prepare(self) -> None:
-        """Make the folder, prove that it can be written, and clear what a killed run left half written."""
+        """Create the folder, check that it is writable, and remove leftovers of a killed run."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lock = lock_folder(self.folder)
@@ -67,7 +67,7 @@ class CheckpointStore:
                 (self.folder / "probe").unlink(missing_ok=True)
 
     def save(self, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write one checkpoint; on any error the older ones stay and nothing half written remains."""
+        """Write one checkpoint; on an error the older ones stay and no partial one remains."""
         final = self.folder / f"{STEP_PREFIX}{step:08d}"
         temporary = self.folder / f"{TEMPORARY_PREFIX}{final.name}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -79,7 +79,7 @@ class CheckpointStore:
             manifest = {file.name: _fingerprint(file) for file in sorted(temporary.iterdir())}
             write_json(temporary / "state.json", {**state, "step": step, "files": manifest}, indent=None)
             sync_folder(temporary)
-            if final.exists():  # a run that resumed from an older checkpoint comes past this step again
+            if final.exists():  # a run resumed from an older checkpoint reaches this step again
                 shutil.rmtree(final)
             os.replace(temporary, final)
             sync_folder(self.folder)
@@ -91,7 +91,7 @@ class CheckpointStore:
         return final
 
     def mark_best(self, step: int) -> None:
-        """Point `best` at this step's checkpoint, if there is one and it is not so already."""
+        """Point `best` at this step's checkpoint, if it exists."""
         name = f"{STEP_PREFIX}{step:08d}"
         if name != self.best() and (self.folder / name).is_dir():
             write_text(self.folder / "best", name + "\n")
@@ -101,7 +101,7 @@ class CheckpointStore:
         return self._pointer("best")
 
     def last_good(self) -> Checkpoint | None:
-        """The newest checkpoint whose files are whole; damaged ones are passed over with a warning."""
+        """The newest intact checkpoint; damaged ones are skipped with a warning."""
         for path in self._newest_first():
             try:
                 return verify(path)
@@ -124,9 +124,9 @@ class CheckpointStore:
 
 
 def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: int) -> CheckpointStore:
-    """The checkpoints of a run's folder; one that already holds a run is only continued, never overwritten.
+    """The checkpoints of a run's folder; an existing run is only continued, never overwritten.
 
-    `fit` does it too, but a script should ask before it spends time or writes anything.
+    `fit` calls it too, but a script should call it before it spends time or writes anything.
     """
     store = CheckpointStore(folder / "checkpoints", num_kept)
     problem = None
@@ -145,7 +145,7 @@ def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: i
 
 
 def verify(path: Path) -> Checkpoint:
-    """Open a checkpoint after checking size and checksum of each file; ValueError names what is wrong."""
+    """Open a checkpoint after checking size and checksum of each file; ValueError describes any damage."""
     try:
         state = read_json(path / "state.json")
         expected = check_object(state.get("files"), "files")
@@ -161,7 +161,7 @@ def verify(path: Path) -> Checkpoint:
 
 
 def _fingerprint(path: Path) -> list[int]:
-    """[size in bytes, CRC-32]: finds a torn or damaged file; it is no protection against an attacker."""
+    """[size in bytes, CRC-32]: detects a truncated or damaged file, but does not protect against attacks."""
     checksum = 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -172,9 +172,9 @@ def _fingerprint(path: Path) -> list[int]:
 def export_finished(
     store: CheckpointStore, metrics: Mapping[str, float], export: Callable[[Checkpoint, Path], None]
 ) -> None:
-    """Write what a finished run leaves beside its checkpoints: metrics.json, best and last model.
+    """Write the results of a finished run next to its checkpoints: metrics.json, best and last model.
 
-    The last model comes last: where it is there, a kill has lost nothing.
+    The last model is written last: its existence marks a complete export.
     """
     output = store.folder.parent
     if metrics:
@@ -188,7 +188,7 @@ def export_finished(
 
 
 def _check_converged(checkpoint: Checkpoint) -> None:
-    """A model with weights that are not finite could be written, but nobody would load it."""
+    """Refuse to export weights that are not finite, because loading would refuse them too."""
     try:
         check_finite(checkpoint.tensors("weights"), str(checkpoint.path))
     except ValueError as error:

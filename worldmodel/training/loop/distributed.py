@@ -1,4 +1,4 @@
-"""Processes, precision and sharding: is the launch what the config asks for, and how a model spreads."""
+"""Processes, precision and sharding: checks that the launch matches the config, and distributes the model."""
 
 import os
 from collections.abc import Iterator
@@ -38,14 +38,14 @@ IS_SYNCHRONIZED = "is_synchronized"  # attribute of a sharded model: whether gra
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """What the run expects of the machine; a launch that gives something else is refused.
+    """The expected machine; a different launch is refused.
 
-    The launch decides how many processes there are and whether they share the weights. It is said there, in
-    the launch file, and nowhere else; the first two settings are for those who want it checked.
+    The number of processes and the sharding of weights are set in the launch file and nowhere else; the first
+    two settings only check them.
     """
 
-    num_processes: int = 0  # world size that must be found; 0 = whatever was launched
-    # auto: single for 1 process; for more fsdp2 if the launch file asks for FSDP, else ddp
+    num_processes: int = 0  # required world size; 0 = any
+    # auto: single for 1 process; for more fsdp2 if the launch file requests FSDP, else ddp
     parallel: Literal["auto", "single", "ddp", "fsdp2"] = "auto"  # how processes share the work
     mixed_precision: Literal["auto", "no", "bf16"] = "auto"  # auto = bf16 on a GPU, no on a CPU
     device: Literal["auto", "cpu"] = "auto"  # cpu = stay on the CPU even when a GPU is present
@@ -57,7 +57,7 @@ class MachineConfig:
 
 
 def start_accelerator(config: MachineConfig) -> Accelerator:
-    """Join the launched processes; ValueError when they are not what the config asked for."""
+    """Join the launched processes; ValueError if they differ from the config."""
     is_cpu = config.device == "cpu" or not torch.cuda.is_available()
     is_for_gpus = _launch_says("MIXED_PRECISION", "bf16") and not _launch_says("USE_CPU", "true")
     if is_cpu and config.device != "cpu" and is_for_gpus:
@@ -75,7 +75,7 @@ def start_accelerator(config: MachineConfig) -> Accelerator:
             InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT),
         ],
     )
-    # Else transformers gives zeros to every process but one, for Accelerate's own wrapper to fill.
+    # Otherwise transformers fills the weights with zeros in all processes but one, for Accelerate's wrapper.
     disable_fsdp_ram_efficient_loading()
     _check_launch(config, accelerator)
     return accelerator
@@ -112,7 +112,7 @@ def _check_launch(config: MachineConfig, accelerator: Accelerator) -> None:
 
 
 def resolve_parallel(config: MachineConfig, num_processes: int) -> Parallel:
-    """`auto` replaced by what it means for this many processes."""
+    """Replace `auto` by the mode for this many processes."""
     if config.parallel != "auto":
         return config.parallel
     if num_processes == 1:
@@ -153,8 +153,8 @@ def spread(model: nn.Module, accelerator: Accelerator, config: MachineConfig) ->
 def shard(model: nn.Module, accelerator: Accelerator) -> None:
     """Apply `fully_shard` to every repeated block, then to the rest, on a mesh over all processes.
 
-    We call it ourselves, not through Accelerate's plugin, which is silently ignored on CPUs: so GPU runs take
-    the path that tests run. Weights stay float32 and autocast computes in bf16, as with ddp.
+    Called directly instead of through Accelerate's plugin, which CPUs ignore silently: so GPU runs use the
+    code path that is tested. Weights stay float32 and autocast computes in bf16, as with ddp.
     """
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     for block in repeated_blocks(model):
@@ -176,7 +176,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def gradient_sync(model: nn.Module, is_last: bool) -> Iterator[None]:
-    """Exchange gradients between processes in the last micro-batch of a step only."""
+    """Exchange gradients between processes only in the last micro-batch of a step."""
     if isinstance(model, FSDPModule):
         setattr(model, IS_SYNCHRONIZED, is_last)
         model.set_requires_gradient_sync(is_last)
@@ -189,7 +189,7 @@ def gradient_sync(model: nn.Module, is_last: bool) -> Iterator[None]:
 
 @contextmanager
 def differentiable_inside(model: nn.Module) -> Iterator[None]:
-    """Inside this block, the forward pass of a sharded model may read derivatives by its inputs (MCL)."""
+    """Inside this block, the forward pass of a sharded model may compute input derivatives (MCL)."""
     if not isinstance(model, FSDPModule):
         yield
         return
@@ -202,10 +202,10 @@ def differentiable_inside(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _leave_no_trace(model: FSDPModule) -> Iterator[None]:
-    """Around a backward pass for an input alone, inside a forward pass.
+    """For a backward pass to an input only, inside a forward pass.
 
-    Its end must neither reduce gradients that belong to the step nor shard again the weights outside the
-    blocks, which the forward pass goes on using.
+    When it ends, it must neither reduce gradients of the step nor reshard the weights outside the blocks,
+    which the forward pass still needs.
     """
     model.set_is_last_backward(False)
     model.set_requires_gradient_sync(False)
@@ -220,7 +220,7 @@ def _leave_no_trace(model: FSDPModule) -> Iterator[None]:
 
 @contextmanager
 def whole_weights(model: nn.Module) -> Iterator[None]:
-    """Inside this block, parts of a sharded model can be called outside its `forward`, as validation does."""
+    """Inside this block, submodules of a sharded model can be called directly, as validation does."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for module in sharded:
         module.set_reshard_after_forward(False, recurse=False)
@@ -237,7 +237,10 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
 
 
 def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-    """Total gradient norm before clipping, the same on every process; max_norm 0 only measures."""
+    """Clip and return the total gradient norm before clipping, the same on every process.
+
+    Max_norm 0 only measures.
+    """
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm or float("inf"))
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
@@ -250,7 +253,7 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def agreed(problem: str | None, accelerator: Accelerator) -> str | None:
-    """The main process's problem, known to every process, so that all of them raise or none."""
+    """Broadcast the main process's problem, so that either all processes raise or none."""
     if accelerator.num_processes == 1:
         return problem
     return broadcast_object_list([problem])[0]

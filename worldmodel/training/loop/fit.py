@@ -1,6 +1,6 @@
-"""The one training loop: `fit` runs any `step_fn(model, batch, generator) -> Losses` on one process or many.
+"""The training loop: `fit` runs any `step_fn(model, batch, generator) -> Losses` on one process or many.
 
-Everything random is a function of (seed, step, slot), and the learning rate one of the step, so a run that
+All randomness is a function of (seed, step, slot), and the learning rate is one of the step, so a run that
 resumes from a checkpoint equals the uninterrupted run to the last bit on the same machine.
 """
 
@@ -52,7 +52,7 @@ class LoadFn(Protocol):
 
 
 class ValidateFn(Protocol):
-    """Measures the model at a step; called on every process, which must return the same numbers."""
+    """Evaluates the model at a step; called on every process, which must return the same numbers."""
 
     def __call__(
         self, model: Any, step: int, accelerator: Accelerator, tracker: Tracker | None
@@ -61,24 +61,24 @@ class ValidateFn(Protocol):
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How long, how much at once, how often to look, what to keep."""
+    """Number of steps, batch sizes, validation and checkpoint intervals."""
 
     steps: int = 1000  # optimizer steps of the whole run
     global_batch: int = 16  # examples per optimizer step, over all processes
     micro_batch: int = 16  # examples per forward pass of one process; the rest is accumulated
     seed: int = 0  # of data order, noise and dropout
-    num_workers: int = 0  # data-loading processes beside each training process
+    num_workers: int = 0  # data-loading worker processes per training process
     gradient_checkpointing: bool = (
         False  # recompute block activations in the backward pass: less memory, more time
     )
-    compile: bool = False  # torch.compile the repeated blocks, or the whole model when it has none
+    compile: bool = False  # torch.compile the repeated blocks, or the whole model if it has none
     log_every: int = 10  # steps between log records
     validate_every: int = 0  # steps between validations; 0 = only at the end
     checkpoint_every: int = 500  # steps between checkpoints; one is always written at the end
-    keep_checkpoints: int = 3  # newest checkpoints kept, beside the best one
+    keep_checkpoints: int = 3  # newest checkpoints to keep, in addition to the best one
     best_metric: str = "loss"  # validation number whose lowest value marks the best checkpoint
     max_nonfinite: int = 5  # stop after this many steps in a row without a finite loss and gradient
-    trackers: tuple[TrackerName, ...] = ("tensorboard",)  # where curves go beside log.jsonl
+    trackers: tuple[TrackerName, ...] = ("tensorboard",)  # curve writers in addition to log.jsonl
     optim: OptimConfig = field(default_factory=OptimConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
 
@@ -96,13 +96,13 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Where a run stands when `fit` returns."""
+    """The state of a run when `fit` returns."""
 
     step: int  # optimizer steps done
     is_finished: bool  # False when a signal ended it early, after saving
-    num_skipped: int  # steps without a finite loss and gradient, whole run
-    metrics: dict[str, float]  # of the last validation in this process's life
-    cpu_seconds: float = 0.0  # CPU time of the main process, all resumptions together
+    num_skipped: int  # steps without a finite loss and gradient, over the whole run
+    metrics: dict[str, float]  # of the last validation in this process
+    cpu_seconds: float = 0.0  # CPU time of the main process over all resumptions
 
 
 class NonFiniteLossError(CommandError):
@@ -111,15 +111,15 @@ class NonFiniteLossError(CommandError):
 
 @dataclass
 class _Run:
-    """What one process holds during a run."""
+    """The objects of one process during a run."""
 
     config: FitConfig
     accelerator: Accelerator
-    model: nn.Module  # as given by the caller, in place
+    model: nn.Module  # the caller's model, trained in place
     stepper: nn.Module  # a Stepper, bare or wrapped for several processes
     state: RunState
     store: CheckpointStore
-    slots: range  # micro-batches of a step that this process does
+    slots: range  # micro-batches of a step assigned to this process
     tracker: Tracker | None = None  # main process only
 
 
@@ -139,9 +139,9 @@ def fit(
 ) -> FitResult:
     """Train `model` in place; checkpoints, log.jsonl and curves go to `folder`.
 
-    With `resume` the newest whole checkpoint of the folder is continued; without one it starts at step 0.
+    With `resume` the newest intact checkpoint of the folder is continued; without one it starts at step 0.
     The seed and `identity`, JSON values that the weights depend on, must then be those of the checkpoint.
-    `on_start` is called on the main process when nothing is left that could refuse the run.
+    `on_start` is called on the main process once all checks have passed.
     """
     check_trackers(config.trackers)
     accelerator = accelerator or start_accelerator(config.machine)
@@ -153,14 +153,14 @@ def fit(
     pin_memory = accelerator.device.type == "cuda"
     batches = load(dataset, indices, num_workers=config.num_workers, pin_memory=pin_memory)
     with contextlib.ExitStack() as stack:
-        stack.callback(getattr(batches, "close", lambda: None))  # lets data-loading processes end in order
+        stack.callback(getattr(batches, "close", lambda: None))  # lets data-loading processes exit cleanly
         if accelerator.is_main_process:
             run.tracker = Tracker(folder, config.trackers, run.state.step, asdict(config))
             stack.callback(run.tracker.close)
             on_start()
         result = _train(run, batches, validate, stack.enter_context(stop_on_signals()))
     if not result.is_finished:
-        accelerator.wait_for_everyone()  # a launcher ends its processes as soon as one has ended
+        accelerator.wait_for_everyone()  # a launcher kills its processes as soon as one has ended
     return result
 
 
@@ -185,7 +185,7 @@ def _start(
         if state.step > config.steps:
             raise ValueError(f"{checkpoint.path} is at step {state.step}, beyond fit.steps={config.steps}")
     if accelerator.is_main_process:
-        store.mark_best(state.best_step)  # a kill may have come between the checkpoint and its mark
+        store.mark_best(state.best_step)  # a kill may have come between checkpoint and marking
         log.info("%s", describe_launch(accelerator, config.machine))
         log.info(
             "a step is %d micro-batch(es) of %d, %d a process", num_slots, config.micro_batch, len(slots)
@@ -270,7 +270,7 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
 def _mean_over_processes(
     all_losses: Sequence[Mapping[str, Tensor]], is_stop_asked: bool, accelerator: Accelerator
 ) -> tuple[dict[str, float], bool]:
-    """Mean of every loss over all micro-batches of the step, and whether any process was asked to stop."""
+    """Mean of every loss over all micro-batches, and whether any process received a stop signal."""
     names = list(all_losses[0])
     stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in all_losses]).mean(
         0
@@ -301,9 +301,9 @@ def _count_nonfinite(run: _Run, is_finite: bool, sources: list[str]) -> None:
 
 
 def _validate(run: _Run, validate: ValidateFn | None) -> bool:
-    """Measure the averaged weights (the present ones without an average): whether they are the best so far.
+    """Validate the averaged weights (the current ones without averaging); whether they are the best so far.
 
-    Training goes on undisturbed.
+    Training state is not changed.
     """
     assert validate is not None
     averaged = run.state.ema.applied() if run.state.ema is not None else contextlib.nullcontext()
@@ -327,7 +327,7 @@ def _improves(state: RunState, value: float | None) -> bool:
 
 
 def _save(run: _Run, is_best: bool, is_needed: bool) -> None:
-    """Write a checkpoint; a failure is reported and survived, except for the one that ends the run."""
+    """Write a checkpoint; a failure is only reported, except for the one that ends the run."""
     files = run.state.files()
     problem = None
     if run.accelerator.is_main_process:

@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW with warm-up, a flat part and an optional cosine end."""
+    """AdamW with warm-up, a constant phase and an optional cosine decay."""
 
-    lr: float = 1e-4  # learning rate of the flat part
+    lr: float = 1e-4  # learning rate of the constant phase
     lr_multipliers: dict[str, float] = field(default_factory=dict)  # parameter-name pattern -> factor on lr
     betas: tuple[float, float] = (0.9, 0.95)  # decay of the first and second moment, per step
     weight_decay: float = 0.01  # decoupled; vectors (biases, norms) are never decayed
@@ -65,7 +65,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW with one group per (factor on lr, decayed or not); groups carry `multiplier` and `names`."""
+    """AdamW with one group per (factor on lr, decayed or not); groups have keys `multiplier` and `names`."""
     grouped: dict[tuple[float, bool], list[tuple[str, nn.Parameter]]] = defaultdict(list)
     for name, parameter in trainable_parameters(model).items():
         grouped[_multiplier(name, config), parameter.ndim >= 2].append((name, parameter))
@@ -95,7 +95,7 @@ def _multiplier(name: str, config: OptimConfig) -> float:
 
 
 def describe_groups(optimizer: torch.optim.Optimizer) -> list[str]:
-    """One line per parameter group, with the learning rate it really gets."""
+    """One line per parameter group, with its effective learning rate."""
     return [
         f"lr {group['lr']:.3g} (x{group['multiplier']:g}), weight decay {group['weight_decay']:g}: "
         f"{sum(p.numel() for p in group['params']):,} parameters in {len(group['params'])} tensors, "
@@ -105,7 +105,7 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> list[str]:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, factor: float, config: OptimConfig) -> None:
-    """Give every group lr * multiplier * factor."""
+    """Set every group's learning rate to lr * multiplier * factor."""
     for group in optimizer.param_groups:
         group["lr"] = config.lr * group["multiplier"] * factor
 
@@ -128,7 +128,7 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the average towards the present weights."""
+        """Move the average towards the current weights."""
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
         for name, parameter in self._parameters.items():
@@ -136,7 +136,7 @@ class ExponentialMovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model holds the averaged weights inside this block, and its own ones again afterwards."""
+        """Inside this block the model has the averaged weights; its own are restored afterwards."""
         kept = {name: local_shard(parameter.detach()).clone() for name, parameter in self._parameters.items()}
         try:
             self._write({name: local_shard(average) for name, average in self.average.items()})
@@ -151,12 +151,12 @@ class ExponentialMovingAverage:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """The part of a sharded tensor that lives in this process; a plain tensor as it is."""
+    """The local part of a sharded tensor; a plain tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor, on the CPU (a collective call: every process must make it)."""
+    """The full tensor of a sharded one, on the CPU (a collective call: every process must make it)."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return whole.detach().cpu().contiguous()
 

@@ -1,4 +1,4 @@
-"""Which examples and noise belong to a step: pure functions of the seed, so there is no state to save.
+"""Assigns examples and noise to steps: pure functions of the seed, so there is no state to save.
 
 A step has `num_slots` micro-batches. Slot i * world + rank is the i-th micro-batch of process `rank`, so 4
 processes with 1 micro-batch each train on the same examples and noise as 1 process with 4:
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def micro_batches(
     num_items: int, micro_batch: int, num_slots: int, slots: range, seed: int, first_step: int
 ) -> Iterator[list[int]]:
-    """The examples of this process's slots, step after step from `first_step` on, without end."""
+    """The examples of this process's slots, for all steps from `first_step` on, without end."""
     samplers = [BatchSampler(num_items, micro_batch, seed, slot, num_slots) for slot in slots]
     if 0 in slots and num_items < micro_batch * num_slots:
         log.warning(
@@ -39,7 +39,7 @@ def micro_batches(
 
 
 def process_slots(num_slots: int, rank: int, world: int) -> range:
-    """The slots that one process works through, in order."""
+    """The slots of one process, in order."""
     if num_slots % world:
         raise ValueError(
             f"a step has {num_slots} micro-batches (global_batch / micro_batch), "
@@ -49,7 +49,7 @@ def process_slots(num_slots: int, rank: int, world: int) -> range:
 
 
 def seed_micro_batch(seed: int, step: int, slot: int, device: torch.device) -> torch.Generator:
-    """Set every global generator from (seed, step, slot) and return a private one for noise and sigma."""
+    """Seed the global generators from (seed, step, slot) and return a private one for noise and sigma."""
     shared, private = (
         int(word) for word in np.random.SeedSequence([seed, step, slot]).generate_state(2, np.uint64)
     )

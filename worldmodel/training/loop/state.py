@@ -1,4 +1,4 @@
-"""Everything that a resumed run needs: trained weights, optimizer, moving average and counters."""
+"""The state that a resumed run needs: trained weights, optimizer, moving average and counters."""
 
 import json
 import math
@@ -19,11 +19,11 @@ from worldmodel.training.loop.optim import (
     trainable_parameters,
 )
 
-MAX_NAMED = 5  # differences that a message lists
+MAX_NAMED = 5  # differences listed in a message
 
 
 class RunState:
-    """The state of a run; tensors are written whole, so a run may resume on another number of processes."""
+    """The state of a run; tensors are saved unsharded, so a run may resume on another number of processes."""
 
     def __init__(
         self, model: nn.Module, config: OptimConfig, identity: Mapping[str, Any] | None = None
@@ -34,22 +34,22 @@ class RunState:
         self.ema = ExponentialMovingAverage(model, config) if config.ema_decay else None
         self.step = 0  # optimizer steps done
         self.num_skipped = 0  # steps without a finite loss and gradient
-        self.num_nonfinite = 0  # of those, the ones in a row just now
+        self.num_nonfinite = 0  # of those, the current consecutive ones
         self.best: float | None = None  # lowest validation number so far
         self.best_step = 0  # where it was reached
         self.validated = 0  # step of the last validation
-        self.metrics: dict[str, float] = {}  # what it found
-        self._cpu_start = time.process_time()  # less what earlier processes of the run took
-        # What the weights depend on beside the config, as it comes back from JSON; none: not known.
+        self.metrics: dict[str, float] = {}  # its result
+        self._cpu_start = time.process_time()  # minus the time of earlier processes of the run
+        # Everything else the weights depend on, as read from JSON; none: unknown.
         self.identity = json.loads(json.dumps(identity))
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of this process since the run began, and of those it resumes."""
+        """CPU time of this process since the run began, plus that of the runs it resumes."""
         return time.process_time() - self._cpu_start
 
     def files(self) -> dict[str, dict[str, Tensor]]:
-        """File name -> whole tensors on the CPU; under fsdp2 every process must call it."""
+        """File name -> unsharded tensors on the CPU; under fsdp2 every process must call it."""
         return {
             "weights": {
                 name: full_tensor(tensor) for name, tensor in {**self.parameters, **self._buffers}.items()
@@ -63,7 +63,7 @@ class RunState:
         }
 
     def counters(self) -> dict[str, Any]:
-        """The JSON part."""
+        """The part of the state that is saved as JSON."""
         return {
             "num_skipped": self.num_skipped,
             "num_nonfinite": self.num_nonfinite,
@@ -77,7 +77,7 @@ class RunState:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint; ValueError when it belongs to another model or to another run."""
+        """Load a checkpoint; ValueError if it belongs to another model or to another run."""
         self._check_identity(checkpoint)
         _copy_all(checkpoint, "weights", {**self.parameters, **self._buffers})
         self._restore_optimizer(checkpoint.tensors("optimizer"))
@@ -88,17 +88,17 @@ class RunState:
         self.num_skipped = checkpoint.state["num_skipped"]
         self.num_nonfinite = checkpoint.state["num_nonfinite"]
         self.best = checkpoint.state["best"]
-        # Unknown to older versions.
+        # Missing in checkpoints of older versions.
         self.best_step = checkpoint.state.get("best_step", 0)
         self.validated = checkpoint.state.get("validated", self.step)
         self.metrics = checkpoint.state.get("metrics", {})
-        self._cpu_start -= checkpoint.state.get("cpu_seconds", 0.0)  # unknown to older versions
+        self._cpu_start -= checkpoint.state.get("cpu_seconds", 0.0)  # missing in older checkpoints
 
     def _check_identity(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.state.get("identity")  # checkpoints of older versions have none
         if saved is None or self.identity is None:
             return
-        # Those of older versions know less: what they did not record cannot differ.
+        # Older versions recorded fewer keys; only recorded ones are compared.
         known = {key: value for key, value in self.identity.items() if key in saved}
         if changed := list(differences(saved, known)):
             more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
@@ -120,7 +120,7 @@ class RunState:
 
 
 def differences(saved: Any, now: Any, name: str = "") -> Iterator[str]:
-    """What changed between two JSON values, in words; numbers within rounding are equal."""
+    """Descriptions of what changed between two JSON values; numbers within rounding are equal."""
     if isinstance(saved, dict) and isinstance(now, dict):
         for key in [*saved, *(key for key in now if key not in saved)]:
             yield from differences(saved.get(key), now.get(key), f"{name}.{key}" if name else key)
@@ -132,7 +132,7 @@ def _agree(saved: Any, now: Any) -> bool:
     if isinstance(saved, list) and isinstance(now, list):
         return len(saved) == len(now) and all(map(_agree, saved, now))
     if isinstance(saved, float) and isinstance(now, float):
-        # Statistics that another machine takes of the same data may differ in their last digits.
+        # Statistics computed on another machine may differ in their last digits.
         return math.isclose(saved, now, rel_tol=1e-6, abs_tol=1e-9)
     return bool(saved == now)
 

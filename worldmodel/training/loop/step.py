@@ -1,4 +1,4 @@
-"""The model as the loop runs it: the step function inside one `forward`, memory and speed switches on."""
+"""Runs the step function inside one `forward`, with gradient checkpointing and compilation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ StepFn = Callable[[Any, Any, torch.Generator], Losses]
 
 
 class Stepper(nn.Module):
-    """Calls `step_fn` inside `forward`, where ddp and fsdp2 hook in, whatever the step calls on the model."""
+    """Calls `step_fn` inside `forward`, where ddp and fsdp2 hook in, for any call it makes on the model."""
 
     def __init__(self, model: nn.Module, step_fn: StepFn) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Stepper(nn.Module):
 
 
 def switch_on(model: nn.Module, gradient_checkpointing: bool, compile_blocks: bool) -> None:
-    """Gradient checkpointing and regional torch.compile, in every trained part of the model that has them."""
+    """Enable gradient checkpointing and regional torch.compile in trained submodules that support them."""
     if gradient_checkpointing and not checkpoint_blocks(model):
         raise ValueError(f"gradient_checkpointing is set, but no part of {type(model).__name__} has it")
     if compile_blocks:
         if any(isinstance(part, MechanisticContrast) for part in model.modules()):
-            # Contrasts go backward through a block twice, so its memory cannot be given away the first time.
+            # Contrasts go backward through a block twice, so its memory must survive the first time.
             torch._functorch.config.donated_buffer = False
         parts: list[Any] = [part for part in model.modules() if getattr(part, "_repeated_blocks", None)]
         able = [part for part in parts if any(p.requires_grad for p in part.parameters())]

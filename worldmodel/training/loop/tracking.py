@@ -1,4 +1,4 @@
-"""Where numbers and videos of a run go: log.jsonl always, TensorBoard by default, wandb when asked for."""
+"""Writes the numbers and videos of a run: log.jsonl always, TensorBoard by default, wandb on request."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ TrackerName = Literal["tensorboard", "wandb"]
 
 
 class Tracker:
-    """Writes the records of one run; on resume, records past the resumed step are dropped first."""
+    """Writes the records of one run; on resume, records after the resumed step are dropped first."""
 
     def __init__(
         self, folder: Path, names: Sequence[TrackerName], step: int, config: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Tracker:
         self._wandb = _start_wandb(folder, config) if "wandb" in names else None
 
     def scalars(self, step: int, values: Mapping[str, float], kind: str = "train") -> None:
-        """Record named numbers of a step; `kind` is train or validation."""
+        """Log named numbers of a step; `kind` is train or validation."""
         record = {"step": step, "kind": kind, "time": round(time.time(), 3), **values}
         named = {f"{kind}/{name}": value for name, value in values.items()}
         try:
@@ -51,17 +51,17 @@ class Tracker:
             if self._board is not None:
                 for name, value in named.items():
                     self._board.add_scalar(name, value, step)
-        except OSError as error:  # a full disk must not end a run whose weights are still good
+        except OSError as error:  # a full disk must not end a run with good weights
             log.warning("step %d was not logged: %s", step, error)
         if self._wandb is not None:
             self._wandb.log(named, step=step)
 
     def video(self, step: int, name: str, frames: UInt8[np.ndarray, "t H W 3"], fps: float) -> None:
-        """Show a video in TensorBoard (as an animated image) and in Weights & Biases."""
+        """Log a video to TensorBoard (as an animated image) and to Weights & Biases."""
         try:
             if self._board is not None:
                 self._show_on_board(step, name, frames, fps)
-            if self._wandb is not None:  # writes a file before it sends it
+            if self._wandb is not None:  # writes a file before uploading it
                 video = self._wandb.Video(frames.transpose(0, 3, 1, 2), fps=max(1, round(fps)))
                 self._wandb.log({f"rollout/{name}": video}, step=step)
         except OSError as error:
@@ -80,7 +80,7 @@ class Tracker:
 
     def close(self) -> None:
         """Flush and close everything."""
-        with contextlib.suppress(OSError):  # what could not be written was reported when it was
+        with contextlib.suppress(OSError):  # write errors were reported when they occurred
             self._file.close()
             if self._board is not None:
                 self._board.close()
@@ -89,15 +89,15 @@ class Tracker:
 
 
 def check_trackers(names: Sequence[TrackerName]) -> None:
-    """ValueError when a tracker that was asked for is not installed."""
+    """ValueError if a requested tracker is not installed."""
     if "wandb" in names and importlib.util.find_spec("wandb") is None:
         raise ValueError("trackers asks for wandb, which is not installed: pip install wandb")
 
 
 def _start_wandb(folder: Path, config: Mapping[str, Any]) -> Any:
     wandb = importlib.import_module("wandb")
-    # The id is a function of the folder, so that a resumed run continues its own curves; its path tells
-    # folders of one name apart.
+    # The id is a function of the folder, so that a resumed run continues its own curves; the path
+    # distinguishes folders of the same name.
     place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
     wandb.init(
         project="worldmodel",
