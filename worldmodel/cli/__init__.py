@@ -163,6 +163,14 @@ COMMANDS = (
         ("model", "data"),
     ),
     Command(
+        "score",
+        "worldmodel.evaluation.score",
+        "Evaluation",
+        "score anybody's predicted videos against true ones",
+        "outputs/submission/worldmodel_test outputs/submission/gt output=outputs/score",
+        ("data", "data"),
+    ),
+    Command(
         "diagnose",
         "worldmodel.cli.diagnose",
         "Evaluation",

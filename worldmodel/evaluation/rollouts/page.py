@@ -39,6 +39,7 @@ GAP_TITLES = {
     "moving_mse": "MSE, moving",
 }
 ROW_TITLES = {STATIC: "static frame (floor)", CEILING: "autoencoder (ceiling)", TRUE: "true actions"}
+PREDICTED = "predicted"  # what `score` calls the row of videos that it did not make
 METRIC_NOTE = (
     "Generated frames only, RGB in [0, 1]; frames are averaged within an episode, intervals are 95 % t "
     "intervals over episodes. PSNR of clips is that of a clip's mean squared error, of frames the mean over "
@@ -65,11 +66,11 @@ def write_rollout_page(
         + " ".join(filter(None, (results.get("trained_on"), actions_line(results))))
     )
     sections = [
-        Section("Videos", tuple(_video_blocks(records, shown, output))),
+        Section("Videos", tuple(video_blocks(records, shown, output))),
         Section("Quality", (quality_table(results["rows"]), _gap_table(results, records))),
         *_view_sections(results),
         Section("Do the actions matter?", tuple(_following_blocks(results))),
-        Section("Along the horizon", tuple(_horizon_blocks(results, output))),
+        Section("Along the horizon", tuple(horizon_blocks(results, output))),
         *contrast_section(results.get("contrast", []), output / "contrast.png"),
     ]
     return write_pages(Page(title, lead, tuple(sections)), output)
@@ -83,7 +84,7 @@ def actions_line(results: Mapping[str, Any]) -> str:
 
 def row_title(name: str) -> str:
     """A row as people read it."""
-    return ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
+    return PREDICTED if name == PREDICTED else ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
 
 
 def _view_sections(results: Mapping[str, Any]) -> list[Section]:
@@ -105,7 +106,7 @@ def quality_table(values_by_row: Mapping[str, Any], title: str = "", note: str =
         for row, values in values_by_row.items()
     )
     header = ("row", *(name for name, _ in COLUMNS.values()))
-    return Table(header, rows, title=title, note=note, strong=(ROW_TITLES[TRUE],))
+    return Table(header, rows, title=title, note=note, strong=(ROW_TITLES[TRUE], PREDICTED))
 
 
 def _gap_table(results: Mapping[str, Any], records: Sequence[Record]) -> Table:
@@ -141,14 +142,17 @@ def _undefined_notes(groups: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _horizon_blocks(results: Mapping[str, Any], output: Path) -> list[Text | Figures]:
+def horizon_blocks(
+    results: Mapping[str, Any], output: Path, subject: str = "rollouts under true actions"
+) -> list[Text | Figures]:
+    """Whether the static frame is beaten at every frame, and the curves."""
     sentences = []
     for metric, name in (("mse", "mean squared error"), ("moving_mse", "error of moving pixels")):
         above = results["above_static"][metric]
         if above["frame"] is not None:
             verb = "beat" if above["every_frame"] else "do not beat"
             sentences.append(
-                f"By {name}, rollouts under true actions {verb} the static frame at every generated frame; "
+                f"By {name}, {subject} {verb} the static frame at every generated frame; "
                 f"the nearest to it is frame {above['frame']}, with "
                 f"{estimate_of(above['ratio']).text(2)} times its error."
             )
@@ -242,7 +246,8 @@ def clip_caption(record: Record) -> str:
     return f"{task}, {record['embodiment']}: {record['uid']}, from frame {record['start']}"
 
 
-def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path) -> list[Text | Figures]:
+def video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path) -> list[Text | Figures]:
+    """Side-by-side videos of the chosen clips, and how to read them."""
     items: list[tuple[Path, str]] = []
     for number in shown:
         caption = clip_caption(records[number])
@@ -250,7 +255,7 @@ def _video_blocks(records: Sequence[Record], shown: Sequence[int], output: Path)
             path = output / "videos" / f"clip{number:03d}{suffix}"
             if path.exists():
                 items.append((path, caption))
-    text = "Left to right: truth, prediction under true actions, their difference around gray."
+    text = "Left to right: truth, prediction, their difference around gray."
     if any(path.suffix == ".png" for path, _ in items):
         text += (
             " Stills: paths of left gripper (blue), right gripper (orange) and object (green) over the last "

@@ -70,7 +70,11 @@ def horizon(records: Sequence[Record], row: str, metric: str) -> list[Estimate]:
     curves = [record["rows"].get(row, {}).get(metric) for record in records]
     length = max((len(curve) for curve in curves if curve), default=0)
     return [
-        mean_estimate(episode_means(records, [curve[frame] if curve else None for curve in curves]))
+        mean_estimate(
+            episode_means(
+                records, [curve[frame] if curve and frame < len(curve) else None for curve in curves]
+            )
+        )
         for frame in range(length)
     ]
 
