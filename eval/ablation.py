@@ -1,4 +1,4 @@
-"""What each part of the desk model is worth: one short training for every part, from scratch."""
+"""Ablation of the desk model: one short training from scratch for every component."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Truth and several models over time, with the path of the gripper, as one picture:"""
+"""One figure of the true video and those of several models over time, with the path of the gripper:"""
 
 import sys
 

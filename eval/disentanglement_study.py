@@ -1,4 +1,4 @@
-"""Train and score every row of a study, seed by seed; a killed study goes on where it was."""
+"""Train and score every row of a study, seed by seed; a killed study resumes where it stopped."""
 
 import sys
 

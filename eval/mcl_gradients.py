@@ -1,4 +1,4 @@
-"""How near first-order MCL comes to double backward: see eval/bench/mcl_gradients.py."""
+"""How close first-order MCL is to double backward; implemented in eval/bench/mcl_gradients.py."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Roll a world model out on held-out episodes and say how good and how obedient it is:"""
+"""Evaluate rollouts of a world model on held-out episodes: video quality and action following."""
 
 import sys
 

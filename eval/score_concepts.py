@@ -1,4 +1,4 @@
-"""Score a concept model on a data set with known factors:"""
+"""Score a concept model on a dataset with ground-truth factors:"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The action-sensitivity report: does the video do what it is told?"""
+"""The action-sensitivity report: does the video follow its actions?"""
 
 import sys
 

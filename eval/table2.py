@@ -1,4 +1,4 @@
-"""Table 2, the whole protocol in one command that may be interrupted and started again:"""
+"""Table 2: the whole protocol in one command that may be interrupted and restarted:"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Make a small folder to publish out of a finished run:"""
+"""Make a small folder to publish from a finished run:"""
 
 import sys
 

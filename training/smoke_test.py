@@ -1,4 +1,4 @@
-"""The whole way in small, on a CPU: collect, encode, train 2 steps, resume to 4, roll out, write metrics."""
+"""An end-to-end smoke test on a CPU: collect, encode, train 2 steps, resume to 4, roll out, write metrics."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Train a context model, or a model that it is compared with."""
+"""Train a context model or a baseline."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Action-conditioned video generation for robots, and the measures that show whether actions control it.
+"""Action-conditioned video generation for robots, and tests of whether actions control the video.
 
-The names below are the front door; each is imported when it is first used.
+The names below are the public API; each is imported on first use.
 """
 
 import importlib
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 try:
     __version__ = metadata.version("worldmodel")
-except metadata.PackageNotFoundError:  # a checkout that was not installed
+except metadata.PackageNotFoundError:  # not installed: run from a checkout
     __version__ = "0+unknown"
 
 _HOME = {

@@ -1,11 +1,10 @@
-"""One way out of every command and script: an exit code and one line on stderr, whatever went wrong.
+"""Error handling of all commands and scripts: an exit code and one line on stderr for every error.
 
-0 done
-1 the machine failed: full disk, no right to write, not enough memory, a loss that is not finite
-2 wrong input: config, data or model
-130 interrupted; 141 nobody reads the output any more; 143 stopped by a signal, and the same command goes on
+0 done 1 the machine failed: full disk, no write permission, out of memory, a loss that is not finite 2 wrong
+input: config, data or model 130 interrupted; 141 output pipe closed; 143 stopped by a signal (the same
+command resumes)
 
-Errors that are faults of the program still end in a traceback. WORLDMODEL_TRACEBACK=1 shows one for all.
+Bugs of the program still end in a traceback. WORLDMODEL_TRACEBACK=1 shows one for every error.
 """
 
 import errno
@@ -36,17 +35,17 @@ DEAD_WORKER = (
 
 
 class CommandError(RuntimeError):
-    """Ends a command with a message and an exit code of its own."""
+    """Ends a command with this message and an exit code."""
 
     exit_code = FAILED
 
 
 class Stopped(KeyboardInterrupt):
-    """Ends a command that a signal stopped, with what is saved and how to go on."""
+    """Ends a command that a signal stopped; the message states what was saved and how to resume."""
 
 
 def one_way_out(main: Callable[P, int | None]) -> Callable[P, int]:
-    """Decorates the `main` of a command: errors that are not faults of the program become exit codes."""
+    """Decorator for the `main` of a command: errors other than bugs become exit codes."""
 
     @functools.wraps(main)
     def guarded(*arguments: P.args, **options: P.kwargs) -> int:
@@ -69,14 +68,14 @@ def one_way_out(main: Callable[P, int | None]) -> Callable[P, int]:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """The code that an error ends a command with; none for faults of the program."""
+    """The exit code of an error; None for bugs, which keep their traceback."""
     if isinstance(error, CommandError):
         return error.exit_code
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
     if isinstance(error, (ValueError, *NO_SUCH_INPUT)):
         return WRONG_INPUT
-    # By name: importing torch and safetensors here would take seconds where they are not needed.
+    # Compared by name: importing torch and safetensors here would take seconds.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, OSError | MemoryError) or kinds & {"OutOfMemoryError", "SafetensorError"}:
         return FAILED
@@ -84,14 +83,14 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def is_dead_worker(error: BaseException) -> bool:
-    """Whether a process that loads or simulates died, most often since the system ran out of memory."""
+    """Whether a worker process died, usually because the system ran out of memory."""
     is_loader = isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
     return is_loader or type(error).__name__ == "BrokenProcessPool"
 
 
 @contextmanager
 def _written_out() -> Iterator[None]:
-    """What was printed is written before the block ends: a full disk or a closed pipe shows itself here."""
+    """Flush stdout before the block ends, so that a full disk or a closed pipe is noticed here."""
     try:
         yield
     except SystemExit:  # argparse has printed its help
@@ -101,14 +100,14 @@ def _written_out() -> Iterator[None]:
 
 
 def _flush() -> None:
-    if sys.stdout is not None:  # none: the command was started without one
+    if sys.stdout is not None:  # None if the command was started without stdout
         sys.stdout.flush()
 
 
 def _say(error: Exception, code: int) -> int:
     try:
         _flush()
-    except OSError:  # Python would complain again when it ends
+    except OSError:  # Python would report the error again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if code == BROKEN_PIPE:
         return code

@@ -1,4 +1,4 @@
-"""What is installed beside the code: presets (configs) and small trained weights, found by name.
+"""Files installed with the code: presets (configs) and small trained weights, found by name.
 
 `worldmodel/presets` is the `configs` folder of the repository: a link in a checkout, files in a wheel.
 """
@@ -18,7 +18,7 @@ def preset_names() -> list[str]:
 
 
 def find_config(name: str) -> Path:
-    """A config file: the path itself, or a preset by its name.
+    """A config file, given by path or by preset name.
 
     Example:
         >>> find_config("debug/world_model").name
@@ -35,7 +35,7 @@ def find_config(name: str) -> Path:
 
 
 def find_weights(name: str) -> Path:
-    """A model folder: the path itself, or one that is shipped (`desk`, `locator`) by its name."""
+    """A model folder, given by path or by the name of a shipped model (`desk`, `locator`)."""
     shipped = WEIGHTS / name.removeprefix("worldmodel/weights/")
     is_plain = Path(name).parts == (name,) or name.startswith("worldmodel/weights/")
     if not Path(name).exists() and is_plain and ".." not in shipped.parts and shipped.is_dir():
@@ -44,15 +44,15 @@ def find_weights(name: str) -> Path:
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether it reads like owner/name; in a folder that is here, what does not exist is a wrong path."""
+    """Whether it has the form owner/name; if owner is a local folder, it is a mistyped path instead."""
     is_plain = source.count("/") == 1 and not source.startswith((".", "/", "~"))
     return is_plain and not Path(source).parent.is_dir()
 
 
 def check_names(kinds: Sequence[str], words: Sequence[str]) -> None:
-    """Refuse the first words of a command where they name no config, model or data.
+    """Refuse arguments of a command that name no config, model or data.
 
-    Commands do so themselves, once torch is imported: that takes seconds.
+    Done before torch is imported, which takes seconds.
     """
     options = {"--dataset": "data", "--mapping": "config"}
     places = [(options[option], word) for option, word in pairwise(words) if option in options]

@@ -1,4 +1,4 @@
-"""Records a drive in a headless browser: keys are pressed, the page's two pictures become a gif.
+"""Records a drive in a headless browser: it holds keys, and the page's two pictures become a gif.
 
 python docs/play/make_gif.py [--model desk] [--out docs/play/drive.gif]
 """
@@ -19,7 +19,7 @@ from tests.support.chromium import chromium
 from tests.support.service import running
 from worldmodel.serving.play.run import play_app
 
-# Keys that are held, and for how many blocks of four frames. The first bring both hands into the picture.
+# Keys to hold, and for how many blocks of four frames. The first bring both hands into the picture.
 LEAD_IN = [("sk", 2)]
 SCRIPT = [
     ("dj", 2),
@@ -51,7 +51,7 @@ draw = () => {
 
 
 def play_keys(browser: Any, script: list[tuple[str, int]]) -> None:
-    """Hold the keys of each line for its blocks."""
+    """Hold the keys of each line for its number of blocks."""
     from selenium.webdriver import ActionChains
 
     for keys, blocks in script:
@@ -67,7 +67,7 @@ def play_keys(browser: Any, script: list[tuple[str, int]]) -> None:
 
 
 def record(browser: Any, seed: int) -> list[tuple[str, str]]:
-    """Pictures (PNG as base64) and held keys of every frame that was shown."""
+    """Pictures (PNG as base64) and held keys of every displayed frame."""
     scenes = browser.execute_script(
         f"const scenes = play.scenes; play.touched = true; play.follow = false; reset({seed}); return scenes"
     )
@@ -92,7 +92,7 @@ def frame(data: str, keys: str) -> Image.Image:
 
 
 def save(frames: list[Image.Image], out: Path, fps: float) -> None:
-    """One palette for all."""
+    """Save a gif with one palette for all frames."""
     sheet = Image.new("RGB", (frames[0].width, frames[0].height * len(frames)))
     for number, one in enumerate(frames):
         sheet.paste(one, (0, number * one.height))
@@ -104,7 +104,7 @@ def save(frames: list[Image.Image], out: Path, fps: float) -> None:
 
 
 def main() -> None:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="desk")
     parser.add_argument("--embodiment")

@@ -1,10 +1,10 @@
-"""Drives the page for a while in a headless browser and reports what a visitor would see.
+"""Drives the page for a while in a headless browser and measures what a visitor would experience.
 
     python docs/play/measure_page.py [--model desk] [--seconds 60] [--seed 0] [--out FILE]
 
-The server is a process of its own. Keys of both arms are held at random. Reported are the frame rate and the
-delay that the page itself shows, the growth of the server and of the page, and how far the grippers are from
-the simulator's after a while.
+The server is a separate process. Keys of both arms are held at random. Reported are the frame rate and the
+delay that the page itself shows, the memory growth of the server and of the page, and how far the grippers
+have drifted from the simulator's.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from worldmodel.files import write_json
 
 # The page's keys by hand and axis: right, up, height, opening; each for -1 and 1.
 KEYS = [["ad", "sw", "qe", "fr"], ["jl", "ki", "uo", "hy"]]
-SAMPLES = 12  # times that rates and memory are read
+SAMPLES = 12  # number of measurements of rates and memory
 WATCH = """
 window.log = [];
 const was = read;
@@ -38,7 +38,7 @@ read = header => {
 
 
 def hold(browser: Any, rng: np.random.Generator, sides: int) -> None:
-    """Let go of everything and hold other keys."""
+    """Release all keys and hold others."""
     from selenium.webdriver import ActionChains
 
     chosen = [
@@ -56,7 +56,7 @@ def hold(browser: Any, rng: np.random.Generator, sides: int) -> None:
 
 
 def look(browser: Any, server: int) -> dict[str, Any]:
-    """What the page shows now, and how large server and page are (MB)."""
+    """What the page shows now, and the memory of server and page (MB)."""
     status = Path(f"/proc/{server}/status").read_text()
     browser.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
@@ -99,7 +99,7 @@ def drive(browser: Any, server: int, seed: int, seconds: float) -> dict[str, Any
 
 
 def main() -> None:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="desk")
     parser.add_argument("--seconds", type=float, default=60)

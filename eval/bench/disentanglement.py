@@ -1,10 +1,10 @@
-"""Times FactorVAE score and DCI against the reference algorithms written plainly, on real codes.
+"""Times FactorVAE score and DCI against plain implementations of the reference algorithms, on real codes.
 
     python eval/bench/disentanglement.py [key=value ...]        --help lists the keys
 
-Both sides run in one process, turn by turn, and must give the same scores. FactorVAE is compared by CPU time
-(it uses one core, and other work on the machine does not enter), DCI also by the clock on the wall, since
-ours fits several factors at once.
+Both sides run alternately in one process and must give the same scores. FactorVAE is compared by CPU time (it
+uses one core, and other load on the machine does not count), DCI also by wall-clock time, since ours fits
+several factors at once.
 """
 
 import os
@@ -22,8 +22,8 @@ from worldmodel.config import config_parser, load_config
 from worldmodel.diagnostics import dci, factor_vae_score
 from worldmodel.diagnostics.scores.dci import completeness, disentanglement
 
-SAME_DCI = 0.005  # cuts of equal gain are chosen by lot, on both sides
-SIZES = (3, 6, 10, 16, 16)  # the factor grid behind the codes
+SAME_DCI = 0.005  # both sides break ties between equal gains at random
+SIZES = (3, 6, 10, 16, 16)  # sizes of the factors of the codes
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class BenchConfig:
         "../shared/data/disentanglement/metric_test_vectors/codes_dsprites_grid.npz"  # [46080, 10] each
     )
     name: str = "VAE"  # of the codes
-    rounds: int = 5  # of FactorVAE, both sides in turn
-    dci_train: int = 10_000  # points; 0 leaves DCI out
+    rounds: int = 5  # of FactorVAE, both sides alternately
+    dci_train: int = 10_000  # points; 0 skips DCI
     dci_test: int = 5_000  # points
     jobs: int = 2  # of our DCI
 
@@ -85,7 +85,7 @@ def bench_dci(codes: np.ndarray, factors: np.ndarray, config: BenchConfig) -> No
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What the work gives, and its seconds on the wall and of CPU time of all threads."""
+    """Result of the work, its wall-clock seconds and its CPU seconds over all threads."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return result, time.perf_counter() - wall, time.process_time() - cpu
@@ -100,7 +100,7 @@ def row(factors: np.ndarray) -> np.ndarray:
 
 
 def plain_factor_vae(codes: np.ndarray) -> tuple[float, float]:
-    """The reference loop on encoded images: one vote after another."""
+    """The reference loop on encoded images: one vote at a time."""
     rng = np.random.RandomState(0)
     variance = np.var(codes[row(sample(10_000, rng))], axis=0, ddof=1)
     active = np.sqrt(variance) >= 0.05
@@ -120,7 +120,7 @@ def plain_factor_vae(codes: np.ndarray) -> tuple[float, float]:
 
 
 def plain_dci(codes: np.ndarray, num_train: int, num_test: int) -> tuple[float, float, float]:
-    """One classifier after another, on points drawn sixteen at a time."""
+    """One classifier at a time, on points drawn sixteen at a time."""
     rng = np.random.RandomState(0)
     parts = []
     for count in (num_train, num_test):

@@ -1,11 +1,11 @@
-"""A long drive by script: how far the dream is from the simulator after a while, and what it costs.
+"""A long scripted drive: how far the world model drifts from the simulator over time, and its cost.
 
     python eval/bench/drive.py [--model desk] [--seconds 60] [--drives 2] [--out FILE]
 
-A random walk on the keys of both arms goes to the dream and to the simulator. Reported are the distance
-between the grippers that the locator finds in both (pixels of the picture), the mean difference of the
-pictures (gray levels), the time of a block, the growth of memory, and the rank correlation of the distrust
-level with the true error over all blocks.
+A random walk on the keys of both arms drives both the world model and the simulator. Reported are the
+distance between the grippers that the locator finds in both (pixels of the picture), the mean difference of
+the pictures (gray levels), the time per block, the growth of memory, and the rank correlation of the
+uncertainty with the true error over all blocks.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.teleop import Inputs
 
 MARKS_S = (2, 10, 60, 600)  # seconds of driving at which errors are stated
-WINDOW_S = 6.0  # seconds before such a mark that are taken together
-HOLD = 3  # blocks that a key is held
+WINDOW_S = 6.0  # seconds before such a mark that are averaged
+HOLD = 3  # blocks for which a key is held
 
 
 def drive(game: Game, seed: int, blocks: int) -> list[dict[str, Any]]:
-    """Readings of every block of one drive."""
+    """Measurements of every block of one drive."""
     rng = np.random.default_rng(seed)
     game.reset(seed)
     readings, held = [], Inputs()
@@ -74,7 +74,7 @@ def summary(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any
 
 
 def errors_at_marks(drives: list[list[dict[str, Any]]], block_s: float) -> dict[str, Any]:
-    """Errors in the seconds before each mark, of all drives that are long enough."""
+    """Errors in the seconds before each mark, over all drives that are long enough."""
     rows: dict[str, Any] = {}
     for mark in MARKS_S:
         last, span = round(mark / block_s), round(min(mark, WINDOW_S) / block_s)

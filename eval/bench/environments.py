@@ -1,10 +1,11 @@
-"""Frames per second of the environments, and how often the picture's judge is wrong.
+"""Frames per second of the environments, and the error rate of the success detector.
 
     python eval/bench/environments.py [--model desk] [--blocks 12] [--scenes 24] [--out FILE]
 
-Speed is frames of all rows by seconds of CPU time of one core, best of three rounds, since noise only adds.
-The judge sees the simulator's own pictures, so its error is that of locator and camera alone. A third of its
-episodes are the expert's, the others the expert's with the hands shifted on the way to the goal.
+Speed is the number of frames of all rows per CPU second of one core, best of three rounds, since noise only
+adds. The success detector gets the simulator's own pictures, so its error is that of locator and camera
+alone. A third of its episodes are the expert's, the others the expert's with the hands shifted on the way to
+the goal.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from worldmodel.files import write_json
 from worldmodel.models.model import WorldModel
 
 ROUNDS = 3
-SHIFTS = (0.0, 0.0, 0.02, 0.04, 0.06, 0.10)  # m along x, of hands and so of where the object is put
+SHIFTS = (0.0, 0.0, 0.02, 0.04, 0.06, 0.10)  # m along x, of the hands and so of the object's final position
 
 
 def frames_per_second(env: WorldVectorEnv, blocks: int) -> float:

@@ -1,10 +1,10 @@
-"""Clips per CPU second: our loader beside LeRobot's own, on the same files.
+"""Clips per CPU second: our loader compared with LeRobot's own, on the same files.
 
     python eval/bench/lerobot_loader.py [key=value ...]        --help lists the keys
 
 Needs `lerobot` 0.4, which reads LeRobot v3.0, and `torchcodec`, its usual decoder. Neither is a dependency of
-ours. Both read the same random clips with all frames at the recorded size. Rounds alternate and the median is
-reported, by CPU time of the process. Ours gives uint8 and normalized actions, LeRobot's gives float32.
+this package. Both read the same random clips with all frames at the recorded size. Rounds alternate and the
+median is reported, by CPU time of the process. Ours returns uint8 and normalized actions, LeRobot's float32.
 """
 
 import json
@@ -43,13 +43,13 @@ class BenchConfig:
 
     sets: tuple[str, ...] = ()  # LeRobot v3.0 folders with one camera; empty: written here
     sizes: tuple[str, ...] = ("64x64", "480x640")  # height x width of the sets that are written
-    codecs: tuple[str, ...] = ("h264", "av1")  # of the sets that are written: as we do, as LeRobot does
+    codecs: tuple[str, ...] = ("h264", "av1")  # of the generated datasets: as we write them, as LeRobot does
     episodes: int = 8  # written for each size
     frames: int = 161  # of each episode
     clip_frames: tuple[int, ...] = (17, 65)  # short and long clips
     backend: str = ""  # LeRobot's decoder: torchcodec or pyav; empty: its own choice
     rounds: int = 5  # of both
-    seconds: float = 2.0  # least CPU time of a round
+    seconds: float = 2.0  # least CPU time per round
     seed: int = 0  # of the clips' order
     out: str = ""  # JSON file for the figures; empty: printed only
 
@@ -58,7 +58,7 @@ Reader = Callable[[int], Tensor]
 
 
 def readers(folder: Path, clip_frames: int, backend: str) -> tuple[dict[str, Reader], int]:
-    """Way -> frames of clip number n (ours uint8, theirs float), and the number of clips."""
+    """Name -> function that reads clip number n (ours uint8, theirs float), and the number of clips."""
     source = open_dataset(folder, verify=False)
     height, width = next(iter(source[0].frames.values())).size
     clip = ClipConfig(num_frames=clip_frames, height=height, width=width, step=1)
@@ -92,7 +92,7 @@ def _lerobot_dataset(folder: Path, clip_frames: int, backend: str) -> Any:
 
 
 def measure(ways: dict[str, Reader], count: int, config: BenchConfig) -> dict[str, float]:
-    """Median clips per CPU second of both, their ratio, and by how much their pictures differ."""
+    """Median clips per CPU second of both, their ratio, and the difference of their pictures."""
     order = np.random.default_rng(config.seed).permutation(count)
     ours, theirs = (ways[name](int(order[0])).float() for name in ("ours", "lerobot"))
     difference = float((ours - theirs.mul(255).round()).abs().max())
@@ -115,7 +115,7 @@ def _rate(read: Reader, order: np.ndarray, seconds: float) -> float:
 
 
 def write_set(folder: Path, size: tuple[int, int], codec: str, config: BenchConfig) -> None:
-    """Moving shapes as a LeRobot v3.0 folder; `av1` encodes the video again as LeRobot would."""
+    """Write moving shapes as a LeRobot v3.0 folder; `av1` re-encodes the video as LeRobot would."""
     write_lerobot(synthetic_source(config.episodes, config.frames, size), folder)
     if codec == "av1":
         for path in folder.glob("videos/**/*.mp4"):
@@ -135,7 +135,7 @@ def _encode_again(path: Path) -> None:
 
 
 def run(config: BenchConfig) -> list[dict[str, Any]]:
-    """All cases."""
+    """Run all cases."""
     cases = []
     with tempfile.TemporaryDirectory() as root:
         for size in () if config.sets else config.sizes:
@@ -151,7 +151,7 @@ def run(config: BenchConfig) -> list[dict[str, Any]]:
 
 
 def show(case: dict[str, Any]) -> str:
-    """One line."""
+    """Format a case on one line."""
     return (
         f"{case['set']:24} {case['clip']:>3} frames  ours {case['ours']:7.1f}  lerobot {case['lerobot']:7.1f}"
         f"  ratio {case['ratio']:.2f}  largest difference {case['largest_difference']:.0f}"

@@ -1,11 +1,10 @@
-"""How near first-order MCL comes to double backward:
+"""How close first-order MCL is to double backward:
 
-python eval/mcl_gradients.py DATA
-python eval/mcl_gradients.py --models wide
+python eval/mcl_gradients.py DATA python eval/mcl_gradients.py --models wide
 
-Cosine and norm ratio of the gradient of the contrast, part by part, against double backward in float32. The
-model `desk` is the shipped one on clips of DATA, episodes of the tabletop. `wide` has two layers of the 1.3B
-shape with random weights and latent actions. Half precision is autocast to bfloat16.
+Cosine and norm ratio of the contrast's gradient, for each part of the model, against double backward in
+float32. The model `desk` is the shipped one on clips of DATA, tabletop episodes. `wide` has two layers of the
+1.3B shape with random weights and latent actions. Half precision is autocast to bfloat16.
 """
 
 import argparse
@@ -37,7 +36,7 @@ CENTRAL = ActionMclConfig(difference="central", step=0.1)
 
 @dataclass(frozen=True)
 class Way:
-    """A way to take the gradient."""
+    """One method to compute the gradient."""
 
     title: str
     mcl: ActionMclConfig
@@ -54,7 +53,7 @@ EXACT = Way("double backward", ActionMclConfig(mode="exact"))
 
 
 def parts(model: WorldModel) -> dict[str, list[nn.Parameter]]:
-    """What MCL may train, by name."""
+    """The parts of the model that MCL may train, by name."""
     assert model.mcl is not None
     critic = model.mcl.critic
     assert isinstance(critic, nn.Module)
@@ -69,7 +68,7 @@ def parts(model: WorldModel) -> dict[str, list[nn.Parameter]]:
 
 
 def gradients(model: WorldModel, batch: ClipBatch, *, is_half: bool = False) -> dict[str, Tensor]:
-    """The gradient of the contrast alone, part by part; parts without any are left out."""
+    """The gradient of the contrast alone, for each part; parts without a gradient are omitted."""
     model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16) if is_half else nullcontext():
         loss = mcl_term(model, batch, torch.Generator().manual_seed(1))
@@ -109,7 +108,7 @@ def wide_model(way: Way) -> tuple[WorldModel, ClipBatch]:
 
 
 def compare(name: str, data: str) -> list[tuple[str, ...]]:
-    """A row for each way."""
+    """One table row per method."""
 
     def make(way: Way) -> tuple[WorldModel, ClipBatch]:
         return wide_model(way) if name == "wide" else desk_model(way, data)
@@ -134,7 +133,7 @@ def compare(name: str, data: str) -> list[tuple[str, ...]]:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the top of the file."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,16 @@
-"""How fast and how large a rollout is: our pipeline against a plain loop over diffusers' Wan.
+"""Speed and memory of a rollout: our pipeline against a plain loop over diffusers' Wan.
 
     python eval/bench/rollout.py [key=value ...]        --help lists the keys
 
-All ways make the same video from the same weights, noise and steps (the largest difference is reported). The
-plain loop calls the transformer as diffusers' pipeline does: prompt, timestep of every token, rotary tables
-and modulation anew in every step. That pipeline also makes a guidance pass by default; with the one prompt
-that all clips share it changes nothing but the time, so it is measured as a way of its own.
-The backbone has the shape of the shipped desk model. What that model adds to Wan has no place in a plain
-loop, so no way carries it here: action embedding (zero in all of them), action map, scene and refiner.
-Random weights: they tell cost, not quality. The ways take turns; a time is the CPU time of the process in the
-best round, since noise only adds. With `checkpoint` and `data`: quality against steps. `out=FILE` keeps the
-figures as JSON.
+All variants make the same video from the same weights, noise and steps (the largest difference is reported).
+The plain loop calls the transformer as diffusers' pipeline does: prompt, timestep of every token, rotary
+tables and modulation are recomputed in every step. That pipeline also makes a guidance pass by default; with
+the single prompt that all clips share it only costs time, so it is measured as a separate variant. The
+backbone has the shape of the shipped desk model. That model's additions to Wan do not fit into a plain loop,
+so no variant includes them: action embedding (zero in all variants), action map, scene and refiner. Weights
+are random: only cost is measured, not quality. The variants alternate; a time is the CPU time of the process
+in the best round, since noise only adds. With `checkpoint` and `data`: quality against steps. `out=FILE`
+saves the results as JSON.
 """
 
 import json
@@ -57,25 +57,25 @@ QUALITY = ("clip_psnr", "moving_clip_psnr", "psnr", "moving_psnr")
 class BenchConfig:
     """What is measured."""
 
-    size: int = 64  # pixels a side
+    size: int = 64  # pixels per side
     num_frames: int = 17  # of a clip
     steps: int = 8  # Euler steps
     batch: int = 1  # videos at once
     text_tokens: tuple[int, ...] = (1, 512)  # prompt lengths: the desk model's and Wan's
-    rounds: int = 15  # of each way
+    rounds: int = 15  # of each variant
     chunks: tuple[int, ...] = (1, 4, 16)  # rollout lengths whose time and memory are compared
     backbone: WanConfig = field(default_factory=lambda: DESK)
     checkpoint: str = ""  # world model folder for the quality curve; empty: none
     data: str = ""  # held-out dataset for the quality curve
     held_out: HeldOutConfig = field(default_factory=lambda: HeldOutConfig(split="all", episodes=16))
     quality_steps: tuple[int, ...] = (1, 2, 4, 8, 20)  # numbers of steps of the quality curve
-    teacher: str = ""  # world model folder: how far the videos are from those that this one makes
-    teacher_steps: int = 8  # in so many steps
+    teacher: str = ""  # world model folder: measure the difference to this model's videos
+    teacher_steps: int = 8  # sampling steps of the teacher
     out: str = ""  # JSON file for the figures; empty: printed only
 
 
 def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
-    """A world model with random weights whose actions do nothing yet, so that the plain loop can equal it."""
+    """A world model with random weights whose actions have no effect, so that the plain loop can match it."""
     limits = ((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
     names = tuple(f"joint{i}" for i in range(ACTION_DIM))
     normalizer = ActionNormalizer({"robot": ActionStats(names, *limits, *limits, num_samples=1)})
@@ -83,7 +83,7 @@ def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
     generator = torch.Generator().manual_seed(0)
     vae = CausalAutoencoder(height=config.size, width=config.size, hidden=32, num_blocks=1)
     noise = 2 * torch.rand(2, 3, 9, config.size, config.size, generator=generator) - 1
-    vae.initialize_from(noise)  # else every latent would decode to the same gray
+    vae.initialize_from(noise)  # otherwise every latent would decode to the same gray
     vae.set_latent_statistics(noise)
     model_config = WorldModelConfig(backbone=config.backbone)
     model = WorldModel.build(model_config, contract, normalizer, vae=vae).eval()
@@ -92,11 +92,11 @@ def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
 
 
 class PlainLoop:
-    """A rollout as one writes it with diffusers: scheduler, untouched transformer, autoencoder."""
+    """A rollout as one would write it with diffusers: scheduler, unmodified transformer, autoencoder."""
 
     def __init__(self, model: WorldModel, backbone: WanConfig, guidance: float | None = None) -> None:
         self.model, self.guidance = model, guidance
-        self.transformer = build_wan(backbone).eval()  # the same seed, so the same weights as the model's
+        self.transformer = build_wan(backbone).eval()  # the same seed, and so the model's weights
         self.scheduler = FlowMatchEulerDiscreteScheduler(shift=model.config.objective.shift)
         height, width = (
             side // patch
@@ -134,7 +134,7 @@ class PlainLoop:
 
 
 def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str]]:
-    """CPU seconds of every way for one clip, how many times ours, and how far its video is from ours."""
+    """CPU seconds of every variant for one clip, their ratio to ours, and the difference of the videos."""
     model = build_model(config, text_tokens)
     frames = _first_frames(config)
     actions = torch.zeros(config.batch, config.num_frames - 1, ACTION_DIM)
@@ -145,7 +145,7 @@ def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str
         "plain": lambda: plain(frames, config.steps, 0),
         "plain with guidance": lambda: guided(frames, config.steps, 0),
     }
-    videos = {name: work() for name, work in ways.items()}  # warms up, too
+    videos = {name: work() for name, work in ways.items()}  # also the warm-up
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(config.rounds):
         for name, work in ways.items():
@@ -167,7 +167,7 @@ def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str
 
 
 def measure_length(config: BenchConfig, num_chunks: int) -> dict[str, float]:
-    """CPU seconds and peak resident memory of a rollout of so many chunks whose frames are not kept."""
+    """CPU seconds and peak resident memory of a rollout of `num_chunks` chunks whose frames are discarded."""
     model = build_model(config, config.text_tokens[0])
     num_frames = num_chunks * (config.num_frames - 1) + 1
     frames = torch.rand(
@@ -185,7 +185,7 @@ def measure_length(config: BenchConfig, num_chunks: int) -> dict[str, float]:
 
 
 def measure_lengths(config: BenchConfig, overrides: list[str]) -> list[dict[str, float]]:
-    """Each length in a process of its own, since a peak never comes down again."""
+    """Measure each length in its own process, since peak memory never decreases."""
     answers = []
     for num_chunks in config.chunks:
         command = [sys.executable, __file__, "--length", str(num_chunks), *overrides]
@@ -195,7 +195,7 @@ def measure_lengths(config: BenchConfig, overrides: list[str]) -> list[dict[str,
 
 
 def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
-    """PSNR of held-out rollouts under true actions against the number of steps."""
+    """PSNR of held-out rollouts with true actions against the number of steps."""
     model = WorldModel.from_pretrained(config.checkpoint)
     clips = held_out_clips(
         open_for_model(config.checkpoint, config.data), model.contract, model.normalizer, config.held_out
@@ -226,13 +226,13 @@ def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
 
 
 def _video(predictor: ModelPredictor, clip: HeldOutClip, seed: int) -> Float[Tensor, "t 3 H W"]:
-    """The frames behind the given ones, under true actions."""
+    """The generated frames, without the given ones, for the true actions."""
     given, commands = predictor.num_given, predictor.commands(clip)[None]
     return predictor(clip.frames[None, :given], commands, len(clip.frames), seed, clip)[0, given:]
 
 
 def show(result: dict) -> str:
-    """The figures as text."""
+    """Format the results as text."""
     lines = ["prompt tokens  way                   CPU s  times ours  largest difference"]
     lines += [
         f"{row['text_tokens']:>13}  {row['way']:<20}{row['seconds']:>7.3f}{row['times_ours']:>12.2f}"
@@ -266,7 +266,7 @@ def _first_frames(config: BenchConfig) -> Float[Tensor, "b 1 3 H W"]:
 
 @one_way_out
 def main() -> None:
-    """All measurements, printed and written."""
+    """Run all measurements, print and save them."""
     torch.set_num_threads(1)
     arguments = sys.argv[1:]
     if "--help" in arguments:

@@ -1,9 +1,9 @@
-"""The service under load, from a second process: requests at once, memory, and a kill in the middle.
+"""The service under load from a second process: concurrent requests, memory, and a kill in the middle.
 
     python eval/bench/service.py [--model desk] [--requests 200] [--out FILE]
 
-All requests start together, each from a thread of its own. The service holds four at once and turns the
-others away with 429; clients ask again. Every answer is compared with the one of the same sample alone.
+All requests start at the same time, each from its own thread. The service holds four at once and rejects the
+others with 429; clients retry. Every response is compared with that of the same sample alone.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def load(client: WorldModelClient, requests: int, url: str) -> dict[str, Any]:
         try:
             made = own.predict(first[number % 8], commands, seed=number % 8)
             right.append(bool(np.array_equal(made, expected[number % 8])))
-        except Exception as error:  # counted, whatever it is
+        except Exception as error:  # any failure counts
             failures.append(repr(error))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(requests)]

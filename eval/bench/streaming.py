@@ -1,12 +1,12 @@
-"""How fast a video can be driven: frames per second of a session, delay from action to frame, memory.
+"""Speed of interactive video: frames per second of a session, delay from action to frame, memory.
 
     python eval/bench/streaming.py [key=value ...]        --help lists the keys
 
-A step is 4 actions, and gives 4 frames at once: the delay from the first action of a step to its first frame
-is the time of a step. Ways: `causal`, one latent frame a step behind remembered keys and values; `clips`, the
-same network on whole clips, of which a step keeps 4 frames; `clips of 16`, the same for steps of 16 actions.
-Times are CPU seconds of one thread, the median over steps. Without `model` the backbone has the shape of the
-desk model with random weights: they tell cost, not quality. `out=FILE` keeps the figures as JSON.
+A step has 4 actions and returns 4 frames at once: the delay from the first action of a step to its first
+frame is the time of a step. Variants: `causal`, one latent frame per step with a KV cache; `clips`, the same
+network on whole clips, of which a step keeps 4 frames; `clips of 16`, the same for steps of 16 actions. Times
+are CPU seconds of one thread, the median over steps. Without `model` the backbone has the shape of the desk
+model with random weights: only cost is measured, not quality. `out=FILE` saves the results as JSON.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of a script, only its own folder is there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's path contains only its own folder
 from bench.rollout import DESK, BenchConfig, build_model
 
 
@@ -40,13 +40,13 @@ class StreamBenchConfig:
     model: str = ""  # world model folder or name; empty: the shape of the desk model
     batches: tuple[int, ...] = (1, 8)  # videos at once
     steps: int = 1  # Euler steps
-    rounds: int = 40  # steps of a session that are timed
-    lengths: tuple[int, ...] = (100, 5000)  # frames after which memory and the time of a step are read
+    rounds: int = 40  # timed steps of a session
+    lengths: tuple[int, ...] = (100, 5000)  # frames after which memory and the time of a step are measured
     out: str = ""  # JSON file for the figures; empty: printed only
 
 
 def load_model(config: StreamBenchConfig) -> WorldModel:
-    """The named model, or one of the desk's shape with a refiner."""
+    """The named model, or one of the desk model's shape with a refiner."""
     if config.model:
         return WorldModel.from_pretrained(config.model)
     model = build_model(BenchConfig(backbone=DESK), text_tokens=1)
@@ -56,7 +56,7 @@ def load_model(config: StreamBenchConfig) -> WorldModel:
 
 
 def as_causal(model: WorldModel, *, causal: bool) -> WorldModel:
-    """The same weights in the other mode: what a step costs does not depend on training."""
+    """The same weights in the other mode: the cost of a step does not depend on training."""
     objective = dataclasses.replace(model.config.objective, sink_jump=0.0)  # a setting of causal training
     model.config = dataclasses.replace(model.config, causal=causal, objective=objective)
     model.fdm.causal = causal
@@ -64,19 +64,19 @@ def as_causal(model: WorldModel, *, causal: bool) -> WorldModel:
 
 
 def open_session(model: WorldModel, batch: int, steps: int) -> Session:
-    """From random first frames."""
+    """A session that starts from random first frames."""
     size, given = model.contract, num_video_frames(model.config.history)
     frames = torch.rand(batch, given, 3, size.height, size.width, generator=torch.Generator().manual_seed(0))
     return RolloutPipeline(model).open(frames, num_inference_steps=steps)
 
 
 def actions_of(model: WorldModel, batch: int, count: int) -> Actions:
-    """Actions at rest, and the rows of action paths that read more."""
+    """Constant actions, and the rows of action paths that read more."""
     if model.config.regime == "no_action":
         return Actions()
     rows = {} if model.config.reader is None else model.config.reader.row_shapes
     extras = {name: torch.zeros(batch, count, *row.shape, dtype=row.dtype) for name, row in rows.items()}
-    if model.config.draws_poses:  # hands at rest before a camera: a compositor inverts its matrix
+    if model.config.draws_poses:  # a camera with hands at rest: the compositor inverts its matrix
         extras["poses"][..., [3, 11]] = 1.0
         extras["projections"][:] = torch.eye(3, 4)
     return Actions(torch.zeros(batch, count, model.normalizer.width), extras=extras)
@@ -93,7 +93,7 @@ def time_steps(session: Session, actions: Actions, count: int, rounds: int) -> l
 
 
 def measure_speed(config: StreamBenchConfig, model: WorldModel) -> list[dict[str, Any]]:
-    """Frames per CPU second and seconds of a step, in every way and batch."""
+    """Frames per CPU second and seconds per step, for every variant and batch size."""
     rows = []
     ways = (
         ("causal", True, FRAMES_PER_LATENT),
@@ -104,7 +104,7 @@ def measure_speed(config: StreamBenchConfig, model: WorldModel) -> list[dict[str
         for name, causal, count in ways:
             session = open_session(as_causal(model, causal=causal), batch, config.steps)
             rounds = config.rounds if causal else max(3, config.rounds // 4)
-            # The first steps fill the memory and the caches of the allocator.
+            # The first steps fill the KV cache and the allocator's caches.
             seconds = time_steps(session, actions_of(model, batch, count), count, rounds + 5)[5:]
             step = median(seconds)
             rows.append({"way": name, "batch": batch, "step_seconds": step, "fps": batch * count / step})
@@ -112,7 +112,7 @@ def measure_speed(config: StreamBenchConfig, model: WorldModel) -> list[dict[str
 
 
 def measure_lengths(config: StreamBenchConfig, model: WorldModel) -> list[dict[str, float]]:
-    """Resident memory and the time of a step when a causal session has so many frames."""
+    """Resident memory and the time per step at these lengths of a causal session."""
     session = open_session(as_causal(model, causal=True), 1, config.steps)
     actions, rows = actions_of(model, 1, FRAMES_PER_LATENT), []
     for length in config.lengths:
@@ -124,7 +124,7 @@ def measure_lengths(config: StreamBenchConfig, model: WorldModel) -> list[dict[s
 
 
 def show(result: dict[str, Any]) -> str:
-    """The figures as text."""
+    """Format the results as text."""
     lines = ["way          batch  ms a step  frames a CPU second"]
     lines += [
         f"{row['way']:<13}{row['batch']:>5}{1e3 * row['step_seconds']:>11.1f}{row['fps']:>21.0f}"
@@ -139,7 +139,7 @@ def show(result: dict[str, Any]) -> str:
 
 @one_way_out
 def main() -> None:
-    """All measurements, printed and written."""
+    """Run all measurements, print and save them."""
     torch.set_num_threads(1)
     if "--help" in sys.argv[1:]:
         print(__doc__, *describe_config(StreamBenchConfig), sep="\n")

@@ -1,12 +1,11 @@
-"""What conditioning and MCL cost beside a bare Wan step: python eval/bench/world_model.py
+"""Cost of conditioning and MCL relative to a bare Wan step: python eval/bench/world_model.py
 
-A step is forward and backward on cached latents, without the optimizer, whose share would flatter the ratios.
-The bare step is the diffusers backbone as it comes, with the per-token timesteps that clean history frames
-need, and the same flow-matching loss.
-All cases run in turns in one process; the CPU time of a case is its best round, since noise only adds. MCL
-through second derivatives needs math attention: the bare step is timed with both kernels, and each case is
-compared with the bare step of its own kernel. MCL by first-order derivatives is compared with the ACG step:
-the ratio is what MCL adds.
+A step is forward and backward on cached latents, without the optimizer, whose share would make the ratios
+look better. The bare step is the original diffusers backbone, with the per-token timesteps that clean history
+frames need, and the same flow-matching loss. All cases alternate in one process; the CPU time of a case is
+its best round, since noise only adds. MCL through second derivatives needs math attention: the bare step is
+timed with both kernels, and each case is compared with the bare step of its own kernel. MCL with first-order
+derivatives is compared with the ACG step: the ratio is the cost of MCL.
 """
 
 import argparse
@@ -47,7 +46,7 @@ LIMITS = {
     "mcl first_order": 2.6,
     "mcl first_order, a quarter": 1.6,
 }
-# What each is compared with; the bare step where nothing is said.
+# Baseline of each case; the bare step if not listed.
 BASE = {
     "mcl exact": "bare, math attention",
     "mcl first_order": "acg",
@@ -128,7 +127,7 @@ def model_step(config: WorldModelConfig, contract: FrameContract, batch: ClipBat
 def cases(
     shape: WanConfig, contract: FrameContract, batch: ClipBatch, only: Sequence[str] = ()
 ) -> dict[str, Step]:
-    """All steps, or those named and what they are compared with."""
+    """All steps, or the named ones with their baselines."""
     plain = WorldModelConfig(backbone=shape, objective=ObjectiveConfig(idm_weight=0.0))
     idm = IdmConfig(image_height=contract.height, image_width=contract.width)
     configs = {"acg": plain, "acg with IDM judge": WorldModelConfig(backbone=shape, idm=idm)}
@@ -147,7 +146,7 @@ def cases(
 
 
 def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
-    """CPU milliseconds, and ratios to the step that each is compared with."""
+    """CPU milliseconds, and ratios to each step's baseline."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for round_number in range(rounds + 1):
         for name, step in steps.items():

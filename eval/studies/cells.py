@@ -1,4 +1,4 @@
-"""Trainings and evaluations of a study as cells: what they are told is checked, what is not done is run."""
+"""Runs a study as cells (trainings and evaluations): checks their settings and runs the unfinished ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ class Cell:
     name: str  # its folder below OUTPUT
     folder: Path
     script: Path
-    arguments: tuple[str, ...]  # what the script is told
-    launch: tuple[str, ...]  # what starts it, nothing: a fork; the result does not depend on it
-    result: Path  # there when the cell is done
-    needs: tuple[str, ...] = ()  # cells that must be done before
+    arguments: tuple[str, ...]  # arguments of the script
+    launch: tuple[str, ...]  # launcher; empty: a fork, with the same results
+    result: Path  # exists once the cell is done
+    needs: tuple[str, ...] = ()  # cells that must be done first
 
     @property
     def is_done(self) -> bool:
-        """Whether an earlier run finished it; a cell of other settings in its place is refused."""
+        """Whether an earlier run finished it; existing results of other settings are refused."""
         return is_same_command(self.folder, self.arguments) and self.result.exists()
 
 
 def check_settings(cells: Sequence[Cell]) -> list[tuple[Cell, TrainConfig | RolloutsConfig]]:
-    """Refuse a typo now rather than after hours; gives what the cells are told, once where it is the same."""
+    """Load all settings first, so that a typo fails now rather than after hours; duplicates are omitted."""
     checked = set()
     loaded: list[tuple[Cell, TrainConfig | RolloutsConfig]] = []
     for cell in cells:
         given = cell.arguments if cell.script == TRAIN else cell.arguments[2:]
-        # Cells that differ by place and seed alone are checked once.
+        # Cells that differ only in folder and seed are checked once.
         what = tuple(word for word in given if not word.startswith(("output=", "fit.seed=", "start_from=")))
         if what in checked:
             continue
@@ -54,10 +54,10 @@ def check_settings(cells: Sequence[Cell]) -> list[tuple[Cell, TrainConfig | Roll
 
 
 def check_files(settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]]) -> None:
-    """Refuse files and folders that are not there; hub ids are taken on trust."""
+    """Refuse missing files and folders; hub ids are not checked."""
     for cell, config in settings:
         for key, (value, maker) in _named_files(cell, config).items():
-            # As in `checkpoint.locate`, and a hub's owner is no folder of ours; a prompt is always a file.
+            # As in `checkpoint.locate`, and a hub's owner is no local folder; a prompt is always a file.
             is_hub_id = value.count("/") == 1 and not value.startswith((".", "/")) and key != "model.prompt"
             is_hub_id = is_hub_id and not Path(value).parent.exists()
             if value and not is_hub_id and not Path(value).exists():
@@ -65,11 +65,11 @@ def check_files(settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]]) -
 
 
 def _named_files(cell: Cell, config: TrainConfig | RolloutsConfig) -> dict[str, tuple[str, str]]:
-    """Key -> what it names, and the script that makes such a thing."""
+    """Key -> the file or folder it names, and the script that creates such a thing."""
     if isinstance(config, RolloutsConfig):
         judge = (config.judge, "training/train_world_model.py")
         return {"locator": (config.locator, "eval/train_locator.py"), "judge": judge}
-    if config.start_from:  # all that `model` names is in that folder; another cell's is made in time
+    if config.start_from:  # everything else in `model` comes from that folder, which an earlier cell creates
         return {} if cell.needs else {"start_from": (config.start_from, "training/train_world_model.py")}
     return {
         "model.pretrained": (config.model.pretrained, "training/train_world_model.py"),
@@ -81,7 +81,7 @@ def _named_files(cell: Cell, config: TrainConfig | RolloutsConfig) -> dict[str, 
 def run_cells(
     cells: Sequence[Cell], logs: Path
 ) -> Iterator[tuple[Cell, Literal["done", "failed", "blocked"]]]:
-    """Run what is not done; a failure blocks only the cells that need it. Yields each cell as it ends."""
+    """Run unfinished cells; a failure blocks only the cells that need it. Yields each cell as it ends."""
     missing: set[str] = set()
     for cell in cells:
         if missing.intersection(cell.needs):
@@ -95,12 +95,12 @@ def run_cells(
 
 
 def work_through(cells: Sequence[Cell], logs: Path, after_report: Callable[[], object]) -> int:
-    """Run the cells and say how each ended; gives the exit code, 1 if some failed.
+    """Run the cells and print the outcome of each; returns the exit code, 1 if some failed.
 
     Args:
         cells: what is to be done.
-        logs: folder of what the cells print.
-        after_report: called whenever there is another evaluation, and once for those of earlier runs.
+        logs: folder for the output of the cells.
+        after_report: called after each new evaluation, and once for those of earlier runs.
     """
     failed, before = 0, {cell.name for cell in cells if cell.is_done}
     if any(cell.script == ROLL_OUT for cell in cells if cell.name in before):
@@ -115,13 +115,13 @@ def work_through(cells: Sequence[Cell], logs: Path, after_report: Callable[[], o
 
 
 def log_file(logs: Path, cell: Cell) -> Path:
-    """What the cell printed, all its attempts."""
+    """The log of a cell, over all its attempts."""
     return logs / f"{cell.name.replace('/', '_')}.log"
 
 
 def _run(cell: Cell, log: Path) -> bool:
     record_command(cell.folder, cell.arguments)
-    told = [*cell.arguments, *(["--resume"] if cell.script == TRAIN else [])]  # rollouts go on by themselves
+    told = [*cell.arguments, *(["--resume"] if cell.script == TRAIN else [])]  # rollouts resume by themselves
     if cell.launch:
         code = run_logged([*cell.launch, str(cell.script), *told], log)
     else:

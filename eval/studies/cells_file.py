@@ -1,4 +1,4 @@
-"""All numbers of a study in one file, cells.jsonl: a first line that names the study, then a line per cell.
+"""All numbers of a study in one file, cells.jsonl: the first line names the study, then one line per cell.
 
 A key is NAME or KIND/NAME.
 """
@@ -13,7 +13,7 @@ CELLS_FILE = "cells.jsonl"
 
 
 def open_cells(folder: Path, study: str) -> RecordLines:
-    """The cells in a folder of results, to add to; a file of another study is refused."""
+    """The cells in a results folder, for appending; a file of another study is refused."""
     return RecordLines(folder / CELLS_FILE, {"study": study})
 
 
@@ -25,7 +25,7 @@ def read_cells(folder: Path, kind: str = "") -> dict[str, dict[str, Any]]:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON does not know: infinite ones and those of diverged seeds."""
+    """Replace numbers that JSON lacks (infinity and NaN, as in diverged seeds) by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

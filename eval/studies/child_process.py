@@ -1,4 +1,4 @@
-"""Long work in processes of its own: a log each, a record of the command, an orderly end on signals."""
+"""Long work in separate processes: one log each, a record of the command, a clean stop on signals."""
 
 import ctypes
 import functools
@@ -15,13 +15,13 @@ from pathlib import Path
 from worldmodel.files import write_text
 
 COMMAND_FILE = "command.json"
-EXIT_NOT_STARTED = 127  # as shells say it
+EXIT_NOT_STARTED = 127  # exit code that shells use for it
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def is_same_command(folder: Path, arguments: Sequence[str]) -> bool:
-    """Whether the folder is of this command (False: of none yet); one of another command is refused."""
+    """Whether the folder belongs to this command (False: to none yet); one of another command is refused."""
     record = folder / COMMAND_FILE
     if not record.exists():
         return False
@@ -36,18 +36,18 @@ def is_same_command(folder: Path, arguments: Sequence[str]) -> bool:
 
 
 def record_command(folder: Path, arguments: Sequence[str]) -> None:
-    """Say what the folder is of, before the work begins."""
+    """Write the command into the folder before the work begins."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / COMMAND_FILE, json.dumps(list(arguments), indent=1) + "\n")
 
 
 def run_logged(command: Sequence[str], log: Path) -> int:
-    """The exit code; what is printed is added to the log.
+    """Run a command and append its output to the log; returns the exit code.
 
-    KeyboardInterrupt ends the child with SIGTERM, on which trainings save themselves, and is then passed on.
-    The child has a process group of its own: Ctrl-C in a terminal would reach it too, and a training takes
-    the second signal as 'now, without saving'. A second Ctrl-C here does just that. On Linux the child gets
-    SIGTERM also when this process is killed: nobody would wait for it, and the next start is in its way.
+    KeyboardInterrupt ends the child with SIGTERM, on which trainings save themselves, and is then raised
+    again. The child has its own process group: Ctrl-C in a terminal would reach it too, and a training
+    interprets the second signal as 'now, without saving'. A second Ctrl-C here does just that. On Linux the
+    child also gets SIGTERM if this process is killed: otherwise it would run on and block the next start.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     end = functools.partial(_end_with, os.getpid()) if _LIBC is not None else None
@@ -65,10 +65,10 @@ def run_logged(command: Sequence[str], log: Path) -> int:
 
 
 def run_forked(script: Path, arguments: Sequence[str], log: Path) -> int:
-    """As `run_logged`, for a Python script in a copy of this process: what is imported here is there at once.
+    """As `run_logged`, for a Python script in a fork of this process, which shares its imports.
 
-    For many trainings of a minute, whose imports would cost as much as a quarter of it. This process must not
-    have computed anything with torch: its threads do not live on in the copy.
+    For many trainings of a minute, whose imports would add up to a quarter of the time. This process must not
+    have used torch before: its threads do not survive the fork.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     parent = os.getpid()
@@ -84,7 +84,7 @@ def run_forked(script: Path, arguments: Sequence[str], log: Path) -> int:
 
 
 def _run_here(script: Path, arguments: Sequence[str], log: Path, parent: int) -> int:
-    """The child's whole life: its exit code."""
+    """Run the script in the child; returns its exit code."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with log.open("a", buffering=1) as file:
@@ -105,17 +105,17 @@ def _run_here(script: Path, arguments: Sequence[str], log: Path, parent: int) ->
 
 
 def _end_with(parent: int) -> None:
-    """In the child, before its program: ask for SIGTERM when the parent dies."""
+    """In the child, before its program starts: request SIGTERM for when the parent dies."""
     assert _LIBC is not None
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we could ask
+    if os.getppid() != parent:  # the parent died before the request
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGTERM, and a terminal that is closed, do what Ctrl-C does."""
+    """Treat SIGTERM and a closed terminal like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks to live on
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup keeps the process running
         signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 

@@ -1,4 +1,4 @@
-"""The command line that studies share."""
+"""The command line shared by studies."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ C = TypeVar("C")
 
 
 def study_parser(schema: type, description: str | None) -> argparse.ArgumentParser:
-    """Takes a config file and what differs from it; its help lists the settings."""
+    """A parser for a config file and overrides; its help lists the settings."""
     parser = config_parser(schema, description)
     parser.add_argument("config", metavar="CONFIG.yaml", help="the study's settings")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
@@ -25,7 +25,7 @@ def run_and_report(
     write_report: Callable[[C], Iterable[Path]],
     argv: Sequence[str] | None,
 ) -> int:
-    """Parse, run the study unless --report is given, and write its report; gives the exit code."""
+    """Parse, run the study unless --report is given, and write its report; returns the exit code."""
     parser = study_parser(schema, description)
     parser.add_argument(
         "--report", action="store_true", help="only write tables and pictures of what is there"

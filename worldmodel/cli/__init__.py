@@ -18,7 +18,7 @@ class Command:
     group: str  # heading in the list of commands
     help: str  # one line
     example: str  # what follows `worldmodel NAME`
-    names: tuple[str, ...] = ()  # what its first words are: model, data or config
+    names: tuple[str, ...] = ()  # kinds of its positional arguments: model, data or config
 
 
 COMMANDS = (
@@ -217,8 +217,8 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script.
 
-    Exit codes are those of `worldmodel/cli_errors.py`: 0 done, 1 the machine failed, 2 wrong input (one line
-    on stderr), 130 interrupted, 141 nobody reads the output, 143 stopped by a signal after saving.
+    Exit codes are those of `worldmodel/cli_errors.py`: 0 done, 1 machine failure, 2 wrong input (one line on
+    stderr), 130 interrupted, 141 output pipe closed, 143 stopped by a signal after saving.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -238,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def overview() -> str:
-    """All commands, by group."""
+    """The list of all commands, by group."""
     lines = ["usage: worldmodel COMMAND ...", "", "Robotics world models: data, training, evaluation.", ""]
     for group in dict.fromkeys(command.group for command in COMMANDS):
         lines += [f"{group}:"]

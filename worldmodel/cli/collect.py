@@ -10,10 +10,10 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="Simulate robot episodes on the embedded tabletop, as a RoboTwin 2.0 dataset. "
-        "The same command again goes on where it stopped. Several tasks or embodiments go to "
+        "The same command resumes an interrupted collection. Several tasks or embodiments go to "
         "OUT/<task>/<embodiment>. The files do not depend on the number of workers.",
     )
     parser.add_argument(
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--hold", default="", metavar="ARM", help="babble: left or right does not move")
     parser.add_argument("--renderer", default="ray", help="ray (default), or gl where MUJOCO_GL names one")
-    parser.add_argument("--no-supersample", action="store_true", help="one ray a pixel instead of four")
+    parser.add_argument("--no-supersample", action="store_true", help="one ray per pixel instead of four")
     run(parser.parse_args(argv))
     return 0
 

@@ -9,7 +9,7 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="One page with tables and figures about a generator or a world model's action channel. "
         "A generator: mechanistic independence of its factors (Types D, M, S, H, graphs, rank). "
@@ -17,9 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("source", help="world model folder, package.module:name or path/file.py:name")
     parser.add_argument("--blocks", type=int, nargs="+", default=(), help="coordinates of each factor")
-    parser.add_argument("--points", type=int, default=16, help="latents to look at (default: 16)")
+    parser.add_argument("--points", type=int, default=16, help="number of latents (default: 16)")
     parser.add_argument("--dataset", help="clips for a world model: folder, .zip or .hdf5")
-    parser.add_argument("--clips", type=int, default=4, help="clips to look at (default: 4)")
+    parser.add_argument("--clips", type=int, default=4, help="number of clips (default: 4)")
     parser.add_argument("--camera", help="camera of the dataset (default: the one the model was trained on)")
     parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument(
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of latents or noise (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("outputs/diagnose.html"), help="*.html or *.md")
     parser.add_argument(
-        "--allow-external", action="store_true", help="load also from other places that the model names"
+        "--allow-external", action="store_true", help="also load from other places that the model names"
     )
     run(parser.parse_args(argv))
     return 0

@@ -1,4 +1,4 @@
-"""Check the installation: versions, decoders, devices, disk, write access, optional parts."""
+"""Check the installation: versions, decoders, devices, disk, write access, optional packages."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,15 +9,17 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run; 1 when something that is needed does not work."""
+    """Parse arguments and run; returns 1 if a required part does not work."""
     parser = argparse.ArgumentParser(
-        description="Check that this installation works, and say what to do where it does not. "
+        description="Check that this installation works, with hints where it does not. "
         "Exit code 1 when something that is needed is broken; missing optional parts are only named.",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("outputs"), help="folder that runs will write to (outputs)"
     )
-    parser.add_argument("--model", help="also say what loading this model folder would read, without loading")
+    parser.add_argument(
+        "--model", help="also list what loading this model folder would read, without loading"
+    )
     arguments = parser.parse_args(argv)
     from worldmodel.cli.installation import check_installation
 

@@ -1,4 +1,4 @@
-"""Parameters, memory by part and time of a training config, before anything is loaded."""
+"""Estimate parameters, memory by component and time of a training config without loading a model."""
 
 import argparse
 import gc
@@ -11,7 +11,7 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="Parameters, memory by part and time of a training config, before anything is loaded.",
     )
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Parameters, memory by part and time of a training config, before anything is loaded."""
+    """Estimate parameters, memory by component and time of a training config without loading a model."""
     with _no_garbage_in_imports():
         from worldmodel.config import load_config
         from worldmodel.estimate.cost import check_memory, describe, estimate, parse_gpus
@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _no_garbage_in_imports() -> Iterator[None]:
-    """Keep what is imported here to the end of the process: looking through it for garbage takes a second."""
-    if "torch" in sys.modules:  # a process with a life of its own
+    """Exclude imported objects from garbage collection, which would spend a second on them."""
+    if "torch" in sys.modules:  # called inside a longer-lived process
         yield
         return
     gc.disable()

@@ -13,7 +13,7 @@ WAY_OUT = ". To leave such episodes out: --on-bad skip"
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="Print what is in a dataset; write a contact sheet and a video with the actions. "
         "Reads RoboTwin (folder, .zip, .hdf5), LeRobot v2.0 to v3.0, videos with annotations.",

@@ -1,4 +1,4 @@
-"""What `worldmodel doctor` looks at. Each check stands alone: one that fails never hides the others."""
+"""The checks of `worldmodel doctor`. They are independent: a failing check never hides the others."""
 
 import importlib
 import os
@@ -16,10 +16,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from worldmodel.plain_text import unbroken
 from worldmodel.shipped import WEIGHTS, preset_names
 
-State = Literal["ok", "broken", "absent"]  # absent: an optional part, or less than one could wish for
+State = Literal["ok", "broken", "absent"]  # absent: an optional package is missing, or a resource is scarce
 OLDEST_PYTHON = (3, 11)
-LEAST_DISK, LEAST_MEMORY = 2e9, 2e9  # bytes: a debug run and its checkpoints; the desk model in training
-# Modules that are compiled, and what they are for: an installed one may still not load.
+LEAST_DISK, LEAST_MEMORY = 2e9, 2e9  # bytes: a debug run with checkpoints; training the desk model
+# Compiled modules, and what they are for: an installed one may still fail to load.
 COMPILED = {
     "torch": "tensors",
     "safetensors": "weights",
@@ -37,16 +37,16 @@ class Finding:
     name: str
     state: State
     found: str
-    remedy: str = ""  # what to do, unless the state is ok
+    remedy: str = ""  # what to do unless the state is ok
 
     def line(self) -> str:
-        """As it is printed."""
+        """The printed line."""
         text = f"{self.state:<7} {self.name:<18} {self.found}"
         return unbroken(text + (f". {self.remedy}" if self.remedy and self.state != "ok" else ""))
 
 
 def check_installation(output: Path, model: str | None = None) -> list[Finding]:
-    """All findings, in the order in which they matter."""
+    """All findings, the most important first."""
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("python", check_python),
         ("packages", check_packages),
@@ -65,7 +65,7 @@ def check_installation(output: Path, model: str | None = None) -> list[Finding]:
 
 
 def guarded(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of one check; whatever it stumbles over is a finding too."""
+    """The findings of one check; any exception becomes a finding as well."""
     findings: list[Finding] = []
     try:
         findings.extend(check())
@@ -76,7 +76,7 @@ def guarded(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def check_python() -> Iterator[Finding]:
-    """Its version."""
+    """Check the Python version."""
     found = ".".join(map(str, sys.version_info[:3]))
     is_new = sys.version_info[:2] >= OLDEST_PYTHON
     wanted = ".".join(map(str, OLDEST_PYTHON))
@@ -84,7 +84,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Every requirement of the package, and which optional parts there are."""
+    """Check every requirement of the package, and list the optional ones."""
     try:
         requirements = [Requirement(text) for text in metadata.requires("worldmodel") or []]
     except metadata.PackageNotFoundError:
@@ -119,7 +119,7 @@ def _bare(requirement: Requirement) -> str:
 
 
 def _problem(requirement: Requirement) -> str:
-    """What is wrong with an installed package; empty: nothing."""
+    """What is wrong with an installed package; empty if nothing is."""
     try:
         version = metadata.version(requirement.name)
     except (metadata.PackageNotFoundError, InvalidRequirement):
@@ -130,7 +130,7 @@ def _problem(requirement: Requirement) -> str:
 
 
 def check_imports() -> Iterator[Finding]:
-    """Compiled modules load; a wheel of another platform or a missing system library shows here."""
+    """Import compiled modules, which fails for a wheel of another platform or a missing system library."""
     for name, purpose in COMPILED.items():
         try:
             importlib.import_module(name)
@@ -140,7 +140,7 @@ def check_imports() -> Iterator[Finding]:
 
 
 def check_video() -> Iterator[Finding]:
-    """A small video is written and read back."""
+    """Write a small video and read it back."""
     import numpy as np
 
     from worldmodel.data import video
@@ -157,7 +157,7 @@ def check_video() -> Iterator[Finding]:
 
 
 def check_device() -> Iterator[Finding]:
-    """GPUs, or how many cores."""
+    """GPUs, or the number of cores."""
     import torch
 
     if torch.cuda.is_available():
@@ -170,7 +170,7 @@ def check_device() -> Iterator[Finding]:
 
 
 def check_memory() -> Iterator[Finding]:
-    """What this machine has free."""
+    """Free memory of this machine."""
     available = available_memory()
     if available is None:
         yield Finding("memory", "absent", "cannot be told on this system")
@@ -180,7 +180,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def available_memory() -> float | None:
-    """Bytes, where the system tells."""
+    """Free memory in bytes; None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -190,7 +190,7 @@ def available_memory() -> float | None:
 
 
 def check_weights() -> Iterator[Finding]:
-    """The shipped models are whole: their files hold what their descriptions say."""
+    """Check that the files of the shipped models are complete."""
     from worldmodel.checkpoint.folder import read_description
     from worldmodel.hub import weight_files
     from worldmodel.tensors import read_headers
@@ -211,13 +211,13 @@ def check_weights() -> Iterator[Finding]:
 
 
 def check_presets() -> Iterator[Finding]:
-    """The shipped configs are there."""
+    """Check that the shipped configs are installed."""
     count = len(preset_names())
     yield Finding("presets", "ok" if count else "broken", f"{count} configs", "Install worldmodel again")
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
-    """Files can be written, locked and renamed there, and there is room."""
+    """Check that files can be written, locked and renamed there, and that there is enough space."""
     from worldmodel.files import write_text
 
     existed = folder.exists()
@@ -238,7 +238,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
 
 
 def _lock(path: Path) -> None:
-    """The latent cache is built under file locks, which some network file systems lack."""
+    """The latent cache needs file locks, which some network file systems lack."""
     import fcntl
 
     with path.open("r+") as file:

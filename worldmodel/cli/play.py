@@ -1,4 +1,4 @@
-"""Take the controls of a world model, in a page of your browser."""
+"""Drive a world model interactively in the browser."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
-        description="Drive a world model in the browser, beside the simulator where there is one. "
+        description="Drive a world model in the browser, next to the simulator if available. "
         "The page is served to this machine only.",
     )
     parser.add_argument("checkpoint", nargs="?", default="desk", help="folder, hub id or shipped name")
@@ -23,7 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="place_a2b_left",
         help="of simulated scenes: place_a2b_left, place_a2b_right, babble, carry",
     )
-    parser.add_argument("--steps", type=int, default=0, help="sampling steps (default: as the model is best)")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="sampling steps (default: recommended for the model)"
+    )
     parser.add_argument("--port", type=int, default=8200, help="(default: 8200)")
     parser.add_argument(
         "--out", default="outputs/play", help="where drives are saved (default: outputs/play)"

@@ -9,7 +9,7 @@ from worldmodel.shipped import find_config, preset_names
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and print."""
+    """Parse arguments and print."""
     parser = argparse.ArgumentParser(
         description="List the shipped configs, or print one to start from. "
         "Commands take a preset by its name wherever they take a config file."

@@ -9,7 +9,7 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="Inspect a dataset, choose camera and clip settings, fine-tune the shipped desk model, "
         "roll out on held-out episodes and write a report. Says what it chose and why.",

@@ -8,7 +8,7 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="Serve a world model: GET /v1/health, GET /v1/capabilities, POST /v1/predict and a "
         "websocket at /v1/session. /docs lists them. Other machines need a token.",
@@ -28,11 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="ID=ROBOT",
         help="name of a profile (default: worldmodel-ROBOT for every robot)",
     )
-    parser.add_argument("--steps", type=int, default=0, help="sampling steps (default: as the model is best)")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="sampling steps (default: recommended for the model)"
+    )
     parser.add_argument("--max-concurrency", type=int, default=4, help="requests held at once (default: 4)")
     parser.add_argument("--max-sessions", type=int, default=8, help="open websockets (default: 8)")
     parser.add_argument(
-        "--allow-external", action="store_true", help="load also from other places that the model names"
+        "--allow-external", action="store_true", help="also load from other places that the model names"
     )
     run(parser.parse_args(argv))
     return 0

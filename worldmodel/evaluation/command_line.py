@@ -31,7 +31,7 @@ def add_allow_external(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-external",
         action="store_true",
-        help="load also from other folders or hub ids that the model's config.yaml names",
+        help="also load from other folders or hub ids that the model's config.yaml names",
     )
 
 

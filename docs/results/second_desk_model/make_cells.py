@@ -1,6 +1,7 @@
 """The page's numbers from reports of eval/rollout.py: python make_cells.py --row NAME FOLDER ... --row ...
 
-Several folders of a name are seeds. An episode counts with its mean over them. Intervals are over episodes.
+Several folders with one name are seeds. An episode counts with its mean over them. Intervals are over
+episodes.
 """
 
 import argparse
@@ -28,7 +29,7 @@ NEAR = 1.5  # px: the stricter of the two distances at which an object counts as
 
 
 def cells(name: str, folders: list[Path]) -> dict[str, dict[str, Any]]:
-    """What each row of some reports says, by name/row."""
+    """The numbers of each row of some reports, by name/row."""
     seeds = [list(read_records(folder / "clips.jsonl").values()) for folder in folders]
     return {f"{name}/{row}": cell(seeds, row) for row in row_names(seeds[0])}
 

@@ -1,1 +1,1 @@
-"""What each part of the desk model is worth."""
+"""Ablation of the desk model."""

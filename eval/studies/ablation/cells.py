@@ -1,8 +1,8 @@
-"""The work of the ablation as cells: a training and an evaluation for every row and seed.
+"""The runs of the ablation: a training and an evaluation for every row and seed.
 
-OUTPUT/ROW/seed0/trained        trained from scratch, unless the row names a model
-OUTPUT/ROW/seed0/changed        the named model, told other actions, where the row asks for it
-OUTPUT/ROW/seed0/report         report of eval/rollout.py on held-out episodes
+OUTPUT/ROW/seed0/trained trained from scratch, unless the row names a model OUTPUT/ROW/seed0/changed the named
+model with other actions, if the row sets them OUTPUT/ROW/seed0/report report of eval/rollout.py on held-out
+episodes
 """
 
 import sys
@@ -20,26 +20,26 @@ class AblationRow:
 
     name: str = ""  # of its folder
     title: str = ""  # in the table
-    settings: tuple[str, ...] = ()  # key=value of the training, beside those of all rows
-    model: str = ""  # a world model that is there already: no training, and no seeds
-    change: ModelChange = field(default_factory=ModelChange)  # of that model
-    against: str = ""  # row that it is compared with; empty: the first, or none where `model` is named
+    settings: tuple[str, ...] = ()  # key=value of the training, in addition to those of all rows
+    model: str = ""  # an existing world model: no training, and no seeds
+    change: ModelChange = field(default_factory=ModelChange)  # changes to that model
+    against: str = ""  # row to compare with; empty: the first, or none if `model` is set
 
 
 @dataclass(frozen=True)
 class AblationConfig:
-    """Rows that differ by one thing each. Settings are key=value of the scripts that the cells run."""
+    """Rows that differ in one thing each. Settings are key=value of the scripts that the cells run."""
 
     output: str = "outputs/desk/ablation"  # folder of all cells
     results: str = "docs/results/ablation"  # folder of cells.jsonl and tables.md
     training: str = "configs/desk/streaming.yaml"  # of train_world_model.py
-    training_settings: tuple[str, ...] = ()  # key=value beside it, of every training
+    training_settings: tuple[str, ...] = ()  # additional key=value of every training
     test: str = ""  # held-out episodes
     rollout_settings: tuple[str, ...] = ()  # of rollouts.py
     seeds: tuple[int, ...] = (0, 1)  # of weights, order of the clips and noise
     rows: list[AblationRow] = field(
         default_factory=list
-    )  # the first is trained here, and others are compared with it
+    )  # the first is trained here, and the others are compared with it
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]
@@ -56,17 +56,17 @@ class AblationConfig:
 
 
 def seeds_of(config: AblationConfig, row: AblationRow) -> tuple[int, ...]:
-    """A row that is not trained here counts once."""
+    """The seeds of a row; a row that is not trained here has only one."""
     return config.seeds[:1] if row.model else config.seeds
 
 
 def report_folder(config: AblationConfig, row: AblationRow, seed: int) -> Path:
-    """Where the report of a row is."""
+    """Folder of a row's report."""
     return Path(config.output) / row.name / f"seed{seed}" / "report"
 
 
 def change_models(config: AblationConfig) -> None:
-    """Write the models that rows ask for; one that is not there is left to its report to tell."""
+    """Write the changed models; a missing original is reported by its evaluation."""
     for row in config.rows:
         if row.change != ModelChange() and Path(row.model).exists():
             write_changed(row.model, row.change, _changed(config, row))
@@ -77,7 +77,7 @@ def _changed(config: AblationConfig, row: AblationRow) -> Path:
 
 
 def plan(config: AblationConfig) -> list[Cell]:
-    """All rows of a seed before the next seed, so that a study cut short still compares."""
+    """All rows of one seed come before the next seed, so that an interrupted study is still comparable."""
     return [
         cell
         for seed in config.seeds

@@ -1,4 +1,4 @@
-"""A trained model that is told other actions, or draws them in another way: nothing is trained again."""
+"""A trained model with other actions, or another way of drawing them, without retraining."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,21 +9,21 @@ from worldmodel.models.model import WorldModel
 
 @dataclass(frozen=True)
 class ModelChange:
-    """What is different from the model as it was trained."""
+    """Differences from the trained model."""
 
-    action_space: str = ""  # which recorded actions it is told; empty: those that it was trained on
-    command_lag: float = -1.0  # of the poses that it draws; negative: as it was trained
+    action_space: str = ""  # which recorded actions it gets; empty: those it was trained on
+    command_lag: float = -1.0  # of the poses that it draws; negative: as trained
 
 
 def write_changed(model: str, change: ModelChange, folder: Path) -> None:
-    """The changed model as a folder of its own, unless it is there."""
+    """Write the changed model as a separate folder, unless it exists."""
     if folder.exists():
         return
     changed = WorldModel.from_pretrained(model)
     if change.command_lag >= 0:
         changed.config = replace(changed.config, command_lag=change.command_lag)
     if change.action_space:
-        # Scales stay: poses are poses, and the network has learned this scale.
+        # Scales stay: both spaces are poses, and the network has learned this scale.
         stats = changed.normalizer.stats.items()
         told = {name: replace(entry, action_space=change.action_space) for name, entry in stats}
         changed.normalizer = ActionNormalizer(told, changed.normalizer.width)

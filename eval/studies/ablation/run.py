@@ -1,10 +1,10 @@
-"""What each part of the desk model is worth; may be interrupted and started again:
+"""Ablation of the desk model; may be interrupted and restarted:
 
-python eval/ablation.py configs/desk/ablation.yaml [key=value ...]        --help lists the keys
+python eval/ablation.py configs/desk/ablation.yaml [key=value ...] --help lists the keys
 
-Trains every row from scratch with the same small budget, or takes the model that it names, and judges it on
-held-out episodes. Writes RESULTS/cells.jsonl and RESULTS/tables.md, anew after every evaluation. Finished
-cells are skipped. Exit code 0 all done, 1 some failed, 2 wrong settings, 143 stopped by a signal.
+Trains every row from scratch with the same small budget, or uses the model that it names, and evaluates it on
+held-out episodes. Writes RESULTS/cells.jsonl and RESULTS/tables.md after every evaluation. Finished cells are
+skipped. Exit code 0 all done, 1 some failed, 2 wrong settings, 143 stopped by a signal.
 """
 
 import json
@@ -38,7 +38,7 @@ DIFFERENCE = "moving_clip_psnr"
 
 
 def read_rows(config: AblationConfig) -> dict[str, Evaluated]:
-    """The rows that have a finished report."""
+    """The rows with a finished report."""
     found = {}
     for row in config.rows:
         folders = {seed: report_folder(config, row, seed) for seed in seeds_of(config, row)}
@@ -50,12 +50,12 @@ def read_rows(config: AblationConfig) -> dict[str, Evaluated]:
 
 
 def estimates(evaluated: Evaluated, video: str = TRUE) -> dict[str, Estimate]:
-    """Metric -> mean, with an interval over episodes of the mean over seeds."""
+    """Metric -> mean over seeds, with an interval over episodes."""
     return {metric: mean_estimate(evaluated.scores(metric, video).mean(0)) for metric in COLUMNS}
 
 
 def difference(evaluated: Evaluated, other: Evaluated) -> tuple[Estimate, list[float]]:
-    """Moving pixels, row minus other row by episode: of the mean over shared seeds, and of each seed."""
+    """Difference to another row in moving pixels, by episode: of the mean over shared seeds, and per seed."""
     seeds = [seed for seed in evaluated.seeds if seed in other.seeds]
     ours, theirs = (
         rows.scores(DIFFERENCE)[[rows.seeds.index(seed) for seed in seeds]] for rows in (evaluated, other)
@@ -64,7 +64,7 @@ def difference(evaluated: Evaluated, other: Evaluated) -> tuple[Estimate, list[f
 
 
 def write_results(config: AblationConfig) -> Path:
-    """RESULTS/cells.jsonl and RESULTS/tables.md of what is evaluated so far."""
+    """Write RESULTS/cells.jsonl and RESULTS/tables.md for the finished evaluations."""
     found, folder = read_rows(config), Path(config.results)
     lines = [json.dumps({"settings": {"study": STUDY}})]
     for name, evaluated in found.items():
@@ -83,7 +83,7 @@ def write_results(config: AblationConfig) -> Path:
 
 
 def table(rows: Sequence[AblationRow], found: Mapping[str, Evaluated]) -> str:
-    """A line for each row, with the ceiling of its autoencoder and its difference to another row."""
+    """One line per row, with the ceiling of its autoencoder and its difference to another row."""
     titles = [title for title, _ in COLUMNS.values()]
     header = [
         "row",
@@ -117,7 +117,7 @@ def _compared(row: AblationRow, first: str, found: Mapping[str, Evaluated]) -> l
 
 
 def run(config: AblationConfig, only: Sequence[str] | None = None) -> int:
-    """Work through the cells; tables are written whenever there is more of them."""
+    """Run all cells; the tables are rewritten after every evaluation."""
     change_models(config)
     cells = [cell for cell in plan(config) if not only or cell.name.split("/")[0] in only]
     return work_through(cells, Path(config.output) / "logs", partial(write_results, config))
@@ -125,7 +125,7 @@ def run(config: AblationConfig, only: Sequence[str] | None = None) -> int:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the top of the file."""
+    """Parse arguments and run."""
     parser = study_parser(AblationConfig, __doc__)
     parser.add_argument("--only", nargs="+", metavar="ROW", help="work on these rows alone")
     arguments = parser.parse_intermixed_args(argv)

@@ -1,4 +1,4 @@
-"""The cells of the context study: one training and its scores for every data set, seed and row."""
+"""The cells of the context study: one training with its scores for every dataset, seed and row."""
 
 import time
 from collections.abc import Iterator
@@ -30,19 +30,19 @@ class RowConfig:
 
     name: str = ""  # of its folders and records
     settings: tuple[str, ...] = ()  # key=value of the training
-    start_from: str = ""  # row above whose model of the same seed it starts from
+    start_from: str = ""  # an earlier row whose model of the same seed it starts from
 
 
 @dataclass(frozen=True)
 class ContextStudyConfig:
-    """Which models, on which data, how often."""
+    """Which models, on which data, with which seeds."""
 
     output: str = "outputs/context/study"  # folder of all runs
     results: str = "docs/results/context"  # folder of cells.jsonl, tables and pictures
     training: str = "configs/context/desk.yaml"  # config of every training
     datasets: tuple[str, ...] = ("quad", "quad_causal")  # data.path of the trainings
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights, order of the pictures and noise
-    rows: list[RowConfig] = field(default_factory=list)  # in the order of work
+    rows: list[RowConfig] = field(default_factory=list)  # in order of execution
     scores: ContextScoreConfig = field(default_factory=ContextScoreConfig)
 
     def __post_init__(self) -> None:
@@ -64,12 +64,12 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """In cells.jsonl, and of its folder."""
+        """Key in cells.jsonl, and name of its folder."""
         return f"{self.dataset}/{self.row.name}/seed{self.seed}"
 
 
 def plan(study: ContextStudyConfig) -> Iterator[Cell]:
-    """All rows of a seed before the next seed, so that a study cut short still compares."""
+    """All rows of one seed come before the next seed, so that an interrupted study is still comparable."""
     for seed in study.seeds:
         for dataset in study.datasets:
             for row in study.rows:
@@ -77,7 +77,7 @@ def plan(study: ContextStudyConfig) -> Iterator[Cell]:
 
 
 def training_config(study: ContextStudyConfig, cell: Cell) -> ContextTrainConfig:
-    """What the cell trains."""
+    """The training config of a cell."""
     settings = [
         *(f"data.path={cell.dataset}", f"fit.seed={cell.seed}", f"output={folder(study, cell)}"),
         *cell.row.settings,
@@ -90,12 +90,12 @@ def training_config(study: ContextStudyConfig, cell: Cell) -> ContextTrainConfig
 
 
 def folder(study: ContextStudyConfig, cell: Cell) -> Path:
-    """Where the cell's run is."""
+    """Folder of the cell's run."""
     return Path(study.output) / cell.key
 
 
 def run_cell(study: ContextStudyConfig, cell: Cell) -> dict[str, Any]:
-    """Train what is not trained yet, and score it."""
+    """Train unless it is trained already, and score it."""
     config = training_config(study, cell)
     model = Path(config.output) / "model"
     if not model.exists() and not train(config, True):
@@ -119,5 +119,5 @@ def reference_record(study: ContextStudyConfig, dataset: str) -> dict[str, Any]:
 
 @cache
 def test_pictures(config: ContextDataConfig) -> ContextDataset:
-    """Opened once."""
+    """The test pictures, opened once."""
     return open_contexts(config, "test")

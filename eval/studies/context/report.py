@@ -46,7 +46,7 @@ NUM_PAIRS = 5  # held-out contexts in the picture grid
 
 
 def write_report(study: ContextStudyConfig) -> list[Path]:
-    """RESULTS/tables.md, and a grid of pictures for each data set whose model is there."""
+    """Write RESULTS/tables.md, and a grid of pictures for each dataset with a trained model."""
     results = Path(study.results)
     records = read_cells(results)
     parts = [table(study, records, dataset) for dataset in study.datasets]
@@ -62,7 +62,7 @@ def write_report(study: ContextStudyConfig) -> list[Path]:
 
 
 def table(study: ContextStudyConfig, records: Mapping[str, Mapping[str, Any]], dataset: str) -> str:
-    """Rows with t intervals over seeds, and what the publication reports."""
+    """Rows with t intervals over seeds, and the published results."""
     header = ["row", *COLUMNS.values(), "composition / base", "published", "seeds"]
     lines = [f"### {dataset}", "", _line(header), _line(["---"] * len(header))]
     real = records.get(f"{dataset}/real", {})
@@ -87,7 +87,7 @@ def table(study: ContextStudyConfig, records: Mapping[str, Mapping[str, Any]], d
 def seed_values(
     study: ContextStudyConfig, records: Mapping[str, Mapping[str, Any]], dataset: str, row: str, name: str
 ) -> dict[int, float]:
-    """Seed -> number, where there is one."""
+    """Seed -> number, for seeds that have one."""
     found = {seed: records.get(f"{dataset}/{row}/seed{seed}", {}).get(name) for seed in study.seeds}
     return {seed: float(value) for seed, value in found.items() if value is not None}
 

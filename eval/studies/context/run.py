@@ -1,7 +1,7 @@
-"""Train and score every row of the context study; a study that was cut off goes on where it was.
+"""Train and score every row of the context study; an interrupted study resumes where it stopped.
 
-python eval/context_study.py configs/context/study.yaml [key=value ...]        --help lists the keys
-python eval/context_study.py configs/context/study.yaml --report
+python eval/context_study.py configs/context/study.yaml [key=value ...] --help lists the keys python
+eval/context_study.py configs/context/study.yaml --report
 
 Writes RESULTS/cells.jsonl line by line, then RESULTS/tables.md and pictures. Exit code 0 all done, 2 wrong
 settings, 130 or 143 stopped by a signal.
@@ -27,7 +27,7 @@ STUDY = "context"
 
 
 def run(study: ContextStudyConfig) -> None:
-    """All cells that have no record yet."""
+    """Run all cells without a record."""
     cells = list(plan(study))
     for cell in cells:
         training_config(study, cell)  # a wrong setting is refused before anything is trained
@@ -47,5 +47,5 @@ def run(study: ContextStudyConfig) -> None:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the top of the file."""
+    """Parse arguments and run."""
     return run_and_report(ContextStudyConfig, __doc__, run, write_report, argv)

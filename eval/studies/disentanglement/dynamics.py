@@ -1,4 +1,7 @@
-"""Scores during training over pictures seen: later stages go on where the stage before them ended."""
+"""Scores during training against the number of training pictures.
+
+Later stages continue where earlier ended.
+"""
 
 import json
 from collections.abc import Sequence
@@ -22,16 +25,16 @@ class Curve:
     family: str  # the first row of its stages that is scored
     folder: Path
     batch: int  # pictures per step
-    start: int  # pictures that the scored stages before it had seen
+    start: int  # training pictures of the scored stages before it
 
     def points(self, score: str) -> tuple[list[int], list[float]]:
-        """Pictures seen and values of one score."""
+        """Numbers of training pictures and values of one score."""
         steps, values = validation_curve(self.folder, score)
         return [self.start + step * self.batch for step in steps], values
 
 
 def read_curves(runs: Path, study: Study) -> list[Curve]:
-    """Every finished run of the rows that are trained and scored; first stages have no scores."""
+    """Every finished run of the trained and scored rows; first stages have no scores."""
     curves = []
     for row in (row for row in study.rows if row.is_scored and row.command):
         stages = [stage for stage in study.stages(row.name) if stage.is_scored]
@@ -46,7 +49,7 @@ def read_curves(runs: Path, study: Study) -> list[Curve]:
 
 @styled
 def draw_dynamics(path: Path, curves: Sequence[Curve], scores: Sequence[str]) -> None:
-    """A panel per score, a color per family, a line style per row in it, a line per seed."""
+    """Plot one panel per score, one color per family, one line style per row, one line per seed."""
     families = list(dict.fromkeys(curve.family for curve in curves))
     members = {
         family: list(dict.fromkeys(curve.name for curve in curves if curve.family == family))

@@ -1,4 +1,4 @@
-"""What MCL does, seed by seed: rows with MCL less the same further steps without it."""
+"""The effect of MCL, seed by seed: rows with MCL minus the same further steps without it."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from worldmodel.report.intervals import Estimate, mean_estimate
 from worldmodel.report.page import Section, Table, Text
 
 CONTROL = "mddiff_longer"  # the same start, steps and data, lambda_MCL = 0
-MCL_ROWS = "mcl_"  # how their names begin
+MCL_ROWS = "mcl_"  # prefix of their names
 MEASURES = {"DCI": "DCI disentanglement", "FactorVAE": "the FactorVAE score", "MIG": "MIG", "PSNR": "PSNR"}
 
 
 def paired_difference(model: ScoredModel, control: ScoredModel, title: str) -> Estimate:
-    """Mean over the seeds that both have of model - control."""
+    """Mean of model - control over the seeds that both have."""
     theirs = dict(zip((folder.name for folder in control.folders), control.values(title), strict=True))
     ours = zip((folder.name for folder in model.folders), model.values(title), strict=True)
     return mean_estimate(np.array([value - theirs[seed] for seed, value in ours if seed in theirs], float))
 
 
 def in_words(difference: Estimate, measure: str, digits: int) -> str:
-    """What the interval allows to say, as a sentence."""
+    """A sentence on the effect, as far as the interval supports it."""
     if not difference.count:
         return f"{measure} was not computed."
     if difference.count == 1:
@@ -34,7 +34,10 @@ def in_words(difference: Estimate, measure: str, digits: int) -> str:
 
 
 def effect_section(models: Sequence[ScoredModel]) -> Section | None:
-    """Table and sentences on the last weights, which nothing was chosen on; none without the rows for it."""
+    """Table and sentences on the last weights, which involve no selection.
+
+    None without the necessary rows.
+    """
     last = {model.name: model for model in models if model.point == "last"}
     tuned = [model for name, model in last.items() if name.startswith(MCL_ROWS)]
     if CONTROL not in last or not tuned:

@@ -1,4 +1,4 @@
-"""How good pictures can get at all: what the first stage makes of them without any diffusion."""
+"""The upper bound on picture quality: reconstructions of the first stage, without diffusion."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def is_first_stage(model: Path) -> bool:
 
 @torch.no_grad()
 def score_first_stage(model: Path, config: EvaluationConfig, out: Path) -> dict[str, Any]:
-    """PSNR of its own reconstruction, and how many of its codes are in use, on the pictures of the scores."""
+    """PSNR of its reconstructions and the number of used codes, on the pictures of the scores."""
     vq = load_part(VQModel, model).eval()
     stage = FirstStage(vq, DecoderConditionConfig(where="none"), 0)
     dataset = open_factor_data(config.data)
@@ -53,7 +53,7 @@ def score_first_stage(model: Path, config: EvaluationConfig, out: Path) -> dict[
 
 
 def ceiling_section(runs: Path, models: Sequence[ScoredModel]) -> Section | None:
-    """First stages, and the decoder of each diffusion model on quantized true latents; none without any."""
+    """First stages, and each diffusion model's decoder on quantized true latents; None if there are none."""
     rows = []
     for name in sorted({file.parent.parent.name for file in runs.glob(f"*/seed*/{SCORES_FILE}")}):
         scores = [json.loads(file.read_text()) for file in sorted(runs.glob(f"{name}/seed*/{SCORES_FILE}"))]

@@ -1,4 +1,4 @@
-"""One page of a study: tables, what MCL changes, training dynamics, traversals, swaps and attention."""
+"""One page per study: tables, the effect of MCL, training dynamics, traversals, swaps and attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from worldmodel.report.page import Figures, Page, Section, Text, Verdict, write_
 
 @dataclass(frozen=True)
 class Origin:
-    """How a study was made, for the page to say."""
+    """How a study was made, stated on the page."""
 
     command: str
     study_file: Path
@@ -45,7 +45,7 @@ def write_report(
     ddim_steps: int,
     seed: int = 0,
 ) -> Path:
-    """RUNS/report.html and report.md with figures beside them; their numbers are added to cells.jsonl."""
+    """Write RUNS/report.html and report.md with figures, and add their numbers to cells.jsonl."""
     cells = open_cells(origin.results, "disentanglement")
     for key, scores in seed_scores(models).items():
         cells.add(f"{origin.study_file.stem}/{key}", scores)
@@ -70,7 +70,7 @@ def write_report(
 
 
 def failure_blocks(failures: Sequence[Failure]) -> tuple[Verdict, ...]:
-    """What is missing from the tables; nothing when nothing is."""
+    """What is missing from the tables; empty if nothing is."""
     if not failures:
         return ()
     reasons = tuple(f"{failure.row}, seed {failure.seed} {failure.text}" for failure in failures)
@@ -95,7 +95,7 @@ def made_by(origin: Origin, models: Sequence[ScoredModel]) -> tuple[Text, ...]:
 
 
 def best_run(points: Sequence[ScoredModel]) -> tuple[ScoredModel, int]:
-    """Of one row: the weights with the highest FactorVAE score, by point of training and place of the run."""
+    """The weights of one row with the highest FactorVAE score, by point of training and index of the run."""
     candidates = [(model, number) for model in points for number in range(len(model.results))]
     return max(candidates, key=lambda one: one[0].values("FactorVAE")[one[1]])
 

@@ -1,6 +1,6 @@
-"""A study as a YAML file: groups of rows that share a script, where they start and most of their settings.
+"""A study as a YAML file: groups of rows that share a script, a starting point and most of their settings.
 
-presets: configs/disentanglement/desk            # a row takes the YAML of its name from here, or `preset`
+presets: configs/disentanglement/desk            # a row uses the YAML of its name from here, or `preset`
 data: [data.path=rooms, data.size=32]            # pictures, for every row
 groups:
   - script: training/train_concepts.py           # train, then score the last and the best weights
@@ -22,28 +22,28 @@ POINTS = {"last": "model", "best": "best"}  # which weights of a run -> their fo
 
 @dataclass(frozen=True)
 class RowConfig:
-    """What is a row's own."""
+    """Settings of one row."""
 
     name: str = ""  # in tables and folders
     preset: str = ""  # YAML of its training; empty: the group's, then that of its name
     settings: tuple[str, ...] = ()  # key=value of its training
     scoring: tuple[str, ...] = ()  # key=value of its evaluation
     steps: int = 0  # of training; 0: the group's, then the preset's
-    validate_every: int = 0  # steps, also between checkpoints; 0: likewise
+    validate_every: int = 0  # steps, also between checkpoints; 0: the group's, then the preset's
 
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """What rows share."""
+    """Settings shared by rows."""
 
     script: str = ""  # trains them; empty: they are only scored
     scores_of: str = ""  # the row whose models they score; empty: their own
-    is_scored: bool = True  # no for first stages
+    is_scored: bool = True  # false for first stages
     start_from: str = ""  # the row whose model their training starts from
-    preset: str = ""  # of rows that name none
+    preset: str = ""  # of rows without their own
     settings: tuple[str, ...] = ()  # key=value, before those of the row
-    steps: int = 0  # of rows that name none
-    validate_every: int = 0  # of rows that name none
+    steps: int = 0  # of rows without their own
+    validate_every: int = 0  # of rows without their own
     rows: list[RowConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """The file."""
+    """The study file."""
 
     presets: str = ""  # folder of the rows' YAML files
     data: tuple[str, ...] = ()  # data.*=... of training and evaluation
@@ -72,7 +72,7 @@ class Row:
     needs: tuple[str, ...]  # rows whose models it starts from or scores
 
     def folder(self, runs: Path, seed: int) -> Path:
-        """Where one seed of it lives."""
+        """Folder of one seed of the row."""
         return runs / self.run / f"seed{seed}"
 
 
@@ -84,14 +84,14 @@ class Study:
     data: tuple[str, ...]  # overrides data.*=... of training and evaluation
 
     def stages(self, name: str) -> tuple[Row, ...]:
-        """The rows that train what a row's models are made of, in order, up to its own."""
+        """The rows that train a row's model, in order, including itself."""
         row = next(row for row in self.rows if row.name == name)
         before = [stage for need in row.needs for stage in self.stages(need)]
         return tuple(dict.fromkeys([*before, *([row] if row.command else [])]))
 
 
 def read_study(path: Path) -> Study:
-    """The rows of a study file; ValueError names what is wrong."""
+    """Read the rows of a study file; ValueError describes any mistake."""
     config = load_config(StudyConfig, str(path))
     rows: list[Row] = []
     for group in config.groups:
@@ -113,7 +113,7 @@ def _row(config: StudyConfig, group: GroupConfig, row: RowConfig) -> Row:
 
 
 def _command(config: StudyConfig, group: GroupConfig, row: RowConfig) -> Iterator[str]:
-    """Words of the training; {runs} is the folder of all runs, {seed} the seed."""
+    """Arguments of the training; {runs} is the folder of all runs, {seed} the seed."""
     yield group.script
     yield f"{config.presets}/{row.preset or group.preset or row.name}.yaml"
     if group.start_from:

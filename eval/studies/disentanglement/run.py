@@ -1,4 +1,4 @@
-"""Train and score every row of a study, seed by seed; a killed study goes on where it was.
+"""Train and score every row of a study, seed by seed; a killed study resumes where it stopped.
 
 python eval/disentanglement_study.py configs/disentanglement/rooms.yaml --out outputs/disentanglement/rooms
 python eval/disentanglement_study.py STUDY --out FOLDER --seeds 1 num_votes=1000 dci_train=1000 dci_test=500
@@ -6,7 +6,7 @@ python eval/disentanglement_study.py STUDY --out FOLDER --report
 
 Writes OUT/ROW/seedN (runs and scores), OUT/logs, OUT/failures.json, OUT/report.{html,md} and the numbers of
 its tables, a line per seed, in OUT/cells.jsonl. A row that fails is recorded, rows that need it are skipped,
-the others go on. Exit code 0 all done, 1 some rows failed, 2 wrong study or results of other settings, 130
+the others continue. Exit code 0 all done, 1 some rows failed, 2 wrong study or results of other settings, 130
 stopped by a signal, 143 a training was stopped by one.
 """
 
@@ -32,7 +32,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT
 
 
 def run_study(study: Study, runs: Path, seeds: range, overrides: list[str]) -> list[Failure]:
-    """Work through the rows; what failed is on the disk as soon as it did."""
+    """Run all rows; failures are saved as soon as they occur."""
     check_unchanged(study, runs, seeds, overrides)
     runs.mkdir(parents=True, exist_ok=True)
     names = {row.name for row in study.rows}
@@ -47,7 +47,7 @@ def run_study(study: Study, runs: Path, seeds: range, overrides: list[str]) -> l
 
 
 def report(origin: Origin, overrides: list[str]) -> Path:
-    """The page of what is scored so far."""
+    """Write the page of the rows scored so far."""
     study, runs = origin.study, origin.runs
     models = read_models(runs, study)
     if not models:
@@ -59,7 +59,7 @@ def report(origin: Origin, overrides: list[str]) -> Path:
 
 @one_way_out
 def main(argv: list[str] | None = None) -> int:
-    """See the top of the file."""
+    """Parse arguments and run."""
     arguments = _parser().parse_intermixed_args(argv)
     runs, overrides, failures = arguments.out, arguments.overrides, []
     try:
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _only(study: Study, names: str) -> Study:
-    """The study with these rows alone; rows they need must have been trained before."""
+    """The study with these rows only; rows they need must be trained already."""
     chosen = names.split(",")
     if unknown := sorted(set(chosen) - {row.name for row in study.rows}):
         raise ValueError(f"--only: the study has no row {unknown[0]!r}")

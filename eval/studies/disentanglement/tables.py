@@ -1,4 +1,4 @@
-"""Scores of many runs as tables over seeds, beside what they cost and what is published."""
+"""Tables of scores over seeds, with cost and published numbers."""
 
 import json
 import math
@@ -25,7 +25,8 @@ COLUMNS = {  # title -> section of the result, name, digits
 }
 COSTS = ("active codes", "CPU min", "pictures", "parameters")
 SOURCE = "Factored Generative Models through Mechanism Diversity"
-# FactorVAE score and DCI disentanglement on Cars3D, Shapes3D and MPI3D: Table 1 of SOURCE. None is ours.
+# FactorVAE score and DCI disentanglement on Cars3D, Shapes3D and MPI3D from Table 1 of SOURCE; not our
+# results.
 PAPER_DATA = ("Cars3D", "Shapes3D", "MPI3D")
 PAPER = {  # mean +- standard deviation
     "FactorVAE": ".906+-.052, .161+-.019, .840+-.066, .611+-.082, .152+-.025, .240+-.051",
@@ -48,20 +49,20 @@ class ScoredModel:
     point: str  # last, or best (chosen by the validation score)
     results: tuple[dict[str, Any], ...]  # one per seed
     folders: tuple[Path, ...]  # run folder of each seed
-    costs: tuple[Cost | None, ...] = ()  # of each seed, the stages before included; none: not recorded
+    costs: tuple[Cost | None, ...] = ()  # of each seed, including the stages before; none: not recorded
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Title in tables."""
         return self.name.replace("_", " ")
 
     def values(self, title: str) -> list[float]:
-        """A column's number of each seed; nan where it was not computed."""
+        """The values of a column, one per seed; nan if not computed."""
         section, name, _ = COLUMNS[title]
         return [_number(result[section].get(name, NOT_COMPUTED)) for result in self.results]
 
     def cell(self, title: str) -> str:
-        """Mean and interval over seeds; what was not computed says so."""
+        """Mean and interval over seeds, or "not computed"."""
         section, name, digits = COLUMNS[title]
         entries = [result[section].get(name, NOT_COMPUTED) for result in self.results]
         if any(entry == NOT_COMPUTED for entry in entries):
@@ -70,7 +71,7 @@ class ScoredModel:
         return mean_estimate(self.values(title)).text(digits) + ("" if is_comparable else " *")
 
     def cost_cells(self) -> tuple[str, ...]:
-        """Codes in use and cost, means over seeds."""
+        """Used codes and cost, averaged over seeds."""
         active = [result["scores"]["factor_vae"].get("num_active") for result in self.results]
         known = [cost for cost in self.costs if cost is not None]
         return (
@@ -88,7 +89,7 @@ class ScoredModel:
 
 
 def read_models(runs: Path, study: Study) -> list[ScoredModel]:
-    """Every row whose scores exist, in the order of the study."""
+    """Every row with scores, in the order of the study."""
     models = []
     for row in (row for row in study.rows if row.is_scored):
         for point in POINTS:
@@ -102,7 +103,7 @@ def read_models(runs: Path, study: Study) -> list[ScoredModel]:
 
 
 def total_cost(runs: Path, study: Study, name: str, seed_folder: str) -> Cost | None:
-    """Time and pictures of all stages of a row together, parameters of its last; none when one is unknown."""
+    """Time and pictures summed over all stages of a row, parameters of its last; None if one is unknown."""
     total = None
     for stage in study.stages(name):
         cost = read_cost(runs / stage.run / seed_folder)
@@ -114,7 +115,7 @@ def total_cost(runs: Path, study: Study, name: str, seed_folder: str) -> Cost | 
 
 
 def seed_scores(models: Sequence[ScoredModel]) -> dict[str, dict[str, Any]]:
-    """The numbers behind the tables, ROW/POINT/seedN -> scores; what was not computed is left out."""
+    """The numbers of the tables, ROW/POINT/seedN -> scores; scores that were not computed are omitted."""
     return {
         f"{model.name}/{model.point}/{folder.name}": {"seed": int(folder.name.removeprefix("seed"))}
         | {
@@ -128,7 +129,7 @@ def seed_scores(models: Sequence[ScoredModel]) -> dict[str, dict[str, Any]]:
 
 
 def comparison_table(models: Sequence[ScoredModel]) -> Table:
-    """A row per model and point of training."""
+    """One line per model and point of training."""
     rows = tuple(
         (model.title, model.point, str(len(model.results)), *map(model.cell, COLUMNS), *model.cost_cells())
         for model in models
@@ -146,7 +147,7 @@ def comparison_table(models: Sequence[ScoredModel]) -> Table:
 
 
 def paper_table() -> Table:
-    """What is published, for orientation."""
+    """Published numbers, for orientation."""
     header = ("method", *(f"{data} {score}" for data in PAPER_DATA for score in ("FactorVAE", "DCI")))
     rows = tuple((name, *values.replace("+-", " +- ").split(", ")) for name, values in PAPER.items())
     note = f"Published in '{SOURCE}' (Table 1), not run by us. Other data and budgets."

@@ -1,4 +1,4 @@
-"""The work of a study: each row trained in a process of its own, then scored; a failure costs its row."""
+"""Runs a study: each row is trained in a separate process, then scored; a failure affects only its row."""
 
 import json
 import shlex
@@ -18,14 +18,14 @@ from worldmodel.config import load_config
 from worldmodel.files import fingerprint, write_text
 from worldmodel.mddiff.evaluation.scores import EvaluationConfig, score_folder
 
-SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation on which no score depends
-COMMIT_FILE = "commit.txt"  # of a run: the code that trained it
+SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation that do not affect scores
+COMMIT_FILE = "commit.txt"  # in a run folder: the commit that trained it
 PROJECT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A row that has no result, and why."""
+    """A row without a result, and the reason."""
 
     row: str
     seed: int
@@ -34,16 +34,16 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """For one line."""
+        """Text on one line."""
         return f"{self.state}: {self.error}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Values for JSON."""
         return asdict(self)
 
 
 class StoppedError(CommandError):
-    """A training was stopped by a signal of its own, after saving."""
+    """A training was stopped by a signal, after saving."""
 
     exit_code = STOPPED
 
@@ -53,13 +53,13 @@ class TrainingError(RuntimeError):
 
 
 def read_failures(runs: Path) -> list[Failure]:
-    """What the last study in this folder could not do."""
+    """The failures of the last study in this folder."""
     file = runs / "failures.json"
     return [Failure(**entry) for entry in json.loads(file.read_text())] if file.exists() else []
 
 
 def check_unchanged(study: Study, runs: Path, seeds: range, overrides: list[str]) -> None:
-    """Refuse results that are there already but belong to other settings, before anything is run."""
+    """Refuse existing results of other settings before anything runs."""
     for seed in seeds:
         for row in study.rows:
             if row.command:
@@ -71,7 +71,7 @@ def check_unchanged(study: Study, runs: Path, seeds: range, overrides: list[str]
 def run_rows(
     study: Study, runs: Path, seeds: range, overrides: list[str]
 ) -> Iterator[tuple[Row, int, Failure | None]]:
-    """All rows of a seed before the next seed, so that a study cut short still compares."""
+    """All rows of one seed come before the next seed, so that an interrupted study is still comparable."""
     for seed in seeds:
         untrained: set[str] = set()
         for row in study.rows:
@@ -87,7 +87,7 @@ def run_rows(
                 yield row, seed, Failure(row.name, seed, "failed", str(error))
             except StoppedError:
                 raise
-            except Exception as error:  # whatever breaks in one evaluation must not cost the other rows
+            except Exception as error:  # a bug in one evaluation must not affect the other rows
                 with _log(runs, row, seed).open("a") as log:
                     traceback.print_exc(file=log)
                 yield row, seed, Failure(row.name, seed, "failed", f"{type(error).__name__}: {error}")
@@ -96,7 +96,7 @@ def run_rows(
 
 
 def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
-    """Train in a process of its own, from its newest checkpoint on; nothing to do when the model exists."""
+    """Train in a separate process, resuming from the newest checkpoint; skipped if the model exists."""
     folder = row.folder(runs, seed)
     log = _log(runs, row, seed)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +116,12 @@ def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
 
 
 def recorded_words(row: Row, study: Study) -> list[str]:
-    """What a run's folder is of, wherever it lies."""
+    """The command recorded in a run's folder, independent of its location."""
     return [*row.command, *study.data]
 
 
 def current_commit() -> str:
-    """Of this project, with a mark when files differ from it."""
+    """Commit of this project, marked if files differ from it."""
     words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True)
@@ -131,20 +131,20 @@ def current_commit() -> str:
 
 
 def last_line(log: Path) -> str:
-    """How a log ends."""
+    """The last line of a log."""
     lines = [line.strip() for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
     return lines[-1] if lines else "nothing was printed"
 
 
 def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str]) -> None:
-    """Score last and best weights unless it is done."""
+    """Score last and best weights unless already scored."""
     folder = row.folder(runs, seed)
     for point, name in POINTS.items():
         model, config = folder / name, _evaluation(row, study, runs, seed, point, overrides)
         out = Path(config.out)
         if out.exists() or not model.exists():
             continue
-        if point == "best" and _weights(model) == _weights(folder / POINTS["last"]):  # often the same
+        if point == "best" and _weights(model) == _weights(folder / POINTS["last"]):  # often equal
             last = json.loads((folder / f"scores_{row.name}_last.json").read_text())
             same = last | {"model": str(model), "evaluation": last["evaluation"] | {"out": str(out)}}
             write_text(out, json.dumps(same, indent=1) + "\n")
@@ -154,7 +154,10 @@ def score_row(row: Row, study: Study, runs: Path, seed: int, overrides: list[str
 
 
 def score_prepared(row: Row, study: Study, runs: Path, seed: int, overrides: list[str]) -> None:
-    """What the first stage makes of pictures, unless it is done; other prepared models have no scores."""
+    """Score the reconstructions of a prepared first stage unless already done.
+
+    Other models are not scored.
+    """
     folder = row.folder(runs, seed)
     model, out = folder / POINTS["last"], folder / SCORES_FILE
     if out.exists() or not is_first_stage(model):

@@ -1,10 +1,10 @@
-"""The work of the MCL study as cells: trainings with and without MCL on few episodes, and their evaluations.
+"""The runs of the MCL study: trainings with and without MCL on few episodes, and their evaluations.
 
-OUTPUT/PHASE/REGIME_UPDATE_EPISODES/ARM/seed0/trained     fine-tuned; ARM is `without` or READING_WEIGHT
-OUTPUT/PHASE/.../seed0/target, .../transfer               reports of eval/rollout.py
+OUTPUT/PHASE/REGIME_UPDATE_EPISODES/ARM/seed0/trained fine-tuned; ARM is `without` or READING_WEIGHT
+OUTPUT/PHASE/.../seed0/target, .../transfer reports of eval/rollout.py
 
-Phase `choose` tries every reading and weight on one robot. Phase `confirm` compares the one that was chosen
-with no MCL on another robot, with more seeds, over regimes, updates and amounts of data.
+Phase `choose` tries every reading and weight on one robot. Phase `confirm` compares the selected one with no
+MCL on another robot, with more seeds, over regimes, updates and amounts of data.
 """
 
 import itertools
@@ -20,17 +20,17 @@ PHASES = ("choose", "confirm")
 
 @dataclass(frozen=True)
 class RobotData:
-    """The data of one robot that no pretrained model has seen."""
+    """The data of one robot that no pretrained model was trained on."""
 
     train: str = ""  # folder with {episodes} in its name: few episodes of one task, nested sets
     target_test: str = ""  # held-out episodes of that task
     transfer_test: str = ""  # episodes of another task; empty: not evaluated
-    rollout_settings: tuple[str, ...] = ()  # of rollouts.py beside the common ones
+    rollout_settings: tuple[str, ...] = ()  # of rollouts.py, in addition to the common ones
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train: a reading of MCL with its weight, or none."""
+    """One arm of the study: a reading of MCL with its weight, or no MCL."""
 
     name: str
     settings: tuple[str, ...]
@@ -43,20 +43,20 @@ class MclStudyConfig:
     output: str = "outputs/mcl_study"  # folder of all cells and of the tables
     pretrained: dict[str, str] = field(default_factory=dict)  # regime -> world model to fine-tune
     training: str = "configs/desk/demo.yaml"  # of train_world_model.py; the base of every training
-    training_settings: tuple[str, ...] = ()  # key=value beside it, for every training
+    training_settings: tuple[str, ...] = ()  # additional key=value for every training
     rollout_settings: tuple[str, ...] = ()  # of rollouts.py
     readings: dict[str, list[str]] = field(default_factory=dict)  # name -> settings of model.mcl
     weights: tuple[float, ...] = (0.003, 0.03, 0.3, 1.0)  # lambda_MCL
     updates: dict[str, list[str]] = field(default_factory=dict)  # what trains: name -> settings
-    choose: RobotData = field(default_factory=RobotData)  # robot on which reading and weight are chosen
+    choose: RobotData = field(default_factory=RobotData)  # robot on which reading and weight are selected
     confirm: RobotData = field(default_factory=RobotData)  # robot on which they are confirmed
     choose_seeds: tuple[int, ...] = (0, 1)  # of phase choose
     confirm_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of phase confirm
-    choose_episodes: int = 25  # of the choosing robot
-    episodes: tuple[int, ...] = (5, 10, 25, 100)  # of the confirming robot
+    choose_episodes: int = 25  # episodes of that robot
+    episodes: tuple[int, ...] = (5, 10, 25, 100)  # episodes of the confirming robot
     chosen: dict[str, str] = field(default_factory=dict)  # regime -> READING_WEIGHT, after phase choose
-    # Arms beside the chosen one in phase confirm, with `choose_episodes` and the first update.
-    controls: dict[str, list[str]] = field(default_factory=dict)  # name -> settings, the weight too
+    # Additional arms of phase confirm, with `choose_episodes` and the first update.
+    controls: dict[str, list[str]] = field(default_factory=dict)  # name -> settings, including the weight
 
     def __post_init__(self) -> None:
         if not self.pretrained or not self.readings or not self.updates:
@@ -73,7 +73,7 @@ class MclStudyConfig:
 
     @property
     def control_arms(self) -> tuple[Arm, ...]:
-        """Those of `controls`."""
+        """The arms of `controls`."""
         return tuple(Arm(name, tuple(settings)) for name, settings in self.controls.items())
 
 
@@ -88,7 +88,7 @@ def _arms(config: MclStudyConfig) -> tuple[Arm, ...]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Trainings that differ by the arm alone."""
+    """Trainings that differ only in the arm."""
 
     phase: str
     regime: str
@@ -97,15 +97,15 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The folder below OUTPUT."""
+        """Folder name below OUTPUT."""
         return f"{self.phase}/{self.regime}_{self.update}_{self.episodes}"
 
 
 def comparisons(config: MclStudyConfig, phase: str) -> list[Comparison]:
-    """What is compared in a phase.
+    """The comparisons of a phase.
 
-    Choosing takes one amount of data and the first update. Confirming takes the first update with every
-    amount, and the others with the largest.
+    `choose` has one amount of data and the first update. `confirm` has the first update with every amount of
+    data, and the other updates with the largest.
     """
     first, *others = config.updates
     if phase == "choose":
@@ -116,7 +116,7 @@ def comparisons(config: MclStudyConfig, phase: str) -> list[Comparison]:
 
 
 def arms_of(config: MclStudyConfig, comparison: Comparison) -> list[Arm]:
-    """Every arm in phase choose; in phase confirm no MCL, the one chosen for the regime, and controls."""
+    """Every arm in phase choose; in phase confirm no MCL, the one selected for the regime, and controls."""
     if comparison.phase == "choose":
         return list(config.arms)
     if comparison.regime not in config.chosen:
@@ -145,7 +145,7 @@ def plan(config: MclStudyConfig, phase: str) -> list[Cell]:
 
 
 def arm_folder(config: MclStudyConfig, comparison: Comparison, arm: str, seed: int) -> Path:
-    """Where the training and the reports of an arm are."""
+    """Folder of an arm's training and reports."""
     return Path(config.output) / comparison.name / arm / f"seed{seed}"
 
 

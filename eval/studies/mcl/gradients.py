@@ -1,4 +1,4 @@
-"""How much of the backbone's gradient comes from MCL at the end of a training, and where it points."""
+"""MCL's share of the backbone's gradient at the end of a training, and the angle to the rest."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ FILE = "gradients.json"
 
 
 def measure_gradients(config: MclStudyConfig, phase: str, num_batches: int = 4) -> Iterator[Path]:
-    """Write gradients.json beside every finished training with MCL; yields what was written."""
+    """Write gradients.json into every finished training with MCL; yields the written files."""
     seeds = config.choose_seeds if phase == "choose" else config.confirm_seeds
     for comparison in comparisons(config, phase):
         for arm in arm_names(arms_of(config, comparison)):

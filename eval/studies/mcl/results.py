@@ -1,4 +1,4 @@
-"""What MCL adds to each comparison, paired by seed, and what the study could have seen."""
+"""The gain by MCL in each comparison, paired by seed, and the smallest effect that the study could detect."""
 
 import itertools
 import json
@@ -30,13 +30,13 @@ METRICS = {
     "over_hold": "over hold dB",
     "over_shuffled": "over shuffled dB",
 }
-POWER = 0.8  # of seeing the smallest effect that is called visible
+POWER = 0.8  # power at which an effect counts as visible
 
 
 def paired_gains(
     config: MclStudyConfig, comparison: Comparison, arm: str, task: str, metric: str
 ) -> list[float]:
-    """With minus without, one number a seed that has both."""
+    """Result with MCL minus without, for each seed that has both."""
     seeds = config.choose_seeds if comparison.phase == "choose" else config.confirm_seeds
     pairs = [
         [_mean(arm_folder(config, comparison, name, seed) / task, metric) for name in (arm, WITHOUT)]
@@ -53,7 +53,7 @@ def _mean(report: Path, metric: str) -> float | None:
     rows = results["rows"]
     if metric == "gripper":
         return float(results["gripper_error"]["true"]["mean"]) if results.get("gripper_error") else None
-    if metric.startswith("over_"):  # action sensitivity: what the true action gains over a wrong one
+    if metric.startswith("over_"):  # action sensitivity: gain of the true action over a wrong one
         wrong = rows.get(metric.removeprefix("over_"))
         true = rows["true"]["moving_psnr"]["mean"]
         return None if wrong is None else float(true - wrong["moving_psnr"]["mean"])
@@ -61,19 +61,19 @@ def _mean(report: Path, metric: str) -> float | None:
 
 
 def visible_effect(gains: list[float]) -> float:
-    """The smallest true gain that a paired t test of this spread finds with 80 % power at 5 %."""
+    """The smallest true gain that a paired t test of this spread finds with 80 % power at the 5 % level."""
     if len(gains) < 2:
         return float("nan")
     count, spread = len(gains), float(np.std(gains, ddof=1))
     critical = stats.t.ppf(0.975, count - 1)
-    # Two seeds need fifteen times their spread, five need 1.7 times.
+    # Two seeds need fifteen times their standard deviation, five need 1.7 times.
     candidates = np.linspace(0, 20 * spread, 2001)
     found = 1 - stats.nct.cdf(critical, count - 1, candidates / (spread / count**0.5 + 1e-300))
     return float(candidates[np.argmax(found >= POWER)]) if (found >= POWER).any() else float("inf")
 
 
 def choose_arms(config: MclStudyConfig) -> dict[str, str]:
-    """Per regime the arm with the highest mean gain in moving pixels on the choosing robot's target task."""
+    """The arm of each regime with the highest mean gain in moving pixels on the first robot's target task."""
     best = {}
     for comparison in comparisons(config, "choose"):
         means = {
@@ -87,7 +87,7 @@ def choose_arms(config: MclStudyConfig) -> dict[str, str]:
 
 
 def finished_cells(config: MclStudyConfig) -> Iterator[tuple[str, dict[str, float | None]]]:
-    """Every number that the tables are made of, by comparison, arm, seed and task."""
+    """Every number in the tables, by comparison, arm, seed and task."""
     for phase in PHASES:
         seeds = config.choose_seeds if phase == "choose" else config.confirm_seeds
         for comparison in comparisons(config, phase):
@@ -102,7 +102,7 @@ def finished_cells(config: MclStudyConfig) -> Iterator[tuple[str, dict[str, floa
 
 
 def write_study(config: MclStudyConfig) -> Path:
-    """OUTPUT/report.{md,html}: one table a phase, of what is finished; cells.jsonl: the numbers behind it."""
+    """Write OUTPUT/report.{md,html}, one table per phase, and their numbers to cells.jsonl."""
     cells = open_cells(Path(config.output), "mcl")
     for name, values in finished_cells(config):
         cells.add(name, values)
@@ -117,7 +117,7 @@ def write_study(config: MclStudyConfig) -> Path:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P values corrected for their number: the smallest times n, the next times n - 1, and so on."""
+    """Holm's correction of p values: the smallest times n, the next times n - 1, and so on."""
     order = np.argsort(p_values)
     steps = [p_values[place] * (len(order) - rank) for rank, place in enumerate(order)]
     corrected = np.minimum(np.maximum.accumulate(steps), 1.0)
@@ -137,7 +137,7 @@ def confirmed(config: MclStudyConfig) -> dict[str, float]:
 
 
 def gradient_share(config: MclStudyConfig, comparison: Comparison, arm: str) -> str:
-    """MCL's share of the backbone's gradient, mean over what was measured; empty: nothing was."""
+    """MCL's mean share of the backbone's gradient; empty if it was not measured."""
     files = arm_folder(config, comparison, arm, 0).parent.glob("seed*/trained/gradients.json")
     shares = [json.loads(file.read_text())["share"] for file in files]
     return f"{np.mean(shares):.2f}" if shares else ""

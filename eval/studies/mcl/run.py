@@ -1,10 +1,10 @@
-"""Does MCL help a world model follow actions? One command a phase, which may be interrupted:
+"""Does MCL help a world model follow actions? One command per phase, which may be interrupted:
 
-python eval/mcl_study.py configs/mcl/study.yaml --phase choose  [key=value ...] [--dry-run]
-python eval/mcl_study.py configs/mcl/study.yaml --phase confirm [key=value ...] [--gradients]
+python eval/mcl_study.py configs/mcl/study.yaml --phase choose [key=value ...] [--dry-run] python
+eval/mcl_study.py configs/mcl/study.yaml --phase confirm [key=value ...] [--gradients]
 
 `choose` ends with the arm of each regime to write into the config as `chosen`. Finished cells are skipped.
-The tables in OUTPUT/report.{md,html} are written anew after every evaluation. docs/results/mcl.md is the
+The tables in OUTPUT/report.{md,html} are rewritten after every evaluation. docs/results/mcl.md is the
 protocol.
 """
 
@@ -24,7 +24,7 @@ from worldmodel.config import load_config
 
 
 def run(config: MclStudyConfig, phase: str) -> int:
-    """Work through the cells of a phase."""
+    """Run all cells of a phase."""
     logs = Path(config.output) / "logs"
     code = work_through(plan(config, phase), logs, partial(write_study, config))
     if phase == "choose":
@@ -34,7 +34,7 @@ def run(config: MclStudyConfig, phase: str) -> int:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     parser = study_parser(MclStudyConfig, __doc__)
     parser.add_argument("--phase", choices=PHASES, required=True)
     parser.add_argument(

@@ -23,12 +23,12 @@ LABELS = {
     "sparse_volume": "ablation: sparse volume of given blocks",
 }
 SOLVED = 0.9  # recovery above which a run counts as solved
-WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # least edge weights at which components are counted
+WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # edge weights at which components are counted
 Results = dict[str, dict[str, Any]]
 
 
 def write_report(results: Path, cells: list[CellConfig], score_name: Callable[[str], str]) -> None:
-    """tables.md and its figures; cells that were not run are left out and named."""
+    """Write tables.md and its figures; missing cells are named."""
     trained = read_cells(results, "cells")
     found = {cell.name: trained[cell.name] for cell in cells if cell.name in trained}
     missing = sorted({cell.name for cell in cells} - found.keys())
@@ -49,7 +49,7 @@ def scores(result: dict[str, Any], name: str, step: int = -1) -> np.ndarray:
 
 
 def recovery_section(found: Results, score_name: Callable[[str], str]) -> Section:
-    """Recovery against overlap, and how many seeds were solved."""
+    """Recovery against overlap, and the number of solved seeds."""
     rows = []
     for result in found.values():
         config = result["config"]
@@ -89,7 +89,7 @@ def recovery_figure(found: Results, score_name: Callable[[str], str]) -> Figure:
     for number, (objective, label) in enumerate(list(LABELS.items())[:5]):
         chosen = _additive(found, objective)
         overlaps = 100 * np.array([result["config"]["overlap"] for result in chosen])
-        # Criteria stand side by side, so that the points of one do not hide those of another.
+        # Criteria are offset horizontally, so that their points do not overlap.
         shifted = overlaps + 0.5 * (number - 1.5)
         values = [scores(result, score_name(objective)) for result in chosen]
         if len(values):
@@ -126,7 +126,7 @@ def gap_section(gaps: list[dict[str, Any]]) -> Section:
 
 
 def selection_section(found: Results, score_name: Callable[[str], str]) -> Section:
-    """Which unsupervised number picks the good run among the seeds of a cell?"""
+    """Which unsupervised number selects the best run among the seeds of a cell?"""
     rows = []
     for result in found.values():
         config, last = result["config"], result["trace"][-1]
@@ -163,7 +163,7 @@ def components(merges: list[float]) -> np.ndarray:
 
 
 def stopping_section(found: Results, score_name: Callable[[str], str]) -> Section:
-    """Stop when the component counts have not changed for two evaluations in a row."""
+    """Stop once the component counts are unchanged for two evaluations in a row."""
     rows = []
     for result in found.values():
         config, trace = result["config"], result["trace"]
@@ -215,7 +215,7 @@ def _traces(found: Results, score_name: Callable[[str], str]) -> Figure:
 
 
 def _additive(found: Results, objective: str) -> list[dict[str, Any]]:
-    """Cells of one criterion whose shared outputs add and whose training has the usual length, by overlap."""
+    """Cells of one criterion with additive shared outputs and the usual training length, by overlap."""
     wanted = (objective, "additive", CellConfig.steps)
     configs = [(result["config"], result) for result in found.values()]
     chosen = [r for c, r in configs if (c["objective"], c["interaction"], c["steps"]) == wanted]

@@ -1,9 +1,9 @@
 """Mechanistic independence: recovery against overlap, the gap each criterion uses, and component counts.
 
-python eval/mechanistic_independence.py tune    weights of all criteria, on seeds of their own
-python eval/mechanistic_independence.py run     all cells; the same command goes on where it stopped
-python eval/mechanistic_independence.py gaps    criteria at the true generators
-python eval/mechanistic_independence.py report  tables.md and figures
+python eval/mechanistic_independence.py tune weights of all criteria, on separate seeds python
+eval/mechanistic_independence.py run all cells; the same command resumes where it stopped python
+eval/mechanistic_independence.py gaps criteria at the true generators python eval/mechanistic_independence.py
+report tables.md and figures
 """
 
 import argparse
@@ -48,7 +48,7 @@ TUNING = CellConfig(overlap=0.5, first_seed=100, num_seeds=3)  # seeds that no o
 
 
 def score_name(objective: str) -> str:
-    """Criteria on coordinates do not know the blocks: theirs are read off the support graph."""
+    """The recovery score of a criterion; criteria on coordinates get their blocks from the support graph."""
     return "regrouped_recovery" if objective.endswith("coordinates") else "recovery"
 
 
@@ -74,7 +74,7 @@ def chosen_weights(results: Path) -> dict[str, float]:
 
 
 def study_cells(weights: dict[str, float]) -> list[CellConfig]:
-    """High overlap first: it is what the study is about."""
+    """All cells, those with high overlap first because they matter most."""
     chosen: list[tuple[Objective, float]] = [(objective, weights[objective]) for objective in OBJECTIVES]
     cells = [
         CellConfig(overlap=overlap, objective=objective, weight=weight)
@@ -89,7 +89,7 @@ def study_cells(weights: dict[str, float]) -> list[CellConfig]:
     cells += [
         replace(highest, objective=objective, weight=weights[sibling]) for objective, sibling in ABLATIONS
     ]
-    # Is what failed slow, or wrong? The criteria that know the blocks, with five times the steps.
+    # Were the failures slow, or wrong? Criteria with given blocks, with five times the steps.
     return cells + [
         replace(LONG, overlap=overlap, objective=objective, weight=weights[objective])
         for overlap in (OVERLAPS[0], OVERLAPS[-1])
@@ -98,7 +98,10 @@ def study_cells(weights: dict[str, float]) -> list[CellConfig]:
 
 
 def run_cells(cells: list[CellConfig], results: Path, part: str) -> None:
-    """Train what has no line yet; `part` i/n takes every n-th cell, so that n processes share the work."""
+    """Train cells without a result.
+
+    `part` i/n selects every n-th cell, so that n processes share the work.
+    """
     index, count = (int(number) for number in part.split("/"))
     done = open_cells(results, STUDY)
     for config in cells[index::count]:
@@ -112,7 +115,7 @@ def run_cells(cells: list[CellConfig], results: Path, part: str) -> None:
 def true_gaps(config: CellConfig, num_points: int = 64) -> dict[str, Any]:
     """Each criterion at the true generator and after mixing its latents, one value per seed.
 
-    A criterion can identify factors only where the true basis scores better than mixed ones.
+    A criterion can identify factors only if the true basis scores better than mixed ones.
     """
     generator = RingGenerator(config)
     rng = torch.Generator().manual_seed(7)
@@ -144,7 +147,7 @@ def measures(jacobian: torch.Tensor) -> dict[str, float]:
 
 
 def write_gaps(results: Path) -> None:
-    """The criteria at the generators of every overlap, anew."""
+    """Recompute the criteria at the generators of every overlap."""
     cells = [CellConfig(overlap=overlap) for overlap in OVERLAPS]
     cells += [CellConfig(overlap=overlap, interaction="mixed") for overlap in OVERLAPS[1:]]
     kept = open_cells(results, STUDY)
@@ -153,7 +156,7 @@ def write_gaps(results: Path) -> None:
 
 
 def plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Rounded to five digits, and without what JSON does not know."""
+    """Round to five digits and replace numbers that JSON lacks."""
     answer: dict[str, Any] = finite(rounded(content, 5))
     return answer
 

@@ -1,9 +1,9 @@
-"""Generators with known, overlapping supports, and autoencoders trained on them under one criterion.
+"""Generators with given, overlapping supports, and autoencoders trained on them with one criterion.
 
 Three factors of two coordinates sit on a ring; each moves `SUPPORT` outputs, of which a share `overlap` is
 shared with its two neighbors. Shared outputs add the effects of both factors (`additive`: Type H holds) or
-mix them inside a nonlinearity (`mixed`: it does not). All seeds of a cell train at once, as one stack.
-Axes: s seeds, b batch, m outputs, d latent coordinates, w width.
+mix them inside a nonlinearity (`mixed`: it does not). All seeds of a cell train at once, as one stack. Axes:
+s seeds, b batch, m outputs, d latent coordinates, w width.
 """
 
 import time
@@ -49,18 +49,18 @@ class CellConfig:
     interaction: Literal["additive", "mixed"] = "additive"  # how shared outputs combine two factors
     objective: Objective = "contrast"  # criterion that is added to the reconstruction loss
     weight: float = 0.1  # of the criterion
-    first_seed: int = 0  # seeds count up from here; they draw generator, weights and data
-    num_seeds: int = 5  # trained side by side
+    first_seed: int = 0  # first of the seeds, which determine generator, weights and data
+    num_seeds: int = 5  # trained in parallel
     steps: int = 900  # gradient steps
     batch_size: int = 64  # fresh points per step
-    criterion_size: int = 32  # of them, where the criterion is taken
+    criterion_size: int = 32  # points for the criterion
     width: int = 64  # hidden units of encoder and decoder, two layers each
     lr: float = 3e-3  # Adam, cosine to 0
     trace_every: int = 150  # steps between evaluations
 
     @property
     def generator_name(self) -> str:
-        """What the shared outputs do, and their share in percent."""
+        """Type of the shared outputs, and their share in percent."""
         return f"{self.interaction}_{round(100 * self.overlap):02d}"
 
     @property
@@ -75,7 +75,7 @@ class CellConfig:
 
 
 class RingGenerator:
-    """x = g(z) for every seed of a stack; smooth, with the exact supports that the config asks for."""
+    """x = g(z) for every seed of a stack; smooth, with exactly the supports of the config."""
 
     def __init__(self, config: CellConfig) -> None:
         shared = round(config.overlap * SUPPORT / 2)
@@ -112,7 +112,7 @@ class SeedGenerator:
 
 
 class StackedAutoencoder(nn.Module):
-    """Encoder and decoder of every seed; the decoder also answers with its Jacobian."""
+    """Encoder and decoder of every seed; the decoder can also return its Jacobian."""
 
     def __init__(self, num_outputs: int, config: CellConfig) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class StackedAutoencoder(nn.Module):
 
 
 def train_cell(config: CellConfig) -> dict[str, Any]:
-    """Train all seeds of a cell and score them on the way."""
+    """Train all seeds of a cell and score them at intervals."""
     start = time.process_time()
     generator = RingGenerator(config)
     model = StackedAutoencoder(generator.num_outputs, config)
@@ -184,7 +184,7 @@ def _loss(model: StackedAutoencoder, x: Tensor, config: CellConfig, rng: torch.G
 
 
 def hessian_loss(model: StackedAutoencoder, z: Tensor, rng: torch.Generator) -> Tensor:
-    """Share of squared second derivatives that falls across factors, from one pair of probes per point."""
+    """Share of squared second derivatives across factors, from one pair of probes per point."""
     block = BLOCKS[int(torch.randint(len(BLOCKS), (), generator=rng))]
     own = torch.zeros(DIM)
     own[list(block)] = 1
@@ -196,7 +196,7 @@ def hessian_loss(model: StackedAutoencoder, z: Tensor, rng: torch.Generator) -> 
 
 @torch.no_grad()
 def evaluate(model: StackedAutoencoder, generator: RingGenerator, config: CellConfig) -> dict[str, Any]:
-    """Scores of every seed on fresh points."""
+    """Scores of every seed on new points."""
     rng = torch.Generator().manual_seed(99)
     truth = (torch.rand(TEST_POINTS, DIM, generator=rng) * 2 - 1).expand(config.num_seeds, -1, -1)
     x = generator(truth)
@@ -278,7 +278,7 @@ def _kernel_r2(inputs: Tensor, truth: Tensor) -> np.ndarray:
 
 def _unit(owners: tuple[int, ...], size: int, config: CellConfig, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Weights of one group of outputs: into the hidden layer, its bias, out of it."""
-    # The draw depends on seed and place only, so that cells of one seed share what they can.
+    # The draw depends only on seed and position, so that cells of one seed share as much as possible.
     rng = torch.Generator().manual_seed(1000 * seed + 10 * len(owners) + owners[0])
     mask = torch.zeros(DIM, FEATURES)
     for number, owner in enumerate(owners):

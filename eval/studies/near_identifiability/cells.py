@@ -31,7 +31,7 @@ class StudyConfig:
     width: int = 128  # hidden units of the autoencoders, two layers on each side
     steps: int = 2000  # of the synthetic cells
     dsprites_steps: int = 1200  # of the dSprites cells
-    batch_size: int = 256  # rows a step
+    batch_size: int = 256  # rows per step
     lr: float = 2e-3  # Adam, cosine to 0
     restarts: int = 4  # of the independent component analysis
     max_iter: int = 500  # of each restart
@@ -39,7 +39,7 @@ class StudyConfig:
 
 @dataclass(frozen=True)
 class Cell:
-    """One dataset with its factors, and the autoencoders that are trained on it."""
+    """One dataset with its factors, and the autoencoders trained on it."""
 
     name: str
     rows: Float[Tensor, "n x"]
@@ -111,7 +111,10 @@ def dsprites_cells(config: StudyConfig) -> Iterator[Cell]:
 
 
 def train(cell: Cell, config: StudyConfig) -> tuple[StackedAutoencoder, Tensor]:
-    """All seeds at once; gives the model and each seed's mean squared error over the variance of the data."""
+    """Train all seeds at once.
+
+    Returns the model and each seed's mean squared error over the variance of the data.
+    """
     model = StackedAutoencoder(cell.rows.shape[1], cell.latent_dim, config.width, config.seeds)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cell.steps)
@@ -133,7 +136,7 @@ def train(cell: Cell, config: StudyConfig) -> tuple[StackedAutoencoder, Tensor]:
 
 
 def encode(model: StackedAutoencoder, rows: Float[Tensor, "n x"]) -> list[Float[np.ndarray, "n d"]]:
-    """The representation of every row by every seed."""
+    """Every seed's representation of every row."""
     with torch.no_grad():
         parts = [model.encoder(part.expand(model.seeds, -1, -1)) for part in rows.split(2000)]
     return list(torch.cat(parts, dim=1).double().numpy())

@@ -28,7 +28,7 @@ LABELS = {
 
 
 def write_report(folder: Path) -> None:
-    """Writes tables.md and one figure per question; nothing is left half-written."""
+    """Write tables.md and one figure per question, atomically."""
     cells = list(read_cells(folder).values())
     cells.sort(key=lambda cell: (ORDER.index(cell["cell"].split()[0]), cell["cell"]))
     sections = [
@@ -51,7 +51,7 @@ def _table(cells: list[dict], kind: str) -> Table:
 
 
 def _health(cells: list[dict]) -> Table:
-    """How well the autoencoders fit, and how far the components can be trusted."""
+    """How well the autoencoders fit, and the reliability of the components."""
     header = (
         *("cell", "error / variance", "generator ratio (median, 95 %)", "decoder ratio", "components"),
         *("ICA stability (median, worst)", "excess kurtosis", "restarts converged", "CPU s"),

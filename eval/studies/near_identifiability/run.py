@@ -2,10 +2,9 @@
 
     python eval/near_identifiability.py OUT [key=value ...]        --help lists the keys
 
-Cells: synthetic sources (uniform, Laplace, and Gaussian as the control that must fail) through a smooth
-generator that is bent more or less, and the images of the dSprites grid. Every cell adds a line to
-OUT/cells.jsonl when it is done; cells that are there already are skipped. Tables and figures are made from
-all of them.
+Cells: synthetic sources (uniform, Laplace, and Gaussian as the negative control) through a smooth, more or
+less nonlinear generator, and the images of the dSprites grid. Every finished cell adds a line to
+OUT/cells.jsonl; existing cells are skipped. Tables and figures are made from all of them.
 """
 
 import itertools
@@ -54,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(cell: Cell, config: StudyConfig) -> dict:
-    """Trains a cell and compares its runs with each other and with the factors."""
+    """Train a cell and compare its runs with each other and with the factors."""
     started = time.process_time()
     model, error = train(cell, config)
     runs = encode(model, cell.rows)

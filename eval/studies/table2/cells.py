@@ -1,9 +1,8 @@
-"""The work of Table 2 as cells: which trainings and evaluations there are.
+"""The runs of Table 2: all trainings and evaluations.
 
-OUTPUT/pretrained/REGIME               one model per regime, on the source robots (unless one is given)
-OUTPUT/trained/MODEL/seed0             fine-tuned on the little data of the target robot
-OUTPUT/rollouts/ROW/seed0/target       report of eval/rollout.py on held-out episodes; transfer likewise
-OUTPUT/logs/...                        what each of them printed
+OUTPUT/pretrained/REGIME one model per regime, on the source robots (unless one is given)
+OUTPUT/trained/MODEL/seed0 fine-tuned on the small data of the target robot OUTPUT/rollouts/ROW/seed0/target
+report of eval/rollout.py on held-out episodes; also .../transfer OUTPUT/logs/... output of each of them
 """
 
 import sys
@@ -43,7 +42,7 @@ ROWS = {
 class PretrainedModels:
     """World models to fine-tune, folders or hub ids; empty: pretrained here, on `source`.
 
-    Cells know them by name: after another training under the same name, use another output.
+    Cells refer to them by name: after another training under the same name, use another output.
     """
 
     no_action: str = ""  # of regime no_action
@@ -57,14 +56,14 @@ class Table2Config:
 
     output: str = "outputs/table2"  # folder of all cells and of the table
     source: tuple[str, ...] = ()  # datasets of the source robots, for pretraining
-    target: tuple[str, ...] = ()  # the little data of the target robot, for fine-tuning
+    target: tuple[str, ...] = ()  # the small data of the target robot, for fine-tuning
     target_test: str = ""  # held-out episodes of the target robot, the task of `target`
     transfer_test: str = ""  # episodes of the target robot, a task that it was never trained on
     autoencoder: str = ""  # folder or hub id; empty: what the training config names
     latents: str = ""  # folder of the latent cache; empty: what the training config names
     pretrained: PretrainedModels = field(default_factory=PretrainedModels)
     training: str = "configs/desk/streaming.yaml"  # of train_world_model.py; the base of every training
-    training_settings: tuple[str, ...] = ()  # key=value beside it, for every training
+    training_settings: tuple[str, ...] = ()  # additional key=value for every training
     pretraining_steps: int = 15000  # optimizer steps
     pretraining_settings: tuple[str, ...] = ()  # key=value, pretraining only
     finetuning_steps: int = 2000  # optimizer steps
@@ -87,12 +86,12 @@ class Table2Config:
 
     @property
     def regimes(self) -> tuple[Regime, ...]:
-        """Those that the rows need."""
+        """The regimes that the rows need."""
         return tuple(dict.fromkeys(ROWS[name].regime for name in self.rows))
 
 
 def plan(config: Table2Config) -> list[Cell]:
-    """All cells in the order of work: a whole table of one seed comes before the next seed."""
+    """All cells in order of execution: a whole table of one seed comes before the next seed."""
     output = Path(config.output)
     cells = [
         _pretraining(config, output, regime)
@@ -107,7 +106,7 @@ def plan(config: Table2Config) -> list[Cell]:
 
 
 def rollout_folder(output: Path, row: str, seed: int, task: str) -> Path:
-    """Where the report of a row is."""
+    """Folder of a row's report."""
     return output / "rollouts" / row / f"seed{seed}" / task
 
 

@@ -1,4 +1,4 @@
-"""The page of `table2.py`: our numbers, what MCL does, and the published table beside them."""
+"""The page of `table2.py`: our results, the effect of MCL, and the published table."""
 
 import json
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ POSITIONS = {
 
 
 def write_table(results: Mapping[str, Any], output: Path) -> Path:
-    """table2.json, table2.png, table2.md and table2.html."""
+    """Write table2.json, table2.png, table2.md and table2.html."""
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / "table2.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     figure = output / "table2.png"
@@ -158,7 +158,7 @@ def _mcl_blocks(results: Mapping[str, Any]) -> list[Block]:
 
 
 def _mcl_verdict(regime: str, task: str, effect: Mapping[str, Any]) -> Verdict:
-    """In words: an effect counts only when both intervals leave out zero on the same side."""
+    """The effect in words; it counts only if both intervals exclude zero on the same side."""
     ends = [estimate_of(effect[over]) for over in ("episodes", "seeds")]
     gains, losses = all(e.low > 0 for e in ends), all(e.high < 0 for e in ends)
     word = "helps" if gains else "harms" if losses else "makes no difference that these runs can show"

@@ -1,8 +1,7 @@
-"""Reports of all cells of Table 2 -> one table, every number with an interval over episodes and over seeds.
+"""Reports of all cells of Table 2 -> one table with intervals over episodes and over seeds.
 
-A row has one score per seed and episode. Over episodes: seeds are averaged first, the interval tells how the
-number would change with other episodes. Over seeds: episodes are averaged first, the interval tells how it
-would change with another training.
+A row has one score per seed and episode. Over episodes: seeds are averaged first, and the interval covers the
+choice of episodes. Over seeds: episodes are averaged first, and the interval covers the training run.
 """
 
 import json
@@ -44,12 +43,12 @@ class Evaluated:
     records: tuple[Sequence[Record], ...]
 
     def scores(self, metric: str, video: str = TRUE) -> Float[np.ndarray, "seeds episodes"]:
-        """A metric of the videos under true actions, or of another row of the reports."""
+        """A metric of the videos with true actions, or of another row of the reports."""
         return np.stack([_episode_values(records, metric, video) for records in self.records])
 
 
 def collect(config: Table2Config) -> dict[str, Any]:
-    """The table of what is evaluated so far, as JSON values; estimates are {mean, low, high, count}."""
+    """The table of the finished evaluations, as JSON values; estimates are {mean, low, high, count}."""
     found = {task: _read(config, task) for task in TASKS}
     return {
         "action_spaces": _action_spaces(config),
@@ -66,7 +65,7 @@ def collect(config: Table2Config) -> dict[str, Any]:
 
 
 def _action_spaces(config: Table2Config) -> dict[str, str]:
-    """Robot -> what its recorded actions are, as the finished rollouts tell."""
+    """Robot -> the kind of its recorded actions, read from the finished rollouts."""
     folders = (
         rollout_folder(Path(config.output), name, seed, task)
         for task in TASKS
@@ -79,7 +78,7 @@ def _action_spaces(config: Table2Config) -> dict[str, str]:
 
 
 def effect(without: Evaluated, with_: Evaluated, metric: str) -> dict[str, Any]:
-    """What MCL adds, paired by seed and episode: the same first weights, data order, clip and noise."""
+    """The effect of MCL, paired by seed and episode: the same first weights, data order, clip and noise."""
     shared = [seed for seed in without.seeds if seed in with_.seeds]
     before, after = (
         rows.scores(metric)[[rows.seeds.index(seed) for seed in shared]] for rows in (without, with_)
@@ -88,7 +87,7 @@ def effect(without: Evaluated, with_: Evaluated, metric: str) -> dict[str, Any]:
 
 
 def _read(config: Table2Config, task: str) -> dict[str, Evaluated]:
-    """The rows that have at least one finished seed."""
+    """The rows with at least one finished seed."""
     rows = {}
     for name in config.rows:
         folders = {seed: rollout_folder(Path(config.output), name, seed, task) for seed in config.seeds}
@@ -112,7 +111,7 @@ def _check_episodes(rows: Mapping[str, Evaluated], task: str) -> None:
 
 def _task(rows: Mapping[str, Evaluated]) -> dict[str, Any]:
     some = next(iter(rows.values()))
-    # The floor knows no model, and all models share the frozen autoencoder: any report has both.
+    # The floor needs no model, and all models share the frozen autoencoder: any report has both.
     ends = {name: {m: some.scores(m, name)[0] for m in GAP_METRICS} for name in (STATIC, CEILING)}
     answer = {
         "episodes": some.scores("psnr").shape[1],
@@ -151,7 +150,7 @@ def _gap(metric: str, floor: np.ndarray, scores: np.ndarray, ceiling: np.ndarray
 
 
 def _wins(evaluated: Evaluated) -> dict[str, Any]:
-    """In which share of episodes true actions beat each control."""
+    """The share of episodes in which true actions beat each control."""
     controls = [name for name in row_names(evaluated.records[0]) if name not in (CEILING, TRUE)]
     return {
         control: {metric: _win(evaluated, control, metric).to_dict() for metric in CLIP_PSNR}
@@ -160,7 +159,7 @@ def _wins(evaluated: Evaluated) -> dict[str, Any]:
 
 
 def _win(evaluated: Evaluated, control: str, metric: str) -> Estimate:
-    """The share of each seed, then the mean: scores averaged over seeds first would win more often."""
+    """The share for each seed, then the mean: scores averaged over seeds first would win more often."""
     shares = [wins(records, control, metric) for records in evaluated.records]
     known = [share for share in shares if share.count]
     if not known:
@@ -177,7 +176,7 @@ def _both(scores: Float[np.ndarray, "seeds episodes"]) -> dict[str, Any]:
 
 
 def _mean(scores: Float[np.ndarray, "seeds episodes"], axis: int) -> Float[np.ndarray, " n"]:
-    """Mean of what is known along the axis; nan where nothing is."""
+    """Mean of the values that are not nan along the axis; nan if there are none."""
     known = ~np.isnan(scores)
     with np.errstate(invalid="ignore"):
         return np.where(known, scores, 0).sum(axis) / known.sum(axis)
@@ -192,7 +191,7 @@ def _episode_values(records: Sequence[Record], metric: str, video: str) -> Float
 
 
 def _object_in_place(record: Record, video: str) -> float | None:
-    """1 or 0 for a clip in which the object is carried, else None."""
+    """1 or 0 for a clip in which the object is moved, else None."""
     judged = record.get("object")
     if not judged or not judged["moved"] or video not in judged["in_place"]:
         return None

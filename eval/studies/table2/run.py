@@ -1,12 +1,12 @@
-"""Table 2, the whole protocol in one command that may be interrupted and started again:
+"""Table 2: the whole protocol in one command that may be interrupted and restarted:
 
-python eval/table2.py CONFIG.yaml [key=value ...] [--dry-run]         --help lists the keys
+python eval/table2.py CONFIG.yaml [key=value ...] [--dry-run] --help lists the keys
 
-Pretrains one model per regime on the source robots (or takes given ones), fine-tunes every row and seed on
-the little data of the target robot, rolls all of them out on held-out episodes of its task and of a task that
-it was never trained on, and writes OUTPUT/table2.{json,md,html,png}, anew after every evaluation. Finished
-cells are skipped; a failed one names its log and the others go on. Exit code 0 all done, 1 some failed, 2
-wrong config or data, 143 stopped by a signal.
+Pretrains one model per regime on the source robots (or uses given ones), fine-tunes every row and seed on the
+small data of the target robot, rolls all of them out on held-out episodes of its task and of a task that it
+was never trained on, and writes OUTPUT/table2.{json,md,html,png} after every evaluation. Finished cells are
+skipped; a failed one names its log and the others continue. Exit code 0 all done, 1 some failed, 2 wrong
+config or data, 143 stopped by a signal.
 """
 
 import shlex
@@ -32,11 +32,11 @@ from worldmodel.training.datasets import DataConfig
 from worldmodel.training.world_model import TrainConfig
 from worldmodel.types import Episode
 
-ACTION_DIM = 16  # of the estimates: two arms of seven joints and their grippers; it hardly matters
+ACTION_DIM = 16  # for the estimates: two arms of seven joints and their grippers; it hardly matters
 
 
 def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
-    """What is in each dataset; data that do not fit the protocol are refused."""
+    """A description of each dataset; data that do not fit the protocol are refused."""
     tuned = next(cell for cell in cells if cell.name.startswith("trained/"))
     training = load_config(TrainConfig, tuned.arguments[0], tuned.arguments[1:])
     data, is_validated = training.data, not training.is_validated
@@ -62,7 +62,7 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
 
 
 def _episodes(path: str, data: DataConfig) -> list[Episode]:
-    """Those that are readable; all are opened, as training will, but none decoded."""
+    """The readable episodes; all are opened, as training will, but none decoded."""
     camera = data.clip.camera if isinstance(data.clip.camera, str) else None
     source = open_dataset(
         path,
@@ -77,7 +77,7 @@ def _episodes(path: str, data: DataConfig) -> list[Episode]:
             episode = source[number]
             check_episode(episode, data.clip)
         except (ValueError, OSError) as error:
-            # Where not even the first can be read, it is the choice of camera or actions that is wrong.
+            # If not even the first one can be read, the choice of camera or actions is wrong.
             if data.on_bad == "stop" or not found:
                 raise ValueError(str(error)) from error
             continue
@@ -102,7 +102,7 @@ def _listed(names: set[str]) -> str:
 
 
 def _check_division(config: Table2Config, splits: SplitConfig) -> None:
-    """Where one dataset is trained and evaluated on, both must divide its episodes in the same way."""
+    """Refuse a dataset that is both trained and evaluated on with different splits."""
     held_out = load_config(RolloutsConfig, None, config.rollout_settings).held_out
     if held_out.split != "test" or (held_out.splits or splits) != splits:
         raise ValueError(
@@ -114,12 +114,12 @@ def _check_division(config: Table2Config, splits: SplitConfig) -> None:
 def check_memory_of(
     settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]], gpus: str
 ) -> Iterator[str]:
-    """What each training needs of the GPUs, one line each; one that does not fit is refused."""
+    """The GPU memory that each training needs, one line each; one that does not fit is refused."""
     num_gpus, device = parse_gpus(gpus)
     for cell, config in settings:
         if not isinstance(config, TrainConfig):
             continue
-        # Fine-tuning costs what training the same model anew costs.
+        # Fine-tuning costs as much as training the same model from scratch.
         shape = run_shape(replace(config, start_from=""), num_gpus, device, ACTION_DIM)
         found = estimate(shape, num_gpus, device, with_other=False)
         try:
@@ -134,14 +134,14 @@ def check_memory_of(
 
 
 def show_plan(cells: Sequence[Cell]) -> None:
-    """What would run, as shell commands."""
+    """Print the commands that would run."""
     for cell in cells:
         command = shlex.join([*cell.launch, str(cell.script), *cell.arguments])
         print(f"done   {cell.name}" if cell.is_done else f"to do  {cell.name}\n       {command}")
 
 
 def run(config: Table2Config, cells: Sequence[Cell]) -> int:
-    """Work through the cells; the table is written whenever there is more of it."""
+    """Run all cells; the table is rewritten after every evaluation."""
     output = Path(config.output)
     code = work_through(cells, output / "logs", lambda: write_table(collect(config), output))
     print(f"table: {output / 'table2.html'}" if (output / "table2.html").exists() else "no table yet")
@@ -150,7 +150,7 @@ def run(config: Table2Config, cells: Sequence[Cell]) -> int:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """See the top of the file."""
+    """Parse arguments and run."""
     parser = study_parser(Table2Config, __doc__)
     parser.add_argument("--dry-run", action="store_true", help="check config and data, list the cells, stop")
     arguments = parser.parse_intermixed_args(argv)

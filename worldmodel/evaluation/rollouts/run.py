@@ -50,7 +50,7 @@ class RolloutsConfig:
     """What is rolled out, and what is written."""
 
     output: str = "outputs/rollouts"  # folder of the report
-    allow_external: bool = False  # load also from other places that the model's config.yaml names
+    allow_external: bool = False  # also load from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     controls: tuple[str, ...] = CONTROLS  # negative controls to run in addition to the true actions
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)

@@ -44,7 +44,7 @@ class SensitivityConfig:
     """What is tested, and on how many clips."""
 
     output: str = "outputs/sensitivity"  # folder of the report
-    allow_external: bool = False  # load also from other places that the model's config.yaml names
+    allow_external: bool = False  # also load from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 0  # Euler steps per chunk; 0: the number recommended for the model
