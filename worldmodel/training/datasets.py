@@ -13,6 +13,7 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.decode_cache import Verify
 from worldmodel.data.index import EpisodeIndex, OnBad, index_episodes
+from worldmodel.data.kept_frames import KeptSource
 from worldmodel.data.latents import LatentTable
 from worldmodel.data.normalize import ActionNormalizer, share_scales
 from worldmodel.data.provenance import TrainedEpisode, TrainedOn
@@ -31,6 +32,7 @@ class DataConfig:
     synthetic_episodes: int = 0  # episodes of moving shapes instead of paths, for tests
     synthetic_embodiments: int = 1  # number of embodiments in them
     latents: str = ""  # folder of the latent cache; empty: encode frames in every step
+    frames: str = ""  # folder of frames decoded once at clip size; empty: decode for each use
     latents_dtype: str = "float16"  # number type of cached latents: float16, bfloat16 or float32
     # RoboTwin files hold several kinds of actions, by default joint_commands is read; others hold one
     action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: the default
@@ -64,8 +66,8 @@ class DataConfig:
 
 def open_index(config: DataConfig) -> EpisodeIndex:
     """Index all episodes; data without a single clip is refused."""
-    if config.latents:
-        check_apart(config.latents, *config.paths)
+    for folder in filter(None, (config.latents, config.frames)):
+        check_apart(folder, *config.paths)
     index = index_episodes(
         _open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
     )
@@ -95,7 +97,7 @@ def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNo
 
 def _open_sources(config: DataConfig) -> list[EpisodeSource]:
     if config.paths:
-        return [
+        opened = [
             open_dataset(
                 path,
                 camera=config.clip.camera if isinstance(config.clip.camera, str) else None,
@@ -106,6 +108,9 @@ def _open_sources(config: DataConfig) -> list[EpisodeSource]:
             )
             for path in config.paths
         ]
+        if config.frames:
+            return [KeptSource(source, config.frames, config.clip) for source in opened]
+        return opened
     names = tuple(f"robot{i}" for i in range(config.synthetic_embodiments))
     size = (config.clip.height, config.clip.width)
     num_frames = 2 * config.clip.num_frames

@@ -1,0 +1,128 @@
+"""The first run of docs/results/real_robots.md: what comes behind the training of the base.
+
+python eval/real_robots.py SET DATA BASE OUTPUT     BASE is the output of training/train_world_model.py
+
+Every step leaves a file in OUTPUT and is passed over where that is there already.
+"""
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from robotwin_adapters.open_dataset import open_dataset
+from studies.real_robots.head import record_predictions, train_head
+from studies.real_robots.protocol import CLIP, held_out_episodes
+from worldmodel.cli_errors import one_way_out
+from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.index import EpisodeIndex, index_episodes
+from worldmodel.data.kept_frames import KeptSource
+from worldmodel.files import write_json
+from worldmodel.models.model import WorldModel
+from worldmodel.quickstart.direct import train_direct
+from worldmodel.training.loop.checkpoints import verify
+from worldmodel.training.world_model import export_model
+
+HEAD_MINUTES, TRIAL_STEPS = 5.0, 8
+TRAINING_STEP = 4  # recorded frames between the starts of training clips
+RECORDED_CLIPS = 1400  # training clips whose predictions a head learns from
+EARLY_STEP = 1000  # half of them come from this checkpoint of the base
+
+
+def opened(data: str, output: Path, step: int, name: str) -> EpisodeIndex:
+    """The set with frames decoded once, as the protocol divides it."""
+    config = replace(CLIP, step=step)
+    source = KeptSource(open_dataset(data, verify=False), str(output / "frames"), config)
+    return index_episodes([source], config, held_out_episodes(name).splits, on_bad="skip")
+
+
+def at_step(base: Path, step: int, folder: Path) -> WorldModel:
+    """The model as it was at a checkpoint, averaged weights."""
+    if not folder.exists():
+        model = WorldModel.from_pretrained(base / "model")
+        export_model(model, verify(base / "checkpoints" / f"step_{step:08d}"), folder)
+    return WorldModel.from_pretrained(folder)
+
+
+@one_way_out
+def main(argv: Sequence[str] | None = None) -> int:
+    """All steps."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("set")
+    parser.add_argument("data")
+    parser.add_argument("base", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--only", choices=("head", "direct"), help="one step")
+    parser.add_argument("--sources", type=int, default=1, help="known frames of the head")
+    parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as base and head together")
+    run(parser.parse_args(argv))
+    return 0
+
+
+def run(asked: argparse.Namespace) -> None:
+    """What is asked for and not there yet."""
+    logging.basicConfig(level=logging.INFO)
+    torch.set_num_threads(1)
+    output: Path = asked.output
+    output.mkdir(parents=True, exist_ok=True)
+    index = opened(asked.data, output, TRAINING_STEP, asked.set)
+    model = WorldModel.from_pretrained(asked.base / "model")
+    clips = ClipDataset(index, "train", model.normalizer, on_bad="skip")
+    if asked.only in (None, "head"):
+        _head(asked, clips)
+    if asked.only in (None, "direct"):
+        _direct(asked, clips)
+
+
+def _head(asked: argparse.Namespace, clips: ClipDataset) -> None:
+    numbers = np.random.default_rng(0).permutation(len(clips))[:RECORDED_CLIPS]
+    parts = np.array_split(np.sort(numbers), 2)
+    for name, part in zip(("early", "last"), parts, strict=True):
+        file = asked.output / f"predictions_{name}.npz"
+        if not file.exists():
+            started = time.process_time()
+            folder = asked.output / "early_model"
+            model = (
+                at_step(asked.base, EARLY_STEP, folder)
+                if name == "early"
+                else WorldModel.from_pretrained(asked.base / "model")
+            )
+            record_predictions(model, clips, part.tolist(), file)
+            note(asked.output, f"predictions_{name}", time.process_time() - started)
+    files = [asked.output / f"predictions_{name}.npz" for name in ("early", "last")]
+    folder = asked.output / f"head{asked.sources}"
+    cpu = train_head(files, folder, HEAD_MINUTES, asked.sources)
+    note(asked.output, folder.name, cpu)
+
+
+def _direct(asked: argparse.Namespace, clips: ClipDataset) -> None:
+    folder, plan = asked.output / "direct", asked.output / "direct_plan.json"
+    if not plan.exists():
+        minutes = asked.direct_minutes or base_minutes(asked.base) + HEAD_MINUTES
+        started = time.process_time()
+        train_direct(clips, TRIAL_STEPS, asked.output / f"trial{time.time():.0f}")
+        seconds = (time.process_time() - started) / (TRIAL_STEPS + 1)
+        write_json(plan, {"minutes": minutes, "seconds": seconds, "steps": int(60 * minutes / seconds)})
+    _, result = train_direct(clips, json.loads(plan.read_text())["steps"], folder)
+    note(asked.output, "direct", result.cpu_seconds)
+
+
+def base_minutes(base: Path) -> float:
+    """Minutes of one core that the training of the base took, without encoding."""
+    last = sorted((base / "checkpoints").glob("step_*"))[-1]
+    return float(json.loads((last / "state.json").read_text())["cpu_seconds"]) / 60
+
+
+def note(output: Path, name: str, seconds: float) -> None:
+    """Minutes of one core, in one file."""
+    file = output / "spent.json"
+    spent = json.loads(file.read_text()) if file.exists() else {}
+    write_json(file, {**spent, name: round(seconds / 60, 2)})
