@@ -53,9 +53,9 @@ demo: install demo-forget
 	$(BIN)/worldmodel collect --task place_a2b_left --embodiment finch --episodes 40 --size 64 64 --out $(DEMO)/target
 	$(BIN)/worldmodel collect --task place_a2b_left place_a2b_right --embodiment finch --episodes 12 --seed 100000 --size 64 64 --out $(DEMO)/held_out
 	@echo "2/4 fine-tune the shipped model with MCL (progress with time left below)"
-	OMP_NUM_THREADS=2 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no --cpu training/train_world_model.py configs/desk/demo.yaml --resume
+	OMP_NUM_THREADS=2 $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no --cpu -m worldmodel train configs/desk/demo.yaml --resume
 	@echo "3/4 roll out under true and wrong actions"
-	$(BIN)/python eval/rollout.py $(DEMO)/run/model $(DEMO)/held_out output=$(DEMO) held_out.split=all num_inference_steps=1 locator=worldmodel/weights/locator
+	$(BIN)/worldmodel rollout $(DEMO)/run/model $(DEMO)/held_out output=$(DEMO) held_out.split=all num_inference_steps=1 locator=worldmodel/weights/locator
 	@echo "4/4 done: open $(DEMO)/report.html in a browser"
 
 # A demo that was cut off goes on; one of other weights or settings starts again, on the same episodes.

@@ -37,6 +37,14 @@ from worldmodel.models.idm import IdmConfig  # noqa: E402
 
 SIZE, NUM_FRAMES, FPS = 32, 13, 50 / 3
 MCL = ["model.mcl.mode=first_order", "model.mcl.critic=trained", "model.mcl.latent=noisy"]
+SCRIPTS = {
+    "smoke-test": "smoke_test.py" if (ROOT / "training/smoke_test.py").exists() else "debug_journey.py",
+    "train": "train_world_model.py",
+    "train-concepts": "train_concepts.py",
+    "train-vae": "train_vae_baseline.py",
+    "train-context": "train_context.py",
+    "train-identifiability": "train_identifiability.py",
+}
 POSES = ["model.action_path=adaln+pose_maps", "data.action_space=pose_commands"]
 
 
@@ -49,10 +57,12 @@ def digest(*tensors: Tensor) -> str:
     return found.hexdigest()[:16]
 
 
-def call(script: str, *arguments: str) -> None:
-    """Run one of the scripts in `training/` on one thread."""
+def call(name: str, *arguments: str) -> None:
+    """Run a sub-command on one thread; where there is no `python -m worldmodel` yet, its script."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(ROOT / "training" / script), *arguments]
+    script = ROOT / "training" / SCRIPTS.get(name, "")
+    start = [str(script)] if script.is_file() else ["-m", "worldmodel", name]
+    command = [sys.executable, *start, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -70,8 +80,7 @@ def run_record(folder: Path) -> dict[str, object]:
 
 
 def smoke_tests(scratch: Path) -> Iterator[tuple[str, object]]:
-    script = "smoke_test.py" if (ROOT / "training/smoke_test.py").exists() else "debug_journey.py"
-    call(script, "--output", str(scratch / "smoke"))
+    call("smoke-test", "--output", str(scratch / "smoke"))
     for log in sorted((scratch / "smoke").glob("*/log.jsonl")):
         yield f"smoke/{log.parent.name}", run_record(log.parent)
     data = [
@@ -84,7 +93,7 @@ def smoke_tests(scratch: Path) -> Iterator[tuple[str, object]]:
     for name, extra in (("poses", []), ("poses+mcl", MCL)):
         folder = scratch / name
         config = str(ROOT / "configs/debug/world_model.yaml")
-        call("train_world_model.py", config, *data, *POSES, *extra, f"output={folder}", "fit.steps=2")
+        call("train", config, *data, *POSES, *extra, f"output={folder}", "fit.steps=2")
         yield f"train/{name}", run_record(folder)
 
 
@@ -95,7 +104,7 @@ def research_runs(scratch: Path) -> Iterator[tuple[str, object]]:
     for name, start in stages.items():
         config = str(configs / f"disentanglement/debug/{name}.yaml")
         call(
-            "train_concepts.py",
+            "train-concepts",
             config,
             f"output={scratch / name}",
             *([f"start_from={start}"] if start else []),
@@ -103,16 +112,16 @@ def research_runs(scratch: Path) -> Iterator[tuple[str, object]]:
         yield f"mddiff/{name}", run_record(scratch / name)
     for name in ("beta_vae", "beta_tcvae", "factor_vae"):
         config = str(configs / f"disentanglement/debug/{name}.yaml")
-        call("train_vae_baseline.py", config, f"output={scratch / name}")
+        call("train-vae", config, f"output={scratch / name}")
         yield f"mddiff/{name}", run_record(scratch / name)
-    call("train_context.py", str(configs / "context/debug.yaml"), f"output={scratch / 'context'}")
+    call("train-context", str(configs / "context/debug.yaml"), f"output={scratch / 'context'}")
     yield "context_module", run_record(scratch / "context")
     small = ["data.num_samples=2000", "data.latent_dim=3", "data.num_conditions=4", "num_seeds=2"]
     small += ["optimization.epochs=3", "report_epochs=[3]", "num_threads=1"]
     for name, extra in (("concat", []), ("ivae", []), ("concat+mcl", ["optimization.mcl_weight=0.1"])):
         config = str(configs / f"identifiability/{name.removesuffix('+mcl')}.yaml")
         mcl = [f"mcl.mode={'exact'}", "mcl.critic=trained", *extra] if extra else []
-        call("train_identifiability.py", config, *small, *mcl, f"out={scratch / name}")
+        call("train-identifiability", config, *small, *mcl, f"out={scratch / name}")
         result = json.loads((scratch / name / "result.json").read_text())
         timeless = {key: value for key, value in result.items() if "second" not in key and key != "config"}
         text = json.dumps(timeless, sort_keys=True).replace(str(scratch), "")

@@ -55,9 +55,9 @@ echo "$*" >> calls
 case "$*" in *"$FAIL_AT"*) exit 3;; esac
 """
 SCHEMAS: dict[str, type[Any]] = {
-    "world_model": TrainConfig,
-    "autoencoder": AutoencoderConfig,
-    "locator": LocatorRunConfig,
+    "train": TrainConfig,
+    "train-autoencoder": AutoencoderConfig,
+    "train-locator": LocatorRunConfig,
 }
 
 
@@ -118,11 +118,10 @@ def test_the_desk_script_lists_its_steps_and_does_one_alone(project: Path) -> No
 def trainings(calls: list[str]) -> list[Any]:
     """The configs of the trainings among the calls."""
     configs: list[Any] = []
-    for script, *words in (call.split() for call in calls):
-        for name, schema in SCHEMAS.items():
-            if script.endswith(f"train_{name}.py"):
-                path = str(ROOT / words[0]) if words[0].endswith(".yaml") else None
-                configs.append(load_config(schema, path, [word for word in words if "=" in word]))
+    for command, *words in (call.split() for call in calls):
+        if command in SCHEMAS:
+            path = str(ROOT / words[0]) if words[0].endswith(".yaml") else None
+            configs.append(load_config(SCHEMAS[command], path, [word for word in words if "=" in word]))
     return configs
 
 

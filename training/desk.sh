@@ -43,34 +43,34 @@ step_heldout() {
 # --- the desk model: autoencoder, latents, world model, compositor
 
 step_streaming_autoencoder() {
-    call "$BIN/python" training/train_autoencoder.py configs/desk/streaming_autoencoder.yaml --resume
+    call "$BIN/worldmodel" train-autoencoder configs/desk/streaming_autoencoder.yaml --resume
 }
 
 step_streaming_latents() {
-    call "$BIN/python" training/encode_latents.py configs/desk/streaming.yaml --processes 2
+    call "$BIN/worldmodel" encode-latents configs/desk/streaming.yaml --processes 2
 }
 
 step_streaming() {
-    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume
+    call "$BIN/worldmodel" train configs/desk/streaming.yaml --resume
 }
 
 step_compositor() {
-    call "$BIN/python" training/train_world_model.py configs/desk/compositor.yaml --resume
+    call "$BIN/worldmodel" train configs/desk/compositor.yaml --resume
 }
 
 step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
-    call "$BIN/python" training/export.py $DESK/compositor $DESK/shipped
+    call "$BIN/worldmodel" export $DESK/compositor $DESK/shipped
 }
 
 # --- bases of Table 2 and of the ablation: as `streaming`, but driven through AdaLN alone
 
 step_acg() {
-    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume \
+    call "$BIN/worldmodel" train configs/desk/streaming.yaml --resume \
         output=$DESK/acg model.action_path=adaln
 }
 
 step_lacg() {   # latent actions, on the backbone of `streaming`
-    call "$BIN/python" training/train_world_model.py configs/desk/streaming.yaml --resume output=$DESK/lacg \
+    call "$BIN/worldmodel" train configs/desk/streaming.yaml --resume output=$DESK/lacg \
         model.pretrained=$DESK/streaming/model model.action_path=adaln model.regime=lacg \
         model.objective.idm_weight=1.0 fit.steps=1200 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 \
         fit.checkpoint_every=300 fit.validate_every=0 validation.num_rollouts=0
@@ -79,7 +79,7 @@ step_lacg() {   # latent actions, on the backbone of `streaming`
 # --- judge of positions
 
 step_locator() {
-    call "$BIN/python" eval/train_locator.py $DESK/source $DESK/target output=$DESK/locator \
+    call "$BIN/worldmodel" train-locator $DESK/source $DESK/target output=$DESK/locator \
         fit.steps=2500 frames_per_episode=12 --resume
 }
 

@@ -7,7 +7,7 @@
 # training processes save a checkpoint and end, and the job goes back into the queue. It then goes on from there.
 # Fill the latent cache first; each machine takes its part:
 #   srun --nodes 2 --ntasks-per-node 1 bash -c \
-#       'python training/encode_latents.py configs/wan/full_mcl.yaml --processes 8 --part $SLURM_NODEID/$SLURM_NNODES'
+#       'worldmodel encode-latents configs/wan/full_mcl.yaml --processes 8 --part $SLURM_NODEID/$SLURM_NNODES'
 #SBATCH --job-name=worldmodel
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
@@ -28,7 +28,7 @@ export MASTER_ADDR=$head MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # signal itself would end them before they have saved.
 machine='
 accelerate launch --config_file "$0" --machine_rank "$SLURM_NODEID" --main_process_ip "$MASTER_ADDR" \
-    --main_process_port "$MASTER_PORT" training/train_world_model.py "$@" --resume &
+    --main_process_port "$MASTER_PORT" -m worldmodel train "$@" --resume &
 launcher=$!
 trap "pkill -USR1 --parent $launcher" USR1 TERM
 while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; code=$?; done

@@ -1,6 +1,7 @@
 """How close first-order MCL is to double backward:
 
-python eval/mcl_gradients.py DATA python eval/mcl_gradients.py --models wide
+python eval/bench/mcl_gradients.py DATA
+python eval/bench/mcl_gradients.py --models wide
 
 Cosine and norm ratio of the contrast's gradient, for each part of the model, against double backward in
 float32. The model `desk` is the shipped one on clips of DATA, tabletop episodes. `wide` has two layers of the
@@ -8,12 +9,13 @@ float32. The model `desk` is the shipped one on clips of DATA, tabletop episodes
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
-from bench.world_model import WIDE, make_batch, normalizer
 from torch import Tensor, nn
 
 from worldmodel.cli_errors import one_way_out
@@ -26,6 +28,9 @@ from worldmodel.objectives.training_step import mcl_term
 from worldmodel.report.page import Table, markdown_table
 from worldmodel.training.world_model import build_run, load_train_config
 from worldmodel.types import ClipBatch, evenly_spread
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of a script, only its own folder is there
+from bench.world_model import WIDE, make_batch, normalizer
 
 NUM_CLIPS = 4
 
@@ -146,3 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     header = ("model, precision, difference, step", "backbone", "interface", "IDM", "critic", "heads")
     print(markdown_table(Table(header, tuple(rows))))
     return 0
+
+
+if __name__ == "__main__":
+    main()

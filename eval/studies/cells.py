@@ -10,8 +10,7 @@ from worldmodel.config import load_config
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.training.world_model import TrainConfig
 
-PROJECT = Path(__file__).resolve().parents[2]
-TRAIN, ROLL_OUT = PROJECT / "training" / "train_world_model.py", PROJECT / "eval" / "rollouts.py"
+TRAIN, ROLL_OUT = "train", "rollout"  # sub-commands of worldmodel
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,8 @@ class Cell:
 
     name: str  # its folder below OUTPUT
     folder: Path
-    script: Path
-    arguments: tuple[str, ...]  # arguments of the script
+    command: str  # TRAIN or ROLL_OUT
+    arguments: tuple[str, ...]  # of the command
     launch: tuple[str, ...]  # launcher; empty: a fork, with the same results
     result: Path  # exists once the cell is done
     needs: tuple[str, ...] = ()  # cells that must be done first
@@ -37,14 +36,14 @@ def check_settings(cells: Sequence[Cell]) -> list[tuple[Cell, TrainConfig | Roll
     checked = set()
     loaded: list[tuple[Cell, TrainConfig | RolloutsConfig]] = []
     for cell in cells:
-        given = cell.arguments if cell.script == TRAIN else cell.arguments[2:]
+        given = cell.arguments if cell.command == TRAIN else cell.arguments[2:]
         # Cells that differ only in folder and seed are checked once.
         what = tuple(word for word in given if not word.startswith(("output=", "fit.seed=", "start_from=")))
         if what in checked:
             continue
         checked.add(what)
         try:
-            if cell.script == TRAIN:
+            if cell.command == TRAIN:
                 loaded.append((cell, load_config(TrainConfig, given[0], given[1:])))
             else:
                 loaded.append((cell, load_config(RolloutsConfig, None, given)))
@@ -65,16 +64,16 @@ def check_files(settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]]) -
 
 
 def _named_files(cell: Cell, config: TrainConfig | RolloutsConfig) -> dict[str, tuple[str, str]]:
-    """Key -> the file or folder it names, and the script that creates such a thing."""
+    """Key -> the file or folder it names, and the command that creates such a thing."""
     if isinstance(config, RolloutsConfig):
-        judge = (config.judge, "training/train_world_model.py")
-        return {"locator": (config.locator, "eval/train_locator.py"), "judge": judge}
+        judge = (config.judge, "worldmodel train")
+        return {"locator": (config.locator, "worldmodel train-locator"), "judge": judge}
     if config.start_from:  # everything else in `model` comes from that folder, which an earlier cell creates
-        return {} if cell.needs else {"start_from": (config.start_from, "training/train_world_model.py")}
+        return {} if cell.needs else {"start_from": (config.start_from, "worldmodel train")}
     return {
-        "model.pretrained": (config.model.pretrained, "training/train_world_model.py"),
-        "model.vae": (config.model.vae, "training/train_autoencoder.py"),
-        "model.prompt": (config.model.prompt, "training/encode_prompt.py"),
+        "model.pretrained": (config.model.pretrained, "worldmodel train"),
+        "model.vae": (config.model.vae, "worldmodel train-autoencoder"),
+        "model.prompt": (config.model.prompt, "worldmodel encode-prompt"),
     }
 
 
@@ -103,13 +102,13 @@ def work_through(cells: Sequence[Cell], logs: Path, after_report: Callable[[], o
         after_report: called after each new evaluation, and once for those of earlier runs.
     """
     failed, before = 0, {cell.name for cell in cells if cell.is_done}
-    if any(cell.script == ROLL_OUT for cell in cells if cell.name in before):
+    if any(cell.command == ROLL_OUT for cell in cells if cell.name in before):
         after_report()
     for number, (cell, state) in enumerate(run_cells(cells, logs), 1):
         log = f": see {log_file(logs, cell)}" if state == "failed" else ""
         print(f"[{number}/{len(cells)}] {state} {cell.name}{log}", flush=True)
         failed += state != "done"
-        if state == "done" and cell.script == ROLL_OUT and cell.name not in before:
+        if state == "done" and cell.command == ROLL_OUT and cell.name not in before:
             after_report()
     return 1 if failed else 0
 
@@ -121,9 +120,12 @@ def log_file(logs: Path, cell: Cell) -> Path:
 
 def _run(cell: Cell, log: Path) -> bool:
     record_command(cell.folder, cell.arguments)
-    told = [*cell.arguments, *(["--resume"] if cell.script == TRAIN else [])]  # rollouts resume by themselves
+    told = [
+        *cell.arguments,
+        *(["--resume"] if cell.command == TRAIN else []),
+    ]  # rollouts resume anyway
     if cell.launch:
-        code = run_logged([*cell.launch, str(cell.script), *told], log)
+        code = run_logged([*cell.launch, "-m", "worldmodel", cell.command, *told], log)
     else:
-        code = run_forked(cell.script, told, log)
+        code = run_forked("worldmodel", [cell.command, *told], log)
     return code == 0 and cell.result.exists()

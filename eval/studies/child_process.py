@@ -64,8 +64,8 @@ def run_logged(command: Sequence[str], log: Path) -> int:
             raise
 
 
-def run_forked(script: Path, arguments: Sequence[str], log: Path) -> int:
-    """As `run_logged`, for a Python script in a fork of this process, which shares its imports.
+def run_forked(module: str, arguments: Sequence[str], log: Path) -> int:
+    """As `run_logged`, for a Python module in a fork of this process, which shares its imports.
 
     For many trainings of a minute, whose imports would add up to a quarter of the time. This process must not
     have used torch before: its threads do not survive the fork.
@@ -74,7 +74,7 @@ def run_forked(script: Path, arguments: Sequence[str], log: Path) -> int:
     parent = os.getpid()
     child = os.fork()
     if not child:
-        os._exit(_run_here(script, arguments, log, parent))
+        os._exit(_run_here(module, arguments, log, parent))
     try:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except KeyboardInterrupt:
@@ -83,8 +83,8 @@ def run_forked(script: Path, arguments: Sequence[str], log: Path) -> int:
         raise
 
 
-def _run_here(script: Path, arguments: Sequence[str], log: Path, parent: int) -> int:
-    """Run the script in the child; returns its exit code."""
+def _run_here(module: str, arguments: Sequence[str], log: Path, parent: int) -> int:
+    """Run the module in the child; returns its exit code."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with log.open("a", buffering=1) as file:
@@ -94,8 +94,8 @@ def _run_here(script: Path, arguments: Sequence[str], log: Path, parent: int) ->
         try:
             if _LIBC is not None:
                 _end_with(parent)
-            sys.argv = [str(script), *arguments]
-            runpy.run_path(str(script), run_name="__main__")
+            sys.argv = [module, *arguments]
+            runpy.run_module(module, run_name="__main__")
         except SystemExit as ending:
             return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
         except BaseException:

@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 TARGETS, WORKERS = ("process", "group", "launcher"), (0, 1, 8)
 MARK = "WORLDMODEL_SIGNAL_TEST"  # in the environment of every process of a case
 STEPS, EPISODES = 60, 40
-SOURCES = {"train": "training/train_world_model.py", "autoencoder": "training/train_autoencoder.py"}
+SOURCES = {"train": "train", "autoencoder": "train-autoencoder"}
 
 
 def train_arguments(inputs: Path, out: Path, workers: int) -> list[str]:
@@ -152,7 +152,7 @@ def start(case: Case, inputs: Path, out: Path) -> int:
     command += ["--num_processes", "1", "--cpu"] if case.launcher == "launch1" else []
     command += ["--num_processes", "2", "--multi_gpu"] if case.launcher == "launch2" else []
     arguments = {"train": train_arguments, "autoencoder": autoencoder_arguments}[case.command]
-    command += [SOURCES[case.command], *arguments(inputs, out, case.workers)]
+    command += ["-m", "worldmodel", SOURCES[case.command], *arguments(inputs, out, case.workers)]
     with out.with_suffix(".said").open("a") as said:
         return subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True).pid
 

@@ -53,16 +53,16 @@ SOURCE, TARGET, TARGET_TEST, TRANSFER_TEST = SETS = (
 )
 ROLLOUTS = ["held_out.split=all", "num_inference_steps=1", "videos=0", "controls=[zero]"]
 SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
-    TRAIN.name: partial(run_script, TrainConfig, train, ""),
-    ROLL_OUT.name: partial(run_on_data, RolloutsConfig, roll_out, ""),
-    "train_vae_baseline.py": partial(run_script, VaeBaselineConfig, train_baseline, ""),
+    TRAIN: partial(run_script, TrainConfig, train, ""),
+    ROLL_OUT: partial(run_on_data, RolloutsConfig, roll_out, ""),
+    "train-vae": partial(run_script, VaeBaselineConfig, train_baseline, ""),
 }
 FEW_SCORES = ("num_votes=1000", "num_mig=500", "dci_train=0", "num_reconstructed=8")
 ROOMS = """
 presets: {configs}/debug
 data: [data.path=rooms, "data.counts=[2,2,2,2,2,2]", data.size=16, data.cache={cache}]
 groups:
-  - script: training/train_vae_baseline.py
+  - command: train-vae
     rows: [{{name: autoencoder}}]
   - scores_of: autoencoder
     rows: [{{name: ae_ica, scoring: [ica=true]}}]
@@ -85,8 +85,8 @@ class ForkedWork:
                 signal.signal(number, signal.SIG_DFL)
             preexec_fn()
             os.dup2(stdout.fileno(), 1), os.dup2(stdout.fileno(), 2)
-            _, script, *arguments = command
-            code = SCRIPTS[Path(script).name](arguments)
+            _, _, _, name, *arguments = command  # python -m worldmodel NAME
+            code = SCRIPTS[name](arguments)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -209,7 +209,7 @@ def named_prompt(config: WorldModelConfig) -> Float[Tensor, "1 s e"]:
         pipeline = config.pretrained or WAN_1_3B
         raise ValueError(
             f"model.prompt={config.prompt}: no such file. Encode the empty prompt once, with "
-            f"`python training/encode_prompt.py {pipeline} {config.prompt}`"
+            f"`worldmodel encode-prompt {pipeline} {config.prompt}`"
         )
     return read_prompt(Path(config.prompt))
 

@@ -139,6 +139,21 @@ COMMANDS = (
         ("data",),
     ),
     Command(
+        "train-identifiability",
+        "worldmodel.md_vae.train",
+        "Training",
+        "train MD-VAE and its baselines on simulated data, many seeds at once",
+        "identifiability/ivae data.latent_dim=5 out=outputs/ivae",
+        ("config",),
+    ),
+    Command(
+        "smoke-test",
+        "worldmodel.training.smoke_test",
+        "Training",
+        "the whole way in small, on a CPU: every regime, MCL, full, LoRA",
+        "--output outputs/debug --only acg",
+    ),
+    Command(
         "export",
         "worldmodel.training.export",
         "Training",
@@ -184,6 +199,14 @@ COMMANDS = (
         "Evaluation",
         "disentanglement scores of a concept model",
         "outputs/mddiff/model data.path=rooms out=scores.json",
+        ("data",),
+    ),
+    Command(
+        "compare-models",
+        "worldmodel.evaluation.compare_models",
+        "Evaluation",
+        "truth and several models over time, with the path of the gripper, as one picture",
+        "data/finch desk=worldmodel/weights/desk",
         ("data",),
     ),
     Command(

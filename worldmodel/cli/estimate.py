@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Parameters, memory by part and time of a training config, before anything is loaded.",
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", help="config of training/train_world_model.py")
+    parser.add_argument("config", metavar="CONFIG.yaml", help="config of worldmodel train")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
     parser.add_argument("--gpus", required=True, metavar="NxNAME", help="for example 4xH100, 1xA100, 2xCPU")
     parser.add_argument(

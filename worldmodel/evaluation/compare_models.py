@@ -1,6 +1,6 @@
 """One figure of the true video and those of several models over time, with the path of the gripper:
 
-python eval/compare_models.py DATA ACG=run1/model ACG+MCL=run2/model --locator worldmodel/weights/locator
+worldmodel compare-models DATA ACG=run1/model ACG+MCL=run2/model --locator worldmodel/weights/locator
 
 All models get the same first frames, actions and noise. A row shows one of them at several times; the dashed
 line is the path, up to that time, of the gripper that moves most, as found by the locator.

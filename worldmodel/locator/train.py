@@ -1,6 +1,6 @@
 """Train the gripper locator on tabletop or RoboTwin episodes with poses:
 
-python eval/train_locator.py DATA [DATA ...] [key=value ...] [--resume] --help lists the keys
+worldmodel train-locator DATA [DATA ...] [key=value ...] [--resume] --help lists the keys
 
 Writes OUTPUT/locator (weights in half precision, description, error on held-out episodes), checkpoints and
 curves.

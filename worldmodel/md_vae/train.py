@@ -1,7 +1,7 @@
 """Train one cell of the identifiability study, or a list of cells in turn; both resume where they stopped.
 
-python training/train_identifiability.py configs/identifiability/ivae.yaml data.latent_dim=10 out=outputs/d10
-python training/train_identifiability.py --study configs/identifiability/study.yaml
+worldmodel train-identifiability configs/identifiability/ivae.yaml data.latent_dim=10 out=outputs/d10
+worldmodel train-identifiability --study configs/identifiability/study.yaml
 """
 
 import json

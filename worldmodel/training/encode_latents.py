@@ -1,9 +1,9 @@
 """Fill the latent cache of a training config, with several processes:
 
-python training/encode_latents.py CONFIG.yaml --processes 8 key=value ... python training/encode_latents.py
-CONFIG.yaml --processes 8 --part 0/4 on the first of four machines
+worldmodel encode-latents CONFIG.yaml --processes 8 key=value ...
+worldmodel encode-latents CONFIG.yaml --processes 8 --part 0/4       on the first of four machines
 
-It uses the config of train_world_model.py and reads its `data` and `model.vae`. Episodes that are already in
+It uses the config of `worldmodel train` and reads its `data` and `model.vae`. Episodes that are already in
 the cache are only checked, so it can be stopped and restarted; training encodes what is missing.
 """
 

@@ -1,6 +1,6 @@
 """Encode the empty prompt once, so that training never loads the text encoder:
 
-python training/encode_prompt.py Wan-AI/Wan2.1-T2V-1.3B-Diffusers outputs/wan/empty_prompt.safetensors
+worldmodel encode-prompt Wan-AI/Wan2.1-T2V-1.3B-Diffusers outputs/wan/empty_prompt.safetensors
 """
 
 import argparse

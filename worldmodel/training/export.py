@@ -1,8 +1,8 @@
 """Make a small folder to publish from a finished run:
 
-python training/export.py RUN TARGET [--model best] [--config CONFIG.yaml] [--rename OLD=NEW ...]
+worldmodel export RUN TARGET [--model best] [--config CONFIG.yaml] [--rename OLD=NEW ...]
 
-RUN is the output folder of train_world_model.py. TARGET gets its world model with weights in half precision
+RUN is the output folder of `worldmodel train`. TARGET gets its world model with weights in half precision
 (converted to single when loaded), the config of the run, and the training history in README.md and
 curves.png: this run and those that it started from. Absolute paths of this machine are removed.
 """

@@ -117,7 +117,7 @@ def training_section(stages: Sequence[Stage], base: str | None) -> str:
         for stage in stages:
             words = overrides(load_config(TrainConfig, base), stage.config)
             quoted = (shlex.quote(word) if set(word) & set(" \"'{}*") else word for word in words)
-            lines.append(" ".join(["python training/train_world_model.py", base, *quoted]))
+            lines.append(" ".join(["worldmodel train", base, *quoted]))
         lines.append("```")
     lines += [
         "",

@@ -1,14 +1,13 @@
 """An end-to-end smoke test on a CPU: collect, encode, train 2 steps, resume to 4, roll out, write metrics.
 
-python training/smoke_test.py --output outputs/debug every regime, MCL, full, LoRA python
-training/smoke_test.py --output outputs/debug --only lacg+exact+lora one of them
+worldmodel smoke-test --output outputs/debug                          every regime, MCL, full, LoRA
+worldmodel smoke-test --output outputs/debug --only lacg+exact+lora   one of them
 
 It tests that the parts work together; the numbers after 4 steps mean nothing.
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +120,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         metrics = run_variant(arguments.output, name, overrides)
         print(f"{name:<16}" + "  ".join(f"{key} {value:.4g}" for key, value in metrics.items()))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

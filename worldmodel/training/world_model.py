@@ -1,6 +1,6 @@
 """Train a world model:
 
-accelerate launch training/train_world_model.py CONFIG.yaml key=value ...      (or python, or torchrun)
+accelerate launch -m worldmodel train CONFIG.yaml key=value ...      (or worldmodel train, or torchrun)
 
 Writes OUTPUT/first_batch.mp4 (what the model is fed), checkpoints, log.jsonl, tensorboard/, rollouts/*.mp4
 and, when finished, metrics.json and the world model folders OUTPUT/model (last step) and OUTPUT/best (lowest

@@ -1,8 +1,8 @@
 """The runs of the ablation: a training and an evaluation for every row and seed.
 
-OUTPUT/ROW/seed0/trained trained from scratch, unless the row names a model OUTPUT/ROW/seed0/changed the named
-model with other actions, if the row sets them OUTPUT/ROW/seed0/report report of eval/rollout.py on held-out
-episodes
+OUTPUT/ROW/seed0/trained        trained from scratch, unless the row names a model
+OUTPUT/ROW/seed0/changed        the named model, told other actions, where the row asks for it
+OUTPUT/ROW/seed0/report         report of worldmodel rollout on held-out episodes
 """
 
 import sys
@@ -28,14 +28,14 @@ class AblationRow:
 
 @dataclass(frozen=True)
 class AblationConfig:
-    """Rows that differ in one thing each. Settings are key=value of the scripts that the cells run."""
+    """Rows that differ in one thing each. Settings are key=value of the commands that the cells run."""
 
     output: str = "outputs/desk/ablation"  # folder of all cells
     results: str = "docs/results/ablation"  # folder of cells.jsonl and tables.md
-    training: str = "configs/desk/streaming.yaml"  # of train_world_model.py
+    training: str = "configs/desk/streaming.yaml"  # config of `worldmodel train`
     training_settings: tuple[str, ...] = ()  # additional key=value of every training
     test: str = ""  # held-out episodes
-    rollout_settings: tuple[str, ...] = ()  # of rollouts.py
+    rollout_settings: tuple[str, ...] = ()  # of `worldmodel rollout`
     seeds: tuple[int, ...] = (0, 1)  # of weights, order of the clips and noise
     rows: list[AblationRow] = field(
         default_factory=list

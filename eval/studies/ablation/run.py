@@ -1,6 +1,6 @@
 """Ablation of the desk model; may be interrupted and restarted:
 
-python eval/ablation.py configs/desk/ablation.yaml [key=value ...] --help lists the keys
+python eval/study.py ablation configs/desk/ablation.yaml [key=value ...]        --help lists the keys
 
 Trains every row from scratch with the same small budget, or uses the model that it names, and evaluates it on
 held-out episodes. Writes RESULTS/cells.jsonl and RESULTS/tables.md after every evaluation. Finished cells are

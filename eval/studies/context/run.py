@@ -1,7 +1,7 @@
 """Train and score every row of the context study; an interrupted study resumes where it stopped.
 
-python eval/context_study.py configs/context/study.yaml [key=value ...] --help lists the keys python
-eval/context_study.py configs/context/study.yaml --report
+python eval/study.py context configs/context/study.yaml [key=value ...]        --help lists the keys
+python eval/study.py context configs/context/study.yaml --report
 
 Writes RESULTS/cells.jsonl line by line, then RESULTS/tables.md and pictures. Exit code 0 all done, 2 wrong
 settings, 130 or 143 stopped by a signal.

@@ -1,9 +1,9 @@
-"""A study as a YAML file: groups of rows that share a script, a starting point and most of their settings.
+"""A study as a YAML file: groups of rows that share a command, a starting point and most of their settings.
 
 presets: configs/disentanglement/desk            # a row uses the YAML of its name from here, or `preset`
 data: [data.path=rooms, data.size=32]            # pictures, for every row
 groups:
-  - script: training/train_concepts.py           # train, then score the last and the best weights
+  - command: train-concepts                      # train, then score the last and the best weights
     start_from: vqvae                            # the model of that row, seed by seed
     settings: [fit.optim.lr=1e-3]
     rows: [{name: encdiff, steps: 650, validate_every: 325}, {name: mddiff, settings: [fit.steps=575]}]
@@ -36,7 +36,7 @@ class RowConfig:
 class GroupConfig:
     """Settings shared by rows."""
 
-    script: str = ""  # trains them; empty: they are only scored
+    command: str = ""  # sub-command of worldmodel that trains them; empty: they are only scored
     scores_of: str = ""  # the row whose models they score; empty: their own
     is_scored: bool = True  # false for first stages
     start_from: str = ""  # the row whose model their training starts from
@@ -47,8 +47,8 @@ class GroupConfig:
     rows: list[RowConfig] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if bool(self.script) == bool(self.scores_of):
-            raise ValueError("a group has either a script or scores_of")
+        if bool(self.command) == bool(self.scores_of):
+            raise ValueError("a group has either a command or scores_of")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Row:
 
     name: str
     run: str  # name of the row whose runs are scored; its own for rows that train
-    command: tuple[str, ...]  # script, config and overrides; empty for rows that only score
+    command: tuple[str, ...]  # sub-command, config and overrides; empty for rows that only score
     scoring: tuple[str, ...]  # overrides of the evaluation
     is_scored: bool
     needs: tuple[str, ...]  # rows whose models it starts from or scores
@@ -108,13 +108,13 @@ def read_study(path: Path) -> Study:
 
 def _row(config: StudyConfig, group: GroupConfig, row: RowConfig) -> Row:
     needs = tuple(name for name in (group.start_from, group.scores_of) if name)
-    command = tuple(_command(config, group, row)) if group.script else ()
+    command = tuple(_command(config, group, row)) if group.command else ()
     return Row(row.name, group.scores_of or row.name, command, row.scoring, group.is_scored, needs)
 
 
 def _command(config: StudyConfig, group: GroupConfig, row: RowConfig) -> Iterator[str]:
     """Arguments of the training; {runs} is the folder of all runs, {seed} the seed."""
-    yield group.script
+    yield group.command
     yield f"{config.presets}/{row.preset or group.preset or row.name}.yaml"
     if group.start_from:
         yield f"start_from={{runs}}/{group.start_from}/seed{{seed}}/model"

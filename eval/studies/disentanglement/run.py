@@ -1,8 +1,8 @@
 """Train and score every row of a study, seed by seed; a killed study resumes where it stopped.
 
-python eval/disentanglement_study.py configs/disentanglement/rooms.yaml --out outputs/disentanglement/rooms
-python eval/disentanglement_study.py STUDY --out FOLDER --seeds 1 num_votes=1000 dci_train=1000 dci_test=500
-python eval/disentanglement_study.py STUDY --out FOLDER --report
+python eval/study.py disentanglement configs/disentanglement/rooms.yaml --out outputs/disentanglement/rooms
+python eval/study.py disentanglement STUDY --out FOLDER --seeds 1 num_votes=1000 dci_train=1000 dci_test=500
+python eval/study.py disentanglement STUDY --out FOLDER --report
 
 Writes OUT/ROW/seedN (runs and scores), OUT/logs, OUT/failures.json, OUT/report.{html,md} and the numbers of
 its tables, a line per seed, in OUT/cells.jsonl. A row that fails is recorded, rows that need it are skipped,
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
             chosen = _only(study, arguments.only) if arguments.only else study
             failures = run_study(chosen, runs, range(arguments.seeds), overrides)
         words = shlex.join(sys.argv[1:] if argv is None else argv)
-        command = f"python eval/disentanglement_study.py {words}"
+        command = f"python eval/study.py disentanglement {words}"
         print(report(Origin(command, arguments.study, study, runs, arguments.results or runs), overrides))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

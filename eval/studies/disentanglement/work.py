@@ -20,6 +20,7 @@ from worldmodel.mddiff.evaluation.scores import EvaluationConfig, score_folder
 
 SAME_RESULT = ("out", "jobs", "batch")  # settings of the evaluation that do not affect scores
 COMMIT_FILE = "commit.txt"  # in a run folder: the commit that trained it
+WORLDMODEL = (sys.executable, "-m", "worldmodel")  # starts a sub-command
 PROJECT = Path(__file__).resolve().parents[3]
 
 
@@ -106,7 +107,7 @@ def train_row(row: Row, study: Study, runs: Path, seed: int) -> None:
     record_command(folder, recorded)
     write_text(folder / COMMIT_FILE, current_commit() + "\n")
     words = [word.replace("{runs}", str(runs)).replace("{seed}", str(seed)) for word in recorded]
-    command = [sys.executable, *words, f"output={folder}", f"fit.seed={seed}", "--resume"]
+    command = [*WORLDMODEL, *words, f"output={folder}", f"fit.seed={seed}", "--resume"]
     print(f"{shlex.join(command)} >> {log}", flush=True)
     code = run_logged(command, log)
     if code == STOPPED:

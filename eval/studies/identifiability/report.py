@@ -207,7 +207,7 @@ def write_report(results: Path) -> None:
         "Rotation control and mechanism diversity": control_tables(controls),
     }
     lead = (
-        "Written by python eval/identifiability.py report. Do not edit. "
+        "Written by python eval/study.py identifiability report. Do not edit. "
         f"'paper' marks numbers published in '{SOURCE}'."
     )
     page = Page("Identifiability study: tables", lead, tuple(Section(*item) for item in sections.items()))

@@ -1,10 +1,10 @@
 """Collect the cells of the identifiability study, bound their scores, and write the tables and figures.
 
-python eval/identifiability.py collect outputs/identifiability    finished cells -> docs/results
-python eval/identifiability.py oracles                            floors and ceilings of all collected data
-python eval/identifiability.py controls outputs/identifiability/*_smooth_*     rotations, mechanism diversity
-python eval/identifiability.py choose --results .../decoder_width    a study file at the chosen widths
-python eval/identifiability.py report                             tables.md and figures, beside the cells
+python eval/study.py identifiability collect outputs/identifiability   finished cells -> docs/results
+python eval/study.py identifiability oracles                           floors and ceilings of the data
+python eval/study.py identifiability controls outputs/identifiability/*_smooth_*   rotations, diversity
+python eval/study.py identifiability choose --results .../decoder_width    a study file at the chosen widths
+python eval/study.py identifiability report                            tables.md and figures
 """
 
 import argparse

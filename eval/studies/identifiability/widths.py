@@ -29,7 +29,7 @@ def chosen_widths(cells: list[Cell]) -> dict[tuple[str, int], float]:
 
 def study_of(widths: dict[tuple[str, int], float]) -> str:
     """The study file of the cells at these widths and at `PUBLISHED_LIKE`, in order of work."""
-    lines = [f"# Written by eval/identifiability.py choose from the cells of {SEARCH}.", "grids:"]
+    lines = [f"# Written by eval/study.py identifiability choose from the cells of {SEARCH}.", "grids:"]
     dims = sorted({dim for _, dim in widths})
     for dim in dims:
         for kind in ("chosen", PUBLISHED_LIKE):

@@ -1,7 +1,7 @@
 """The runs of the MCL study: trainings with and without MCL on few episodes, and their evaluations.
 
-OUTPUT/PHASE/REGIME_UPDATE_EPISODES/ARM/seed0/trained fine-tuned; ARM is `without` or READING_WEIGHT
-OUTPUT/PHASE/.../seed0/target, .../transfer reports of eval/rollout.py
+OUTPUT/PHASE/REGIME_UPDATE_EPISODES/ARM/seed0/trained     fine-tuned; ARM is `without` or READING_WEIGHT
+OUTPUT/PHASE/.../seed0/target, .../transfer               reports of worldmodel rollout
 
 Phase `choose` tries every reading and weight on one robot. Phase `confirm` compares the selected one with no
 MCL on another robot, with more seeds, over regimes, updates and amounts of data.
@@ -25,7 +25,7 @@ class RobotData:
     train: str = ""  # folder with {episodes} in its name: few episodes of one task, nested sets
     target_test: str = ""  # held-out episodes of that task
     transfer_test: str = ""  # episodes of another task; empty: not evaluated
-    rollout_settings: tuple[str, ...] = ()  # of rollouts.py, in addition to the common ones
+    rollout_settings: tuple[str, ...] = ()  # of `worldmodel rollout`, in addition to the common ones
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class MclStudyConfig:
-    """The protocol. Settings are key=value of the scripts that the cells run."""
+    """The protocol. Settings are key=value of the commands that the cells run."""
 
     output: str = "outputs/mcl_study"  # folder of all cells and of the tables
     pretrained: dict[str, str] = field(default_factory=dict)  # regime -> world model to fine-tune
-    training: str = "configs/desk/demo.yaml"  # of train_world_model.py; the base of every training
+    training: str = "configs/desk/demo.yaml"  # config of `worldmodel train`; the base of every training
     training_settings: tuple[str, ...] = ()  # additional key=value for every training
-    rollout_settings: tuple[str, ...] = ()  # of rollouts.py
+    rollout_settings: tuple[str, ...] = ()  # of `worldmodel rollout`
     readings: dict[str, list[str]] = field(default_factory=dict)  # name -> settings of model.mcl
     weights: tuple[float, ...] = (0.003, 0.03, 0.3, 1.0)  # lambda_MCL
     updates: dict[str, list[str]] = field(default_factory=dict)  # what trains: name -> settings

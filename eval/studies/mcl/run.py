@@ -1,7 +1,7 @@
 """Does MCL help a world model follow actions? One command per phase, which may be interrupted:
 
-python eval/mcl_study.py configs/mcl/study.yaml --phase choose [key=value ...] [--dry-run] python
-eval/mcl_study.py configs/mcl/study.yaml --phase confirm [key=value ...] [--gradients]
+python eval/study.py mcl configs/mcl/study.yaml --phase choose  [key=value ...] [--dry-run]
+python eval/study.py mcl configs/mcl/study.yaml --phase confirm [key=value ...] [--gradients]
 
 `choose` ends with the arm of each regime to write into the config as `chosen`. Finished cells are skipped.
 The tables in OUTPUT/report.{md,html} are rewritten after every evaluation. docs/results/mcl.md is the
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(MclStudyConfig, arguments.config, arguments.overrides)
     if arguments.dry_run:
         for cell in plan(config, arguments.phase):
-            print(shlex.join(["python", str(cell.script), *cell.arguments]))
+            print(shlex.join(["worldmodel", cell.command, *cell.arguments]))
         return 0
     if arguments.gradients:
         for file in measure_gradients(config, arguments.phase):

@@ -1,9 +1,9 @@
 """Mechanistic independence: recovery against overlap, the gap each criterion uses, and component counts.
 
-python eval/mechanistic_independence.py tune weights of all criteria, on separate seeds python
-eval/mechanistic_independence.py run all cells; the same command resumes where it stopped python
-eval/mechanistic_independence.py gaps criteria at the true generators python eval/mechanistic_independence.py
-report tables.md and figures
+python eval/study.py mechanistic_independence tune    weights of all criteria, on seeds of their own
+python eval/study.py mechanistic_independence run     all cells; the same command goes on where it stopped
+python eval/study.py mechanistic_independence gaps    criteria at the true generators
+python eval/study.py mechanistic_independence report  tables.md and figures
 """
 
 import argparse

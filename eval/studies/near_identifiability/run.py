@@ -1,6 +1,6 @@
 """Vanilla autoencoders + ICA: do runs agree with each other, and with the true factors?
 
-    python eval/near_identifiability.py OUT [key=value ...]        --help lists the keys
+    python eval/study.py near_identifiability OUT [key=value ...]        --help lists the keys
 
 Cells: synthetic sources (uniform, Laplace, and Gaussian as the negative control) through a smooth, more or
 less nonlinear generator, and the images of the dSprites grid. Every finished cell adds a line to

@@ -1,6 +1,6 @@
 """The first run of docs/results/real_robots.md: what comes behind the training of the base.
 
-python eval/real_robots.py SET DATA BASE OUTPUT     BASE is the output of training/train_world_model.py
+python eval/study.py real_robots SET DATA BASE OUTPUT     BASE is the output of `worldmodel train`
 
 Every step leaves a file in OUTPUT and is passed over where that is there already.
 """

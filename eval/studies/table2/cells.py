@@ -1,8 +1,9 @@
 """The runs of Table 2: all trainings and evaluations.
 
-OUTPUT/pretrained/REGIME one model per regime, on the source robots (unless one is given)
-OUTPUT/trained/MODEL/seed0 fine-tuned on the small data of the target robot OUTPUT/rollouts/ROW/seed0/target
-report of eval/rollout.py on held-out episodes; also .../transfer OUTPUT/logs/... output of each of them
+OUTPUT/pretrained/REGIME               one model per regime, on the source robots (unless one is given)
+OUTPUT/trained/MODEL/seed0             fine-tuned on the little data of the target robot
+OUTPUT/rollouts/ROW/seed0/target       report of worldmodel rollout on held-out episodes; transfer likewise
+OUTPUT/logs/...                        what each of them printed
 """
 
 import sys
@@ -52,7 +53,7 @@ class PretrainedModels:
 
 @dataclass(frozen=True)
 class Table2Config:
-    """The protocol: data, models, budgets. Settings are key=value of the scripts that the cells run."""
+    """The protocol: data, models, budgets. Settings are key=value of the commands that the cells run."""
 
     output: str = "outputs/table2"  # folder of all cells and of the table
     source: tuple[str, ...] = ()  # datasets of the source robots, for pretraining
@@ -62,7 +63,7 @@ class Table2Config:
     autoencoder: str = ""  # folder or hub id; empty: what the training config names
     latents: str = ""  # folder of the latent cache; empty: what the training config names
     pretrained: PretrainedModels = field(default_factory=PretrainedModels)
-    training: str = "configs/desk/streaming.yaml"  # of train_world_model.py; the base of every training
+    training: str = "configs/desk/streaming.yaml"  # config of `worldmodel train`; the base of every training
     training_settings: tuple[str, ...] = ()  # additional key=value for every training
     pretraining_steps: int = 15000  # optimizer steps
     pretraining_settings: tuple[str, ...] = ()  # key=value, pretraining only
@@ -70,7 +71,7 @@ class Table2Config:
     finetuning_settings: tuple[str, ...] = ()  # key=value, fine-tuning only
     mcl_settings: tuple[str, ...] = ("model.mcl.mode=first_order",)  # of the rows with MCL
     gpus: str = ""  # NxNAME as for `worldmodel estimate`: trainings that need more memory are refused
-    rollout_settings: tuple[str, ...] = ("held_out.split=all", "held_out.episodes=60")  # of rollouts.py
+    rollout_settings: tuple[str, ...] = ("held_out.split=all", "held_out.episodes=60")  # of rollout
     launch: tuple[str, ...] = ()  # what starts a training, accelerate launch ...; empty: this Python
     seeds: tuple[int, ...] = (0, 1, 2)  # of fine-tuning: order of the data, noise and new weights
     rows: tuple[str, ...] = tuple(ROWS)  # which rows

@@ -1,6 +1,6 @@
 """Table 2: the whole protocol in one command that may be interrupted and restarted:
 
-python eval/table2.py CONFIG.yaml [key=value ...] [--dry-run] --help lists the keys
+python eval/study.py table2 CONFIG.yaml [key=value ...] [--dry-run]         --help lists the keys
 
 Pretrains one model per regime on the source robots (or uses given ones), fine-tunes every row and seed on the
 small data of the target robot, rolls all of them out on held-out episodes of its task and of a task that it
@@ -136,7 +136,7 @@ def check_memory_of(
 def show_plan(cells: Sequence[Cell]) -> None:
     """Print the commands that would run."""
     for cell in cells:
-        command = shlex.join([*cell.launch, str(cell.script), *cell.arguments])
+        command = shlex.join([*cell.launch, "-m", "worldmodel", cell.command, *cell.arguments])
         print(f"done   {cell.name}" if cell.is_done else f"to do  {cell.name}\n       {command}")
 
 

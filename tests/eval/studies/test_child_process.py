@@ -27,14 +27,17 @@ def test_what_is_printed_and_the_exit_code_are_kept(tmp_path: Path) -> None:
     assert "no_such_program" in log.read_text()
 
 
-def test_a_forked_script_has_its_arguments_log_and_exit_code(tmp_path: Path) -> None:
-    script, log = tmp_path / "script.py", tmp_path / "logs/a.log"
+def test_a_forked_module_has_its_arguments_log_and_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, log = tmp_path / "some_script.py", tmp_path / "logs/a.log"
+    monkeypatch.syspath_prepend(tmp_path)
     script.write_text("import sys\nprint(sys.argv[1:])\nraise SystemExit(int(sys.argv[1]))\n")
-    assert run_forked(script, ["3", "b"], log) == 3
-    assert run_forked(script, ["0"], log) == 0
+    assert run_forked("some_script", ["3", "b"], log) == 3
+    assert run_forked("some_script", ["0"], log) == 0
     assert log.read_text() == "['3', 'b']\n['0']\n"
     script.write_text("raise ValueError('no')\n")
-    assert run_forked(script, [], log) == 1
+    assert run_forked("some_script", [], log) == 1
     assert log.read_text().endswith("ValueError: no\n")
 
 

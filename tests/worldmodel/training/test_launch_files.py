@@ -62,7 +62,7 @@ def test_loaded_parts_are_those_of_the_files(
     settings += ["validation.num_clips=0", "first_batch=0", f"output={tmp_path / 'run'}"]
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [*two_processes(mine), "training/train_world_model.py", CONFIG, *overrides, *settings],
+        [*two_processes(mine), "-m", "worldmodel", "train", CONFIG, *overrides, *settings],
         cwd=ROOT,
         env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,

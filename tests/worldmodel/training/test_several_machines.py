@@ -27,7 +27,7 @@ def start_machine(rank: int, port: int, arguments: list[str]) -> subprocess.Pope
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node_rank", str(rank)]
     command += ["--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(port)]
     command += [
-        "training/train_world_model.py",
+        *("-m", "worldmodel", "train"),
         CONFIG,
         *arguments,
         "fit.machine.num_processes=2",

@@ -78,7 +78,7 @@ def test_a_run_through_torchrun_has_the_losses_of_one_process(
     shared = [*overrides, *extra, "fit.micro_batch=2"]
     assert train(load_config(TrainConfig, CONFIG, [*shared, f"output={tmp_path / 'one'}"]), False)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    command += ["training/train_world_model.py", CONFIG, *shared, f"output={tmp_path / 'two'}"]
+    command += ["-m", "worldmodel", "train", CONFIG, *shared, f"output={tmp_path / 'two'}"]
     command += ["fit.machine.num_processes=2", f"fit.machine.parallel={parallel}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
@@ -235,6 +235,6 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(
     for name, is_on in (("plain", "false"), ("compiled", "true")):
         arguments = [*overrides, *extra, "fit.steps=2", f"fit.compile={is_on}", f"output={tmp_path / name}"]
         # In a process of its own: torch.compile cannot trace functions whose shapes are checked by the tests.
-        command = [sys.executable, ROOT / "training/train_world_model.py", CONFIG, *arguments]
+        command = [sys.executable, "-m", "worldmodel", "train", CONFIG, *arguments]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "plain"), rel=1e-4)

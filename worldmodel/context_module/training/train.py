@@ -1,8 +1,8 @@
 """Train a context model, or a model that it is compared with:
 
-python training/train_context.py configs/context/desk.yaml
-python training/train_context.py configs/context/desk.yaml data.path=quad_causal fit.seed=1 --resume
-python training/train_context.py configs/context/desk.yaml output=outputs/context/frozen train=module \
+worldmodel train-context configs/context/desk.yaml
+worldmodel train-context configs/context/desk.yaml data.path=quad_causal fit.seed=1 --resume
+worldmodel train-context configs/context/desk.yaml output=outputs/context/frozen train=module \
     model.has_head=true start_from=outputs/context/base_pooled/model
 
 Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.json, cost.json, OUTPUT/model

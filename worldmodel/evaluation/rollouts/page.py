@@ -1,4 +1,4 @@
-"""The report of `rollouts.py`: results.json, curves and the page."""
+"""The report of `worldmodel rollout`: results.json, curves and the page."""
 
 import json
 from collections.abc import Mapping, Sequence

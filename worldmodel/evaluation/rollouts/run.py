@@ -1,6 +1,6 @@
 """Evaluate rollouts of a world model on held-out episodes: video quality and action following.
 
-python eval/rollout.py CHECKPOINT DATA [key=value ...] --help lists the keys
+worldmodel rollout CHECKPOINT DATA [key=value ...]         --help lists the keys
 
 CHECKPOINT is a world model folder or hub id, DATA a dataset of any supported format. Rows: the static frame,
 the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (with

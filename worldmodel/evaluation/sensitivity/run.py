@@ -1,10 +1,10 @@
 """The action-sensitivity report: does the video follow its actions?
 
-python eval/sensitivity.py CHECKPOINT DATA [key=value ...] --help lists the keys
+worldmodel sensitivity CHECKPOINT DATA [key=value ...]      --help lists the keys
 
-From the same first frame and with the same noise, a video is generated with the true actions and with every
-control; on some clips each action dimension is perturbed separately and the actions are scaled. Writes
-OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from which a killed run resumes.
+From the same first frame and with the same noise, a video is made under the true actions and under every
+control; on some clips each action dimension is nudged by itself and the actions are scaled. Writes
+OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from which a killed run goes on.
 """
 
 from collections.abc import Mapping, Sequence

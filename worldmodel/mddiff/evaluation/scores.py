@@ -1,7 +1,7 @@
 """Score a concept model on a dataset with ground-truth factors:
 
-python eval/score_concepts.py OUTPUT/model data.path=rooms out=OUTPUT/scores_last.json python
-eval/score_concepts.py OUTPUT/model data.path=FILE.npz ica=true out=scores.json
+worldmodel score-concepts OUTPUT/model data.path=rooms out=OUTPUT/scores_last.json
+worldmodel score-concepts OUTPUT/model data.path=FILE.npz ica=true out=scores.json
 
 FactorVAE score, DCI and MIG at the reference counts, reconstruction, LPIPS and FID where weights are given.
 """

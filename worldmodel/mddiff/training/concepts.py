@@ -1,8 +1,8 @@
 """Train a concept model, one stage at a time:
 
-python training/train_concepts.py configs/disentanglement/desk/vqvae.yaml      first stage
-python training/train_concepts.py configs/disentanglement/desk/encdiff.yaml    stage 1, or mddiff.yaml
-python training/train_concepts.py configs/disentanglement/desk/mcl.yaml        stage 2, MCL fine-tuning
+worldmodel train-concepts configs/disentanglement/desk/vqvae.yaml      first stage
+worldmodel train-concepts configs/disentanglement/desk/encdiff.yaml    stage 1, or mddiff.yaml
+worldmodel train-concepts configs/disentanglement/desk/mcl.yaml        stage 2, MCL fine-tuning
 
 Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.json, cost.json,
 OUTPUT/model (last step) and OUTPUT/best (lowest fit.best_metric): a VQ-VAE folder after the first

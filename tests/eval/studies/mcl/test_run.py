@@ -123,4 +123,4 @@ def test_a_dry_run_lists_the_commands(config: MclStudyConfig, capsys: pytest.Cap
     assert main(["configs/mcl/study.yaml", "--phase", "choose", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 26
-    assert "train_world_model.py configs/desk/demo.yaml" in lines[0]
+    assert lines[0].startswith("worldmodel train configs/desk/demo.yaml")

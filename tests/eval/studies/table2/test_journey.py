@@ -40,7 +40,7 @@ SOURCE, TARGET, TARGET_TEST, TRANSFER_TEST = SETS = (
     "unseen/place_a2b_left/aloha-agilex_clean_50",
     "unseen/place_a2b_right/aloha-agilex_clean_50",
 )
-SCRIPTS: dict[Path, Callable[[Sequence[str]], int]] = {
+SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
     TRAIN: partial(run_script, TrainConfig, train, ""),
     ROLL_OUT: partial(run_on_data, RolloutsConfig, run, ""),
 }
@@ -50,8 +50,8 @@ class WorkDoneHere:
     """Stands in for a process; seven of them would spend half a minute on imports."""
 
     def __init__(self, command: Sequence[str], **_: object) -> None:
-        _, script, *arguments = command
-        self.code = SCRIPTS[Path(script)](arguments)
+        _, _, _, name, *arguments = command  # python -m worldmodel NAME
+        self.code = SCRIPTS[name](arguments)
 
     def wait(self) -> int:
         return self.code

@@ -25,7 +25,7 @@ def robotwin(tmp_path, monkeypatch) -> Path:
             )
     prompt = tmp_path / "outputs/wan/empty_prompt.safetensors"
     prompt.parent.mkdir(parents=True)
-    save_file({"text": torch.zeros(1, 512, 4096)}, prompt)  # as training/encode_prompt.py makes it
+    save_file({"text": torch.zeros(1, 512, 4096)}, prompt)  # as worldmodel encode-prompt makes it
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -49,8 +49,8 @@ def test_the_robotwin_config_passes_a_dry_run(robotwin, capsys):
         ("rollout_settings=[held_out.split=all]", "evaluate held_out.split=test"),
         ("training_settings=[data.clip.camera=top]", "top"),
         ("source=[data/robotwin]", "source shows aloha-agilex, the robot of target"),
-        ("training_settings=[model.prompt=outputs/p.safetensors]", "training/encode_prompt.py makes it"),
-        ("autoencoder=outputs/wan/vae", "training/train_autoencoder.py makes it"),
+        ("training_settings=[model.prompt=outputs/p.safetensors]", "worldmodel encode-prompt makes it"),
+        ("autoencoder=outputs/wan/vae", "worldmodel train-autoencoder makes it"),
         ("rollout_settings=[locator=outputs/locator]", "target: locator names outputs/locator, which is not"),
         ("finetuning_settings=[data.splits.val=0.01]", "no episode of target falls in the validation split"),
         ("pretrained.acg=outputs/wan/acg", "trained/acg/seed0: start_from names outputs/wan/acg"),
