@@ -10,19 +10,30 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from robotwin_adapters.open_dataset import open_dataset
-from studies.real_robots.head import record_predictions, train_head
-from studies.real_robots.protocol import CLIP, held_out_episodes
+from studies.real_robots.head import load_head, record_predictions, train_head
+from studies.real_robots.page import control_leads, lead, lead_text, read_split, table, write_sheet
+from studies.real_robots.protocol import CLIP, CLIPS_PER_EPISODE, held_out_episodes
+from studies.real_robots.rows import (
+    Judged,
+    camera_frames,
+    camera_size_videos,
+    clip_videos,
+    judge_rows,
+)
 from worldmodel.cli_errors import one_way_out
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.data.index import EpisodeIndex, index_episodes
 from worldmodel.data.kept_frames import KeptSource
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.metrics.clips import score_clip
+from worldmodel.evaluation.nearest_frame import NearestFrames
 from worldmodel.files import write_json
 from worldmodel.models.model import WorldModel
 from worldmodel.quickstart.direct import train_direct
@@ -60,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data")
     parser.add_argument("base", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--only", choices=("head", "direct"), help="one step")
+    parser.add_argument("--only", choices=("head", "direct", "judge"), help="one step")
     parser.add_argument("--sources", type=int, default=1, help="known frames of the head")
     parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as base and head together")
     run(parser.parse_args(argv))
@@ -80,6 +91,8 @@ def run(asked: argparse.Namespace) -> None:
         _head(asked, clips)
     if asked.only in (None, "direct"):
         _direct(asked, clips)
+    if asked.only in (None, "judge"):
+        _judge(asked, model, clips)
 
 
 def _head(asked: argparse.Namespace, clips: ClipDataset) -> None:
@@ -119,6 +132,62 @@ def base_minutes(base: Path) -> float:
     """Minutes of one core that the training of the base took, without encoding."""
     last = sorted((base / "checkpoints").glob("step_*"))[-1]
     return float(json.loads((last / "state.json").read_text())["cpu_seconds"]) / 60
+
+
+def _judge(asked: argparse.Namespace, model: WorldModel, clips: ClipDataset) -> None:
+    splits, index = held_out_episodes(asked.set).splits, clips.index
+    chosen = {
+        split: held_out_clips(
+            index.sources[0],
+            model.contract,
+            model.normalizer,
+            HeldOutConfig(split, splits, 0, CLIPS_PER_EPISODE, on_bad="skip"),
+            model.trained_on,
+        )
+        for split in ("val", "test")
+    }
+    head = load_head(asked.output / f"head{asked.sources}", asked.sources)
+    direct, _ = train_direct(clips, _planned(asked.output), asked.output / "direct")
+    judged, started = Judged(model, head, direct, chosen, index), time.process_time()
+    judge_rows(judged, asked.output)
+    _write_results(judged, asked)
+    note(asked.output, "judge", time.process_time() - started)
+
+
+def _planned(output: Path) -> int:
+    return int(json.loads((output / "direct_plan.json").read_text())["steps"])
+
+
+def _write_results(judged: Judged, asked: argparse.Namespace) -> None:
+    """results.md, and a sheet of clips: truth, base, head, direct, nearest frame."""
+    file, text = asked.output / "clips.jsonl", []
+    for split in judged.clips:
+        records = read_split(file, split)
+        text += [f"## {split}", table(records), ""]
+        for other in ("base", "direct/true", "nearest"):
+            text.append(f"head/true before {other}: {lead_text(lead(records, 'head/true', other))}")
+        for name in ("head", "direct"):
+            leads, holds = control_leads(records, name)
+            text += [f"{name} {key}: {lead_text(one)} {holds[key]}" for key, one in leads.items()]
+    (asked.output / "results.md").write_text("\n".join(text) + "\n")
+    clips, scored = judged.clips["test"], read_split(file, "test")
+    moving = [(one["rows"]["head/true"]["moving"] or 0.0, number) for number, one in enumerate(scored)]
+    order = [number for _, number in sorted(moving)]
+    chosen = [order[int(share * (len(order) - 1))] for share in (1.0, 0.75, 0.5, 0.25, 0.0)]
+    nearest, rows, large, own = NearestFrames(judged.index, judged.model.normalizer), [], [], []
+    source = open_dataset(asked.data, verify=False)
+    for number in chosen:
+        clip, videos = clips[number], clip_videos(judged, clips, number, nearest)
+        rows.append((clip.frames[0], clip.frames[1:]))
+        rows += [(clip.frames[0], videos[name]) for name in ("base", "head/true", "direct/true", "nearest")]
+        frames = camera_frames(source, judged, clip)
+        at_size = camera_size_videos(judged, clip, frames, number)
+        large += [(frames[0], frames[1:]), *((frames[0], at_size[name]) for name in ("base", "head"))]
+        scores = {name: asdict(score_clip(video, frames[1:], frames[0])) for name, video in at_size.items()}
+        own.append({"uid": clip.uid, "split": "own", "rows": scores})
+    write_sheet(asked.output / "sheet.png", rows)
+    write_sheet(asked.output / "camera_size.png", large, scale=1)
+    write_json(asked.output / "camera_size.json", own)
 
 
 def note(output: Path, name: str, seconds: float) -> None:
