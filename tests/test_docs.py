@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import doc_commands
-from tests.support.doc_blocks import Block, code_blocks, commands
+from tests.support.doc_blocks import Block, Call, code_blocks, commands
 from tests.support.prose import measure
 
 ROOT = Path(__file__).parents[1]
@@ -14,6 +14,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_CODE = [
     page for page in PAGES if any(block.language in ("bash", "python") for block in code_blocks(page))
 ]
+WITH_COMMANDS = [
+    page
+    for page in WITH_CODE
+    if "results" not in page.parts and any(block.language == "bash" for block in code_blocks(page))
+]
+STATED = "Every command of this page ends with exit code 0, unless a comment beside it says otherwise."
 SHOWN = {"", "text", "yaml", "bibtex"}  # languages that are only looked at
 LONGEST_README = 120
 
@@ -22,7 +28,7 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def go_through(page: Path, folder: Path, *, with_slow: bool) -> int:
+def go_through(page: Path, folder: Path, *, with_slow: bool, in_full: bool = False) -> int:
     """All blocks of a page in order, in one folder and one namespace, as a reader would: their number."""
     names: dict[str, object] = {"__name__": "__main__"}
     blocks = list(code_blocks(page))
@@ -31,13 +37,13 @@ def go_through(page: Path, folder: Path, *, with_slow: bool) -> int:
             # Pages of results tell of days of work: their commands are only parsed.
             is_run = "results" not in page.parts and block.mode in ("run", "slow" if with_slow else "run")
             try:
-                follow(block, names, is_run)
+                follow(block, names, is_run, in_full)
             except Exception as error:
                 raise AssertionError(f"{block.place} does not work: {error}") from error
     return len(blocks)
 
 
-def follow(block: Block, names: dict[str, object], is_run: bool) -> None:
+def follow(block: Block, names: dict[str, object], is_run: bool, in_full: bool) -> None:
     if block.title:
         Path(block.title).parent.mkdir(parents=True, exist_ok=True)
         Path(block.title).write_text(block.text)
@@ -46,8 +52,8 @@ def follow(block: Block, names: dict[str, object], is_run: bool) -> None:
         if is_run:
             exec(code, names)
     elif block.language == "bash":
-        for words in commands(block.text):
-            (doc_commands.run if is_run else doc_commands.parse)(words)
+        for call in commands(block.text):
+            doc_commands.run(call, in_full=in_full) if is_run else doc_commands.parse(call.words)
     else:
         assert block.language in SHOWN, f"{block.place}: no test for {block.language!r}"
 
@@ -65,6 +71,33 @@ SLOW = [page for page in WITH_CODE if any(block.mode == "slow" for block in code
 @pytest.mark.parametrize("page", SLOW, ids=name_of)
 def test_the_slow_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert go_through(page, tmp_path, with_slow=True) > 0
+
+
+FIRST_PAGES = [ROOT / "docs/tutorial.md", ROOT / "docs/quickstart.md", ROOT / "docs/data.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14400)
+@pytest.mark.parametrize("page", FIRST_PAGES, ids=name_of)
+def test_tutorial_and_quickstarts_in_full_end_as_they_say(page: Path, tmp_path: Path) -> None:
+    """With all their episodes and steps, as a reader would: half an hour each."""
+    assert go_through(page, tmp_path, with_slow=True, in_full=True) > 0
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name_of)
+def test_a_page_states_the_exit_code_of_its_commands(page: Path) -> None:
+    assert "exit code" in page.read_text(), f"{page}: end it with {STATED!r}"
+
+
+def test_a_command_ends_with_the_exit_code_beside_it() -> None:
+    stated = [
+        call.exit_code for call in commands("worldmodel a b \\\n    c  # exit code 3\nworldmodel d  # 2")
+    ]
+    assert stated == [3, 0]
+    wrong = Call(["worldmodel", "presets", "no/such"], 0)
+    with pytest.raises(AssertionError, match="exit code 2, the page says 0"):
+        doc_commands.run(wrong)
+    doc_commands.run(Call(wrong.words, 2))
 
 
 def test_what_is_never_run_has_a_reason() -> None:

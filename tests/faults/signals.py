@@ -236,18 +236,20 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--only", nargs="*", type=int, help="numbers of cases, counted from 0 (default: all)")
+    parser.add_argument("--folder", type=Path, help="keeps inputs and undisturbed runs for the next call")
     parser.add_argument("--out", type=Path, help="JSON lines to add the results to")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # launchers of a background job hear it too
     with tempfile.TemporaryDirectory(prefix="signals_") as place:
-        folder = Path(place)
-        preparing = os.fork()
-        if not preparing:
-            kills.prepare(folder / "inputs")
-            write_moving_boxes(folder / "inputs/boxes")
-            os._exit(0)
-        assert kills.finish(preparing) == 0
+        folder = arguments.folder or Path(place)
+        if not (folder / "inputs/boxes").exists():
+            preparing = os.fork()
+            if not preparing:
+                kills.prepare(folder / "inputs")
+                write_moving_boxes(folder / "inputs/boxes")
+                os._exit(0)
+            assert kills.finish(preparing) == 0
         for position, case in enumerate(cases(arguments.seed)):
             if arguments.only and position not in arguments.only:
                 continue

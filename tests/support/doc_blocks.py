@@ -4,6 +4,8 @@ A comment on the line above a block may say otherwise than "run it":
 
     <!-- test: slow -->                       run with the slow tests; by default its commands are only parsed
     <!-- test: skip, needs a GPU -->          never run; its commands are parsed
+
+A command ends with exit code 0, or with the one in a comment behind it: `# exit code 3`.
 """
 
 import re
@@ -18,6 +20,7 @@ FENCE = re.compile(
     r"^(?P<fence>`{3,})(?P<language>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=fence) *$",
     re.MULTILINE | re.DOTALL,
 )
+EXIT_CODE = re.compile(r"# exit code (\d+)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 
 
@@ -55,11 +58,20 @@ def code_blocks(page: Path) -> Iterator[Block]:
         )
 
 
-def commands(shell: str) -> Iterator[list[str]]:
-    """The words of each command; comments, blank lines and leading VARIABLE=value are dropped."""
+@dataclass(frozen=True)
+class Call:
+    """One command of a page."""
+
+    words: list[str]  # without comments and leading VARIABLE=value
+    exit_code: int  # that the page states
+
+
+def commands(shell: str) -> Iterator[Call]:
+    """In order; blank lines and those of comments alone are dropped."""
     for line in shell.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and ASSIGNMENT.fullmatch(words[0]):
             words = words[1:]
         if words:
-            yield words
+            stated = EXIT_CODE.search(line)
+            yield Call(words, int(stated[1]) if stated else 0)
