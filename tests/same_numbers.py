@@ -45,7 +45,7 @@ SCRIPTS = {
     "train-context": "train_context.py",
     "train-identifiability": "train_identifiability.py",
 }
-POSES = ["model.action_path=adaln+pose_maps", "data.action_space=pose_commands"]
+POSES = ["model.actions.pose_maps={}", "data.action_space=pose_commands"]
 
 
 def digest(*tensors: Tensor) -> str:

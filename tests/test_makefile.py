@@ -9,6 +9,7 @@ import pytest
 
 from worldmodel.config import load_config
 from worldmodel.locator.train import LocatorRunConfig
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.training.autoencoder import AutoencoderConfig
 from worldmodel.training.world_model import TrainConfig
 
@@ -139,7 +140,7 @@ def test_the_bases_of_table2_are_of_one_family(project: Path) -> None:
     expected = ("streaming_autoencoder", "streaming", "acg", "lacg", "locator")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
     streaming, acg, lacg = configs[1:4]
-    assert acg.model == replace(streaming.model, action_path="adaln")
+    assert acg.model == replace(streaming.model, actions=ActionConfig())
     assert lacg.model.pretrained == f"{streaming.output}/model"
     as_acg = replace(lacg.model, regime="acg", pretrained="", objective=acg.model.objective)
     assert as_acg == acg.model

@@ -66,12 +66,12 @@ step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
 
 step_acg() {
     call "$BIN/worldmodel" train configs/desk/streaming.yaml --resume \
-        output=$DESK/acg model.action_path=adaln
+        output=$DESK/acg model.actions.pose_maps=null
 }
 
 step_lacg() {   # latent actions, on the backbone of `streaming`
     call "$BIN/worldmodel" train configs/desk/streaming.yaml --resume output=$DESK/lacg \
-        model.pretrained=$DESK/streaming/model model.action_path=adaln model.regime=lacg \
+        model.pretrained=$DESK/streaming/model model.actions.pose_maps=null model.regime=lacg \
         model.objective.idm_weight=1.0 fit.steps=1200 fit.optim.lr=1e-3 fit.optim.ema_decay=0.99 \
         fit.checkpoint_every=300 fit.validate_every=0 validation.num_rollouts=0
 }

@@ -317,6 +317,18 @@ def read_into(
     module.load_state_dict(tensors, strict=not optional)
 
 
+def read_beneath(module: nn.Module, path: Path, prefix: str) -> None:
+    """Load the weights that a file holds under names with this prefix; without any, the module stays."""
+    found = set(read_headers([path]))
+    others = {name for name in found if not name.startswith(prefix)}
+    if found == others:
+        return
+    expected = {f"{prefix}{name}": tensor for name, tensor in module.state_dict().items()}
+    check_headers([path], expected, ignored=others)
+    tensors = read_tensors(path)
+    module.load_state_dict({name: tensors[prefix + name] for name in module.state_dict()})
+
+
 def _at_least(shape: Sequence[int], found: Sequence[int], axis: int) -> list[int]:
     """The shape, extended along the axis to that of the file if that is longer."""
     longest = max(shape[axis], found[axis]) if len(found) == len(shape) else shape[axis]

@@ -23,6 +23,7 @@ import torch
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
 from worldmodel.files import write_json
+from worldmodel.models.actions.protocol import blank_extras
 from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import build_refiner
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -74,9 +75,8 @@ def actions_of(model: WorldModel, batch: int, count: int) -> Actions:
     """Constant actions, and the rows of action paths that read more."""
     if model.config.regime == "no_action":
         return Actions()
-    rows = {} if model.config.reader is None else model.config.reader.row_shapes
-    extras = {name: torch.zeros(batch, count, *row.shape, dtype=row.dtype) for name, row in rows.items()}
-    if model.config.draws_poses:  # a camera with hands at rest: the compositor inverts its matrix
+    extras = blank_extras(model.config.actions.row_shapes, batch, count)
+    if model.compositor is not None:  # hands at rest before a camera: a compositor inverts its matrix
         extras["poses"][..., [3, 11]] = 1.0
         extras["projections"][:] = torch.eye(3, 4)
     return Actions(torch.zeros(batch, count, model.normalizer.width), extras=extras)

@@ -6,7 +6,7 @@ apart, the lag gives the position of the arm at frame time:
     measured[t] = command[t - 1] + lag * (command[t - 1 - step] - command[t - 1])
 
 0: it has arrived. 1: none of the last commanded motion has been executed. `apply_command_lag` draws hands by
-this rule, and `model.command_lag` sets it.
+this rule, and `model.actions.pose_maps.command_lag` sets it.
 """
 
 import re

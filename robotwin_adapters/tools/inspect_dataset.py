@@ -177,7 +177,8 @@ def _lag_words(lag: CommandLag, fps: float) -> str:
         f"{lag.share:.2f} of the last motion taken back, at {fps:.4g} frames per second"
     )
     if lag.is_explained:
-        return f"model: {{command_lag: {lag.share:.2f}}} where poses are drawn (pose maps): {apart}"
+        setting = f"model: {{actions: {{pose_maps: {{command_lag: {lag.share:.2f}}}}}}}"
+        return f"{setting} where poses are drawn: {apart}"
     if lag.share > 1 and lag.remaining < lag.distance / 2:
         return f"more than one motion behind, a larger data.clip.stride is needed for command_lag: {apart}"
     return f"no command_lag, arms are off by more than a lag: {apart}"

@@ -44,7 +44,7 @@ from worldmodel.training.encode_latents import main as encode_latents
 from worldmodel.training.world_model import main as train
 
 PLACES = ("out", "model", "commit")  # of a run: no results
-MODEL_FILES = ("action_interface.safetensors", "diffusion_pytorch_model.safetensors")
+MODEL_FILES = ("interface.safetensors", "diffusion_pytorch_model.safetensors")
 CONFIG = str(PRESETS / "debug/world_model.yaml")
 SOURCE = synthetic_source(num_episodes=4, num_frames=14, size=(32, 32), embodiments=("a",), action_dim=6)
 

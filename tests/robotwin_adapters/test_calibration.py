@@ -7,6 +7,7 @@ from robotwin_adapters.mapping import MAPPING_FILE, read_mapping, relabeled
 from tests.support.pose_sets import HEAD, HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.transitions import clip_transitions, read_rows
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.types import Episode
 
@@ -38,7 +39,7 @@ def test_a_mapping_calibrates_cameras_that_files_do_not_describe(tmp_path: Path,
     assert camera.size == (240, 320)
     config = ClipConfig(num_frames=9, height=48, width=64)
     clip = clip_transitions(mapped(tmp_path, episode), 0, episode.robot_actions[:8], config)
-    assert read_rows(PoseMapsConfig(), clip)["projections"].shape == (8, 3, 4)
+    assert read_rows(ActionConfig(pose_maps=PoseMapsConfig()), clip)["projections"].shape == (8, 3, 4)
 
 
 def test_a_calibration_that_does_not_fit_is_refused(tmp_path: Path, episode: Episode) -> None:

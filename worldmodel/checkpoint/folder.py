@@ -8,7 +8,7 @@ transformer/                     backbone, in the hub's layout, as it is under a
                                  written for adapters on a published backbone that config.yaml names
 transformer_lora.safetensors     the adapters, if there are any
 vae/                             autoencoder, unless the config names a published one
-action_interface.safetensors     and idm, controller, scene, refiner, mcl, ... where they exist
+interface.safetensors            and idm, controller, scene, refiner, mcl, ... where they exist
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ from worldmodel.models.parts import build_parts, check_fit
 from worldmodel.shipped import find_weights, is_hub_id
 from worldmodel.tensors import check_headers, skeleton
 
-FORMAT = 1
+FORMAT = 2
 CONTRACT_FILE, CONFIG_FILE, LORA_FILE = "contract.json", "config.yaml", "transformer_lora.safetensors"
 IMAGE_ENCODER_FILE = "image_encoder.json"
 BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with a backbone; their settings
@@ -84,7 +84,8 @@ def write_description(folder: Path, description: Description) -> None:
         "format": FORMAT,
         "frames": dataclasses.asdict(description.contract),
         "actions": description.normalizer.to_dict(),
-        "needs_camera_matrices": description.config.draws_poses,
+        # What callers bring beside actions: name -> shape of one row.
+        "extras": {name: list(row.shape) for name, row in description.config.actions.row_shapes.items()},
     }
     write_json(folder / CONTRACT_FILE, values)
     if description.trained_on is not None:
@@ -95,6 +96,11 @@ def read_description(folder: Path) -> Description:
     """What `write_description` wrote; a file of another version or with other fields is refused."""
     path = folder / CONTRACT_FILE
     values = read_json(path)
+    if values.get("format") == 1:
+        raise ValueError(
+            f"{path}: format 1 was written by worldmodel 0.1, which reads it; this version reads format "
+            f"{FORMAT}: install worldmodel==0.1.0, or train the model anew"
+        )
     if values.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT}, got {shorten(values.get('format'))}")
     contract = build(FrameContract, values.get("frames"), f"{path}: frames")
@@ -190,17 +196,23 @@ def image_encoder(folder: Path) -> Dinov2Model | None:
 
 def backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
     """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
-    names = [*BACKBONE_PARTS, "pose_maps"] if config.draws_poses else [*BACKBONE_PARTS]
-    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in names}
+    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in BACKBONE_PARTS}
     found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
     for name, file in found.items():
-        setting = BACKBONE_PARTS.get(name, "action_path")
+        setting = BACKBONE_PARTS[name]
         if not getattr(config, setting):
             raise ValueError(
                 f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "
                 f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
             )
     return found
+
+
+def backbone_paths(config: WorldModelConfig) -> dict[str, Path]:
+    """Action paths whose weights come along with the pretrained backbone -> the file that may hold them."""
+    file = Path(config.pretrained) / "interface.safetensors"
+    paths = config.actions.paths().items() if config.pretrained and file.is_file() else ()
+    return {name: file for name, path in paths if path.on_backbone}
 
 
 def named_prompt(config: WorldModelConfig) -> Float[Tensor, "1 s e"]:

@@ -11,14 +11,6 @@ DRIVES = {
     "lacg": "latent actions: inferred from video, copied from another episode, or made from robot actions",
 }
 
-PATHS = {
-    "adaln": "adaln: modulation of every block",
-    "adaln+tokens": "adaln+tokens: modulation of every block, and attention to each action",
-    "adaln+map": "adaln+map: modulation of every block, and a learned embedding for each place",
-    "adaln+pose_maps": "adaln+pose_maps: modulation of every block, and hand poses drawn into the picture "
-    "through the camera's matrices, which must come with the frames",
-}
-
 TEMPLATE = """---
 library_name: worldmodel
 pipeline_tag: image-to-video
@@ -34,7 +26,7 @@ Predicts robot video from its first frames. Driven by {drive}.
 |---|---|
 | frames | {height} x {width} pixels, {fps:g} per second, camera {camera} |
 | actions | {actions} |
-| action path | {path} |
+| action paths | {path} |
 | clip | {num_frames} frames, of which the first {num_history} are given |
 | backbone | {backbone} |
 | network predicts | {prediction} |
@@ -71,7 +63,9 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         fps=contract.fps,
         camera=(contract.camera or "not recorded") + (f", {contract.layout}" if contract.layout else ""),
         actions=describe_action_spaces(entry.action_space for entry in normalizer.stats.values()),
-        path=PATHS[config.action_path] if config.regime != "no_action" else "none",
+        path="; ".join(f"{name}: {path.summary}" for name, path in config.actions.paths().items())
+        if config.regime != "no_action"
+        else "none",
         num_frames=contract.num_frames,
         num_history=num_video_frames(config.history),
         backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, from scratch")
@@ -80,5 +74,5 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
         embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),
         first=normalizer.embodiments[0],
-        cameras=', "cameras": episode.cameras[name]' if config.draws_poses else "",
+        cameras=', "cameras": episode.cameras[name]' if config.reader is not None else "",
     )

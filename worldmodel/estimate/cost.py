@@ -18,13 +18,14 @@ from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.estimate.known_shapes import known_vae, local_config, num_text_tokens, with_known_shapes
 from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trace_step
 from worldmodel.estimate.streaming import StreamCost, stream_cost
+from worldmodel.models.actions.protocol import blank_extras
 from worldmodel.models.backbone import load_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.model import DTYPES, WorldModel
 from worldmodel.models.vae import VideoAutoencoder
 from worldmodel.objectives.training_step import world_model_step
-from worldmodel.types import ClipBatch, Extras
+from worldmodel.types import ClipBatch
 
 GIB = 2**30
 # Shares of the peak rate that training of diffusion transformers reaches; the middle one is used.
@@ -335,14 +336,9 @@ def _step(run: RunShape, model: WorldModel) -> Tensor:
         sources=("traced",) * batch,
         frames=torch.zeros(shape, dtype=torch.uint8) if needs_frames else None,
         latents=torch.zeros(batch, contract.latent_channels, *contract.latent_grid),
-        extras=_blank_extras(run.model, batch, contract.num_frames - 1),
+        extras=blank_extras(run.model.actions.row_shapes, batch, contract.num_frames - 1),
     )
     return world_model_step(model, clips, torch.Generator()).total
-
-
-def _blank_extras(config: WorldModelConfig, batch: int, transitions: int) -> Extras:
-    rows = {} if config.reader is None else config.reader.row_shapes
-    return {name: torch.zeros(batch, transitions, *row.shape, dtype=row.dtype) for name, row in rows.items()}
 
 
 def _size(parameter: Tensor) -> int:

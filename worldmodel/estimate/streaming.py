@@ -65,8 +65,8 @@ def _network_flops(model: WorldModel, num_frames: int) -> int:
     call = MemoryCall(memory, tuple(range(window + 2, window + 2 + num_frames)), window, tokens)
     latents = torch.empty(1, contract.latent_channels, num_frames, height, width, device="meta")
     one, sigma = latents[:, :, :1], torch.empty(1, num_frames, device="meta")
-    actions = torch.empty(1, FRAMES_PER_LATENT * num_frames, model.condition_dim, device="meta")
-    embedding = model.interface(actions).each(lambda x: x[:, 1:])
+    missing = torch.empty(1, 1 + num_frames, dtype=torch.bool, device="meta")
+    embedding = model.embed(None, None, missing)[1:]
     text = fdm.embed_text(model.text, with_keys=True)
     with FlopCounterMode(display=False) as counter:
         fdm(latents, sigma, embedding, text, view=stream_view(call, one, one))

@@ -1,18 +1,117 @@
-"""Attention of Wan blocks whose tokens are laid out frame by frame, [(b f) p d] instead of [b (f p) d].
+"""The conditions of a network call, and attention of Wan blocks whose tokens are laid out frame by frame.
 
-In this layout Wan's own block code applies one modulation per latent frame by broadcasting, where its per-
-token modulation would be written out for every token. Only attention has to know that the frames of a sample
-belong together.
+Tokens are [(b f) p d] instead of [b (f p) d]. In this layout Wan's own block code applies one modulation per
+latent frame by broadcasting, where its per-token modulation would be written out for every token. Only
+attention has to know that the frames of a sample belong together.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
-from diffusers.models.transformers.transformer_wan import WanAttention, WanAttnProcessor
+from diffusers.models.transformers.transformer_wan import (
+    WanAttention,
+    WanAttnProcessor,
+    WanTimeTextImageEmbedding,
+)
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from worldmodel.models.actions.interface import ActionEmbedding, FrameCondition
-from worldmodel.models.attention_mask import RotaryTables
+from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.attention_mask import FrameView, RotaryTables
+
+
+@dataclass(frozen=True)
+class TextContext:
+    """A prompt after Wan's text projection; for sampling also its keys and values in every block."""
+
+    tokens: Float[Tensor, "b s d"]  # b may be 1: the same prompt for the whole batch
+    keys: tuple[Float[Tensor, "b s heads e"], ...] = ()
+    values: tuple[Float[Tensor, "b s heads e"], ...] = ()
+    outputs: tuple[Float[Tensor, "b 1 d"], ...] = ()  # of a one-token prompt: what every query gets from it
+
+
+@dataclass(frozen=True)
+class FrameModulation:
+    """Noise level and actions of every latent frame, as Wan's blocks and output head take them."""
+
+    embedding: Float[Tensor, "*steps rows d"]  # a row is a latent frame of a sample
+    projection: Float[Tensor, "*steps rows modulation"]
+
+    def unbind(self) -> list["FrameModulation"]:
+        """One for each step."""
+        return [FrameModulation(*step) for step in zip(self.embedding, self.projection, strict=True)]
+
+
+@dataclass(frozen=True)
+class NetworkCall:
+    """All conditions of one call of the backbone."""
+
+    actions: ActionEmbedding
+    text: TextContext
+    modulation: FrameModulation | None = None  # made before (sampling), or now
+    view: FrameView | None = None  # what the latent frames see of each other; none: all of it
+
+
+_CALL: ContextVar[NetworkCall | None] = ContextVar("network_call", default=None)
+
+
+@contextmanager
+def network_call(call: NetworkCall) -> Iterator[None]:
+    """The conditions of the call of the backbone inside this block.
+
+    Wan hands its parts nothing but latents, timesteps and prompt. So the other conditions reach them through
+    a context variable, which threads do not share.
+    """
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+def current_call() -> NetworkCall | None:
+    """The conditions of the call that is running."""
+    return _CALL.get()
+
+
+class FrameConditionEmbedder(WanTimeTextImageEmbedding):
+    """Wan's `condition_embedder` (the same parameters under the same names), one row per latent frame.
+
+    It returns the `NetworkCall` in the place of the prompt, so that the blocks get it as an argument: a
+    checkpointed block finds it again in the backward pass.
+    """
+
+    def __init__(self, base: WanTimeTextImageEmbedding) -> None:
+        nn.Module.__init__(self)
+        for name, module in base.named_children():
+            self.add_module(name, module)
+
+    def forward(  # type: ignore[override]
+        self,
+        timestep: Float[Tensor, " rows"],
+        encoder_hidden_states: Tensor,
+        encoder_hidden_states_image: None = None,
+        timestep_seq_len: None = None,
+    ) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows modulation"], NetworkCall, None]:
+        """See WanTimeTextImageEmbedding; a row is a latent frame of a sample."""
+        call = current_call()
+        assert call is not None, "the backbone is called through ForwardDynamics"
+        modulation = call.modulation or self.modulate(timestep, call.actions, encoder_hidden_states)
+        return modulation.embedding, modulation.projection, call, None
+
+    def modulate(
+        self, timestep: Float[Tensor, "*steps rows"], actions: ActionEmbedding, like: Tensor
+    ) -> FrameModulation:
+        """The modulation at these timesteps; the actions are those of every step."""
+        features = self.timesteps_proj(timestep.flatten()).to(next(self.time_embedder.parameters()).dtype)
+        embedding = self.time_embedder(features).type_as(like).unflatten(0, timestep.shape)
+        if actions.frames is not None:
+            embedding = embedding + actions.frames.flatten(0, 1).to(embedding.dtype)
+        return FrameModulation(embedding, self.time_proj(self.act_fn(embedding)))
 
 
 class VideoAttnProcessor(WanAttnProcessor):
@@ -57,38 +156,54 @@ class ConditionAttnProcessor(WanAttnProcessor):
 
     A prompt shared by the batch is projected to keys and values once, not once per sample; while sampling
     they come ready from the `TextContext`. A prompt of one token has one output, known without asking.
-    Action tokens go through the same projections and enter with a gate that starts at zero. Action maps are
-    added in the first block.
+    Action tokens go through the same projections and enter with a gate that starts at zero. A context that
+    an action path embeds takes the place of the prompt.
     """
 
-    def __init__(self, layer: int) -> None:
+    def __init__(self, layer: int, gates: nn.Module | None = None) -> None:
+        """The processor of one block.
+
+        Args:
+            layer: number of the block.
+            gates: its attribute `gates` [layers heads] weighs the action tokens in each head. The module is
+                asked at every call: sharded training puts other tensors there.
+        """
         super().__init__()
-        self.layer = layer
+        self.layer, self.gates = layer, gates
 
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, rotary_emb=None
     ) -> Tensor:
-        """See WanAttnProcessor; the context is a `FrameCondition`."""
+        """See WanAttnProcessor; the context is a `NetworkCall`."""
         output = self._cross_attend(attn, hidden_states, encoder_hidden_states)
-        maps = encoder_hidden_states.actions.maps
-        return output if maps is None or self.layer else output + maps.flatten(0, 1).to(output.dtype)
+        added = None if self.layer else encoder_hidden_states.actions.first_block
+        return output if added is None else output + added.flatten(0, 1).to(output.dtype)
 
-    def _cross_attend(self, attn: WanAttention, hidden_states: Tensor, condition: FrameCondition) -> Tensor:
-        text = condition.text
-        if text.tokens.shape[1] == 1 and condition.actions.tokens is None:
+    def _cross_attend(self, attn: WanAttention, hidden_states: Tensor, call: NetworkCall) -> Tensor:
+        text, actions = call.text, call.actions
+        if text.tokens.shape[1] == 1 and actions.tokens is None and actions.context is None:
             output = text.outputs[self.layer] if text.outputs else single_token_attention(attn, text.tokens)
             return output.repeat_interleave(len(hidden_states) // len(output), 0)
         query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
-        if text.keys:
+        attended = self._attend_to_context(attn, query, call)
+        if actions.tokens is not None:
+            attended = attended + self._attend_to_tokens(attn, query, actions.tokens)
+        return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3).type_as(query)))
+
+    def _attend_to_context(
+        self, attn: WanAttention, query: Float[Tensor, "rows p h e"], call: NetworkCall
+    ) -> Float[Tensor, "rows p h e"]:
+        context, text = call.actions.context, call.text
+        if context is not None and context.ndim == 4:  # of each latent frame
+            return self._attend(query, *project_context(attn, context.flatten(0, 1).to(query.dtype)))
+        if context is not None:
+            key, value = project_context(attn, context.to(query.dtype))
+        elif text.keys:
             key, value = text.keys[self.layer], text.values[self.layer]
         else:
             key, value = project_context(attn, text.tokens)
-        num_samples = condition.actions.frames.shape[0]
-        whole = query.unflatten(0, (num_samples, -1)).flatten(1, 2)
-        attended = self._attend(whole, key, value).reshape(query.shape)
-        if condition.actions.tokens is not None:
-            attended = attended + self._attend_actions(attn, query, condition.actions)
-        return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3).type_as(query)))
+        whole = query.unflatten(0, (call.actions.num_samples, -1)).flatten(1, 2)
+        return self._attend(whole, key, value).reshape(query.shape)
 
     def _attend(
         self, query: Float[Tensor, "b s h e"], key: Float[Tensor, "n r h e"], value: Float[Tensor, "n r h e"]
@@ -96,13 +211,12 @@ class ConditionAttnProcessor(WanAttnProcessor):
         key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
         return dispatch_attention_fn(query, key, value, backend=self._attention_backend)
 
-    def _attend_actions(
-        self, attn: WanAttention, query: Float[Tensor, "rows p h e"], actions: ActionEmbedding
+    def _attend_to_tokens(
+        self, attn: WanAttention, query: Float[Tensor, "rows p h e"], tokens: Float[Tensor, "b f r d"]
     ) -> Float[Tensor, "rows p h e"]:
-        assert actions.tokens is not None
-        assert actions.gates is not None
-        key, value = project_context(attn, actions.tokens.flatten(0, 1).to(query.dtype))
-        gate = torch.tanh(actions.gates[self.layer])[:, None]
+        assert self.gates is not None, "a path that embeds tokens has gates"
+        key, value = project_context(attn, tokens.flatten(0, 1).to(query.dtype))
+        gate = torch.tanh(self.gates.gates[self.layer])[:, None]
         return self._attend(query, key, value) * gate.to(query.dtype)
 
 

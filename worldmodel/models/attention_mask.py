@@ -1,17 +1,11 @@
 """Which latent frames of a causal backbone see which, and where they stand in time.
 
-    frame        0   1   2   3   4
-    4 sees       x   x   x   x   x
-    2 sees       x   x   x
-    4 sees       x           x   x      after a jump over frames 1 and 2: frame 0 stands where 2 was
-
-Wan hands self-attention nothing but its rotary tables, and the patch embedding nothing but the latents. So
-the view of a network call reaches both through a context variable, which threads do not share.
+frame        0   1   2   3   4
+4 sees       x   x   x   x   x
+2 sees       x   x   x
+4 sees       x           x   x      after a jump over frames 1 and 2: frame 0 stands where 2 was
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,24 +71,6 @@ class KeyTables(NamedTuple):
     cosines: Float[Tensor, "b keys 1 e"]
     sines: Float[Tensor, "b keys 1 e"]
     call: MemoryCall
-
-
-_VIEW: ContextVar[FrameView | None] = ContextVar("frame_view", default=None)
-
-
-@contextmanager
-def using_view(view: FrameView | None) -> Iterator[None]:
-    """The view of all network calls inside this block."""
-    token = _VIEW.set(view)
-    try:
-        yield
-    finally:
-        _VIEW.reset(token)
-
-
-def current_view() -> FrameView | None:
-    """The view of the network call that is running; none: every frame sees all."""
-    return _VIEW.get()
 
 
 def causal_view(num_frames: int, device: torch.device) -> FrameView:

@@ -26,10 +26,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from worldmodel.desk.refiner import ResidualLevels, zero_convolution
-from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, PoseMaps, hand_points
+from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, HandDrawing, hand_points
 from worldmodel.models.hand_references import HandReferences
-from worldmodel.models.pose_track import PoseTrack, carried_places, pixel_rays
-from worldmodel.types import map_tensors
+from worldmodel.models.pose_track import PoseTrack, carried_places, pixel_rays, track_of
+from worldmodel.types import Extras, map_tensors
 
 DEPTH = 3  # levels of halved size
 CELL = 2  # pixels per side that the U-Net sees as one place
@@ -91,16 +91,20 @@ class KnownFrame:
 class Compositor(nn.Module):
     """Decoded frames, hand poses and a known frame -> frames as sharp as the known one."""
 
-    def __init__(self, size: tuple[int, int], width: int, *, sigma: float = 1.5) -> None:
+    def __init__(
+        self, size: tuple[int, int], width: int, *, sigma: float = 1.5, command_lag: float = 0.0
+    ) -> None:
         """A compositor for one size of picture.
 
         Args:
             size: height and width, multiples of COMPOSITOR_CELL.
             width: channels at half the size of the picture; each level below has as many more.
             sigma: of the blobs that mark the hands, in pixels.
+            command_lag: fraction of the last commanded motion not yet executed at frame time.
         """
         super().__init__()
-        self.maps = PoseMaps(size, samples=1, sigma=sigma)
+        self.maps = HandDrawing(size, samples=1, sigma=sigma)
+        self.command_lag = command_lag
         num_maps = len(ARMS) * len(HAND_POINTS)
         inputs = 3 * NUM_SOURCES + 2 * num_maps + 2  # pictures, hands now and then, place
         self.enter = nn.Conv2d(inputs * CELL**2, width, 3, padding=1)
@@ -135,6 +139,10 @@ class Compositor(nn.Module):
         composed = self.compose(decoded.flatten(0, 1), still, given.hands, rows, carried)
         frames, moved = (x.unflatten(0, (-1, num_frames)) for x in (composed.frames, composed.moved))
         return Composed(frames, moved)
+
+    def track(self, extras: Extras) -> PoseTrack:
+        """Where the hands are: in the frame before these rows, and in those that they lead to."""
+        return track_of(extras, self.command_lag)
 
     def compose(
         self,

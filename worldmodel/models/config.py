@@ -8,14 +8,13 @@ from worldmodel.checked import check_ranges
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.actions.pose_maps import PoseMapsConfig
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import LoraConfig, WanConfig
 from worldmodel.models.dynamics import Prediction
 from worldmodel.models.idm import IdmConfig
 from worldmodel.types import RowReader, num_latent_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
-ActionPath = Literal["adaln", "adaln+tokens", "adaln+map", "adaln+pose_maps"]
 Dtype = Literal["float32", "bfloat16"]
 
 
@@ -81,21 +80,15 @@ class WorldModelConfig:
     vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
     prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
     prediction: Prediction = "velocity"  # what the network predicts; clean for small nets from scratch
-    # tokens: attention to each transition as well; map: an embedding for each place of the picture as well,
-    # for small nets from scratch, tied to one latent grid; pose_maps: hand poses drawn into the picture, for
-    # actions that are poses and cameras whose matrices are known
-    action_path: ActionPath = "adaln"  # how actions reach the backbone
-    # Arms follow their targets late: when a frame is taken, this share of the last motion is yet to be made.
-    command_lag: float = 0.0  # 0: commands are drawn as they are; measured on the tabletop: 0.37 of 0.12 s
+    actions: ActionConfig = field(default_factory=ActionConfig)  # how they reach the backbone
     causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
     scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
     refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
-    compositor_width: int = 0  # channels of what mixes decoded frames with the given one (pose_maps); 0: none
+    compositor_width: int = 0  # channels of what mixes decoded frames with the given one; 0: none
     hand_references: int = 0  # frames of each robot and arm that the compositor knows hands from; 0: none
     # A picture that is right on average has fainter edges than any true one. What moves gets them back when
     # it is shown, at a small cost in error; training never sees this.
     sharpen: float = 0.0  # of composed frames: how much of their fine detail is added again; 0: nothing
-    interface_hidden: int = 256  # hidden channels of the action interface
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
@@ -115,9 +108,7 @@ class WorldModelConfig:
             compositor_width=(0, 4096),
             hand_references=(0, 1024),
             sharpen=(0.0, 2.0),
-            interface_hidden=(1, 1 << 16),
             latent_action_dim=(1, 4096),
-            command_lag=(0.0, 1.0),
         )
         if self.refiner_width and self.prediction != "clean":
             raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
@@ -128,16 +119,12 @@ class WorldModelConfig:
             )
         if self.objective.sink_jump and not self.causal:
             raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
-        if self.action_path == "adaln+pose_maps" and self.regime == "lacg":
+        self.actions.check(self.regime)
+        if self.compositor_width and not (self.actions.pose_maps and self.objective.pixel_weight):
             raise ValueError(
-                "action_path adaln+pose_maps draws the poses of robot actions, and regime lacg is driven by "
-                "latent actions: set action_path to adaln, adaln+map or adaln+tokens"
-            )
-        if self.compositor_width and not (self.draws_poses and self.objective.pixel_weight):
-            raise ValueError(
-                "compositor_width follows hand poses and learns from pictures: set regime=acg, "
-                f"action_path=adaln+pose_maps and objective.pixel_weight above 0, got {self.regime}, "
-                f"{self.action_path} and {self.objective.pixel_weight:g}"
+                "compositor_width follows hand poses and learns from pictures: set actions.pose_maps and "
+                f"objective.pixel_weight above 0, got {self.actions.pose_maps} and "
+                f"{self.objective.pixel_weight:g}"
             )
         needs_compositor = self.trained == "compositor" or self.hand_references or self.sharpen
         if needs_compositor and not self.compositor_width:
@@ -149,14 +136,9 @@ class WorldModelConfig:
             raise ValueError("mcl contrasts actions; a no_action model has none")
 
     @property
-    def draws_poses(self) -> bool:
-        """Whether clips must bring hand poses and views."""
-        return self.action_path == "adaln+pose_maps" and self.regime == "acg"
-
-    @property
     def reader(self) -> RowReader | None:
         """What is read of clips beside their actions; none: nothing."""
-        return PoseMapsConfig(self.command_lag) if self.draws_poses else None
+        return self.actions if self.actions.row_shapes else None
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,16 @@ from torch import Tensor, nn
 
 from worldmodel.desk.refiner import LatentRefiner
 from worldmodel.diffusion.flow import TIMESTEPS, clean_from_velocity, velocity_from_clean
-from worldmodel.models.actions.interface import (
-    ActionEmbedding,
-    FrameCondition,
-    FrameConditionEmbedder,
-    FrameModulation,
-    TextContext,
-)
-from worldmodel.models.actions.pose_maps import PoseMapEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention import (
     ConditionAttnProcessor,
+    FrameConditionEmbedder,
+    FrameModulation,
+    NetworkCall,
+    TextContext,
     VideoAttnProcessor,
+    current_call,
+    network_call,
     project_context,
     single_token_attention,
 )
@@ -34,9 +33,7 @@ from worldmodel.models.attention_mask import (
     RotaryTables,
     StreamView,
     causal_view,
-    current_view,
     place_tables,
-    using_view,
 )
 
 Prediction = Literal["velocity", "clean"]
@@ -68,44 +65,61 @@ class SceneEmbedding(nn.Module):
         self.first = nn.Conv3d(channels, width, kernel_size=patch_size, stride=patch_size, bias=False)
         nn.init.zeros_(self.first.weight)
 
-    def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b d f p q"]:
-        """What to add to the embedded patches of these latents."""
-        num_frames, view = latents.shape[2], current_view()
-        time, first = self.time[:, :num_frames], latents[:, :, :1]
-        if view is not None:
+    def forward(
+        self,
+        latents: Float[Tensor, "b c f h w"],
+        num_first: int | None = None,
+        first: Float[Tensor, "b c 1 h w"] | None = None,
+    ) -> Float[Tensor, "b d f p q"]:
+        """What to add to the embedded patches of these latents.
+
+        Args:
+            latents: of the frames of this call.
+            num_first: of a causal backbone: 1 if the first frame of the video is among them, else 0.
+            first: the first frame of the video; none: that of these latents.
+        """
+        num_frames, time = latents.shape[2], self.time[:, : latents.shape[2]]
+        if num_first is not None:
             # The first frame of a video and any other: streams have no last one.
-            other = self.time[:, 1:2].expand(-1, num_frames - view.starts, -1, -1)
-            time = torch.cat([time[:, : int(view.starts)], other], 1)
-        if view is not None and view.stream is not None:
-            first = view.stream.first.to(latents)
-        return self.first(first) + self.space + time
+            other = self.time[:, 1:2].expand(-1, num_frames - num_first, -1, -1)
+            time = torch.cat([time[:, :num_first], other], 1)
+        return self.first(latents[:, :, :1] if first is None else first) + self.space + time
 
 
 class FramePatchEmbedding(nn.Conv3d):
     """Wan's `patch_embedding` (the same parameters under the same names), frame by frame.
 
-    Channels behind those of the latents are pose maps.
+    Adds the scene embedding and what the action paths embed for each place, if there are any.
     """
 
-    def __init__(
-        self, base: nn.Conv3d, scene: SceneEmbedding | None, pose_maps: PoseMapEmbedding | None
-    ) -> None:
+    def __init__(self, base: nn.Conv3d, scene: SceneEmbedding | None) -> None:
         kernel, stride = base.kernel_size, base.stride
         super().__init__(base.in_channels, base.out_channels, kernel, stride, device="meta")  # type: ignore[arg-type]
         self.weight, self.bias = base.weight, base.bias
-        # In a tuple, as other modules own them: they are no part of the backbone.
-        self._added = (scene, pose_maps)
+        # In a tuple, as another module owns it: it is no part of the backbone.
+        self._scene = (scene,)
 
-    def forward(self, hidden_states: Float[Tensor, "b channels f h w"]) -> Float[Tensor, "bf d 1 p q"]:
+    def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "bf d 1 y x"]:
         """Embedded patches of each latent frame."""
-        scene, pose_maps = self._added
-        latents, maps = hidden_states[:, : self.in_channels], hidden_states[:, self.in_channels :]
-        output = super().forward(latents)
+        call = current_call()
+        assert call is not None, "the backbone is called through ForwardDynamics"
+        (scene,), output = self._scene, super().forward(latents)
         if scene is not None:
-            output = output + scene(latents.to(scene.space.dtype)).to(output.dtype)
-        if pose_maps is not None and maps.shape[1]:
-            output = output + pose_maps(maps).to(output.dtype)
-        return rearrange(output, "b d f p q -> (b f) d 1 p q")
+            output = output + self._scene_of(scene, latents, call.view).to(output.dtype)
+        output = rearrange(output, "b d f y x -> (b f) d 1 y x")
+        if call.actions.places is None:
+            return output
+        places = rearrange(call.actions.places, "b f (y x) d -> (b f) d 1 y x", y=output.shape[3])
+        return output + places.to(output.dtype)
+
+    def _scene_of(
+        self, scene: SceneEmbedding, latents: Tensor, view: FrameView | None
+    ) -> Float[Tensor, "b d f y x"]:
+        latents = latents.to(scene.space.dtype)
+        if view is None:
+            return scene(latents)
+        first = None if view.stream is None else view.stream.first.to(latents)
+        return scene(latents, int(view.starts), first)
 
 
 class CachedRotary(nn.Module):
@@ -118,7 +132,8 @@ class CachedRotary(nn.Module):
 
     def forward(self, latents: Float[Tensor, "b c f h w"]) -> RotaryTables:
         """Cosines and sines of every token, and what it may see."""
-        view = current_view()
+        call = current_call()
+        view = None if call is None else call.view
         num_places = latents.shape[2] if view is None else view.num_places
         key = (num_places, latents.shape[3:], self.base.freqs_cos.device)
         if key not in self._tables:
@@ -136,16 +151,14 @@ class ForwardDynamics(nn.Module):
     1. `backbone.rope`: the same rotary tables, made once per latent grid (`CachedRotary`).
     2. `backbone.condition_embedder`: timesteps, actions and prompt become one modulation per latent frame
        instead of one per token (`FrameConditionEmbedder`).
-    3. `backbone.patch_embedding`: the same convolution, which adds the scene embedding and the embedded pose
-       maps, if there are any, and lays the patches out frame by frame (`FramePatchEmbedding`). Pose maps come
-       as channels behind those of the latents.
+    3. `backbone.patch_embedding`: the same convolution, which adds the scene embedding and what action paths
+       embed for each place, and lays the patches out frame by frame (`FramePatchEmbedding`).
     4. the processor of every `attn1`: joins the frames again for self-attention (`VideoAttnProcessor`), in a
        causal backbone each with those before it only.
-    5. the processor of every `attn2`: cross-attention to the prompt, with a shortcut for a prompt of one
-       token, and action tokens and maps (`ConditionAttnProcessor`).
+    5. the processor of every `attn2`: cross-attention to the prompt or to what stands in its place, with a
+       shortcut for a prompt of one token, and to action tokens (`ConditionAttnProcessor`).
 
-    The action embedding travels through the argument `encoder_hidden_states_image`, which a text-to-video Wan
-    does not use. After this the backbone is called through this class only.
+    All conditions travel as one `NetworkCall`. After this the backbone is called through this class only.
     """
 
     def __init__(
@@ -156,20 +169,19 @@ class ForwardDynamics(nn.Module):
         causal: bool = False,
         scene: SceneEmbedding | None = None,
         refiner: LatentRefiner | None = None,
-        pose_maps: PoseMapEmbedding | None = None,
+        gates: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.causal = causal
         self.prediction = prediction
-        self.scene, self.pose_maps = scene, pose_maps
-        self.refiner = refiner
+        self.scene, self.refiner = scene, refiner
         backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
-        backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, scene, pose_maps)
+        backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, scene)
         for layer, block in enumerate(backbone.blocks):
             _attention(block.attn1).set_processor(VideoAttnProcessor(layer))  # type: ignore[arg-type]
-            _attention(block.attn2).set_processor(ConditionAttnProcessor(layer))  # type: ignore[arg-type]
+            _attention(block.attn2).set_processor(ConditionAttnProcessor(layer, gates))  # type: ignore[arg-type]
 
     @property
     def width(self) -> int:
@@ -191,29 +203,25 @@ class ForwardDynamics(nn.Module):
         `modulation` is what `modulate` made of the same sigma and actions; none: made now. `view` says what
         the frames see of each other; none: all of it, or in a causal model what is not later.
         """
-        # The backbone's own dtype property walks through all modules, which a small one feels.
-        hidden = noisy.to(self.backbone.patch_embedding.weight.dtype)
-        if self.pose_maps is not None and actions.pose_maps is not None:
-            hidden = torch.cat([hidden, actions.pose_maps.transpose(1, 2).to(hidden.dtype)], 1)
         if view is None and self.causal:
             view = causal_view(noisy.shape[2], noisy.device)
-        with using_view(view):
+        with network_call(NetworkCall(actions, text, modulation, view)):
             (answer,) = self.backbone(
-                hidden_states=hidden,
+                # The backbone's own dtype property walks through all modules, which a small one feels.
+                hidden_states=noisy.to(self.backbone.patch_embedding.weight.dtype),
                 timestep=TIMESTEPS * sigma.flatten(),
                 encoder_hidden_states=text.tokens,
-                encoder_hidden_states_image=FrameCondition(actions, text, modulation),
                 return_dict=False,
             )
         answer = answer.to(noisy.dtype)
         if view is not None and view.stream is not None:
-            return self._latest(answer, noisy, sigma, actions.pose_maps, view.stream)
+            return self._latest(answer, noisy, sigma, actions.maps, view.stream)
         if self.prediction == "velocity":
             return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
         # The network adds to the first latent frame what moves: its answer is zero in a still scene.
         clean = noisy[:, :, :1] + answer
         if self.refiner is not None:
-            clean = self.refiner(clean, noisy, sigma, actions.pose_maps)
+            clean = self.refiner(clean, noisy, sigma, actions.maps)
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
 
     def _latest(
@@ -221,7 +229,7 @@ class ForwardDynamics(nn.Module):
         answer: Float[Tensor, "b c f h w"],
         noisy: Float[Tensor, "b c f h w"],
         sigma: Float[Tensor, "b f"],
-        pose_maps: Float[Tensor, "b f m h w"] | None,
+        maps: Float[Tensor, "b f m h w"] | None,
         stream: StreamView,
     ) -> FdmOutput:
         """As `forward`, for the latest frame of a stream alone: the others are known already."""
@@ -230,7 +238,7 @@ class ForwardDynamics(nn.Module):
             return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
         clean = stream.first + answer
         if self.refiner is not None:
-            maps = None if pose_maps is None else pose_maps[:, -1:]
+            maps = None if maps is None else maps[:, -1:]
             clean = clean + self.refiner.change(clean, stream.before, stream.first, maps, stream.maps_before)
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
 
@@ -245,7 +253,7 @@ class ForwardDynamics(nn.Module):
         """The modulation of every step of a schedule, all at once (sampling)."""
         embedder = self.backbone.condition_embedder
         assert isinstance(embedder, FrameConditionEmbedder), type(embedder)
-        return embedder.modulate(TIMESTEPS * sigmas.flatten(1), FrameCondition(actions, text)).unbind()
+        return embedder.modulate(TIMESTEPS * sigmas.flatten(1), actions, text.tokens).unbind()
 
     def embed_text(self, text: Float[Tensor, "b s e"], *, with_keys: bool = False) -> TextContext:
         """Project a prompt once; `with_keys` also prepares its keys and values for every block (sampling)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from huggingface_hub import HfApi
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from transformers import Dinov2Model
 
@@ -18,6 +18,7 @@ from worldmodel.checkpoint.folder import (
     LORA_FILE,
     Description,
     backbone_parts,
+    backbone_paths,
     check_external,
     check_parts,
     describe_sources,
@@ -37,8 +38,9 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedOn
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.diffusion.euler import sigma_schedule
-from worldmodel.files import read_into, replaced_folder, write_tensors
-from worldmodel.models.actions.interface import TextContext
+from worldmodel.files import read_beneath, read_into, replaced_folder, write_tensors
+from worldmodel.models.actions.protocol import ActionEmbedding, blank_extras
+from worldmodel.models.attention import TextContext
 from worldmodel.models.backbone import (
     PROMPT_KEY,
     LoraConfig,
@@ -55,7 +57,7 @@ from worldmodel.models.idm import Controller, InverseDynamicsModel
 from worldmodel.models.parts import build_parts, check_fit, condition_dim
 from worldmodel.models.pose_track import PoseTrack
 from worldmodel.models.vae import VideoAutoencoder, decode_latents, encode_frames, freeze, load_vae
-from worldmodel.types import ClipBatch
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +102,9 @@ class WorldModel(nn.Module):
             causal=config.causal,
             scene=parts.scene,
             refiner=parts.refiner,
-            pose_maps=parts.pose_maps,
+            gates=parts.interface.gates,
         )
-        self.interface = parts.action_interface
+        self.interface = parts.interface
         self.idm, self.controller = parts.idm, parts.controller
         self.embodiment_classifier, self.mcl = parts.embodiment_classifier, parts.mcl
         self.compositor, self.hand_references = parts.compositor, parts.hand_references
@@ -140,6 +142,8 @@ class WorldModel(nn.Module):
             # Shorter clips than the backbone was trained on use the first of its positions in time.
             longer = {"time": 1} if name == "scene" else None
             read_into(model.parts()[name], file, optional=("poses.",), longer=longer)
+        for name, file in backbone_paths(config).items():
+            read_beneath(model.interface[name], file, f"{name}.")
         return model
 
     @classmethod
@@ -272,6 +276,30 @@ class WorldModel(nn.Module):
         composed: Composed = self.compositor(decoded, hands, known, self.hand_references)
         return composed
 
+    def embed(
+        self,
+        actions: Float[Tensor, "b n u"] | None,
+        extras: Extras | None = None,
+        missing: Bool[Tensor, "b f"] | None = None,
+    ) -> ActionEmbedding:
+        """Actions and the rows of action paths, as the backbone takes them.
+
+        Args:
+            actions: what drives each transition; none: unknown, or regime no_action, and `missing` says of
+                how many latent frames.
+            extras: what `config.actions` reads; none: unknown as well.
+            missing: latent frames whose actions are unknown; frame 0 always is one of them.
+        """
+        if actions is None:
+            assert missing is not None, "the size of unknown actions"
+            size = len(missing), FRAMES_PER_LATENT * (missing.shape[1] - 1)
+            actions = torch.zeros(*size, self.condition_dim, device=missing.device)
+            if self.config.regime != "no_action" or not extras:
+                missing = torch.ones_like(missing)
+            extras = extras or blank_extras(self.config.actions.row_shapes, *size, missing.device)
+        embedding: ActionEmbedding = self.interface(actions, extras, missing)
+        return embedding
+
     def latents_of(self, batch: ClipBatch) -> Float[Tensor, "b c f h w"]:
         """The batch's cached latents, or its frames encoded now."""
         if batch.latents is not None:
@@ -305,10 +333,9 @@ class WorldModel(nn.Module):
     def parts(self) -> dict[str, nn.Module]:
         """Everything trained beside the backbone, by the name of its file."""
         modules = {
-            "action_interface": self.interface,
+            "interface": self.interface,
             "scene": self.fdm.scene,
             "refiner": self.fdm.refiner,
-            "pose_maps": self.fdm.pose_maps,
             "idm": self.idm,
             "controller": self.controller,
             "embodiment_classifier": self.embodiment_classifier,
@@ -330,7 +357,7 @@ class WorldModel(nn.Module):
             self.compositor.requires_grad_()
 
     def _freeze_unused(self) -> None:
-        if self.text.shape[1] == 1 and self.config.action_path != "adaln+tokens":
+        if self.text.shape[1] == 1 and not self.config.actions.cross_attends:
             self.fdm.freeze_unused_query_key()
 
     def _autoencoder(self) -> VideoAutoencoder:

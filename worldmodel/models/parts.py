@@ -14,7 +14,7 @@ from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
 from worldmodel.mcl.reach import freeze_unreached
 from worldmodel.models.actions.interface import ActionInterface
-from worldmodel.models.actions.pose_maps import MAP_CHANNELS, PoseMapEmbedding, PoseMaps
+from worldmodel.models.actions.protocol import PathShape
 from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.dynamics import SceneEmbedding
@@ -59,37 +59,20 @@ def build_interface(
     backbone: WanTransformer3DModel,
 ) -> ActionInterface:
     """The action interface at the backbone's width."""
-    _, height, width = contract.latent_grid
-    _, patch_height, patch_width = backbone.config["patch_size"]
-    num_places = (height // patch_height) * (width // patch_width)
-    heads, layers = backbone.config["num_attention_heads"], backbone.config["num_layers"]
+    shape, (_, height, width) = backbone.config, contract.latent_grid
+    _, patch_height, patch_width = shape["patch_size"]
+    heads = shape["num_attention_heads"]
     return ActionInterface(
-        condition_dim(config, normalizer),
-        heads * backbone.config["attention_head_dim"],
-        hidden=config.interface_hidden,
-        token_gates=(layers, heads) if config.action_path == "adaln+tokens" else None,
-        map_tokens=num_places if config.action_path == "adaln+map" else 0,
-        pose_maps=build_pose_maps(config, contract),
+        config.actions,
+        PathShape(
+            action_dim=condition_dim(config, normalizer),
+            width=heads * shape["attention_head_dim"],
+            num_layers=shape["num_layers"],
+            num_heads=heads,
+            patch=(patch_height, patch_width),
+            grid=(height, width),
+        ),
     )
-
-
-def build_pose_maps(config: WorldModelConfig, contract: FrameContract) -> PoseMaps | None:
-    """What draws poses onto the latent grid, where the config asks for it."""
-    if not config.draws_poses:
-        return None
-    _, height, width = contract.latent_grid
-    return PoseMaps((height, width), command_lag=config.command_lag)
-
-
-def build_pose_map_embedding(
-    config: WorldModelConfig, backbone: WanTransformer3DModel
-) -> PoseMapEmbedding | None:
-    """The projection of pose maps into the token embedding."""
-    if not config.draws_poses:
-        return None
-    shape = backbone.config
-    width = shape["num_attention_heads"] * shape["attention_head_dim"]
-    return PoseMapEmbedding(MAP_CHANNELS, tuple(shape["patch_size"]), width)
 
 
 def build_scene(
@@ -113,7 +96,7 @@ def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRe
     return LatentRefiner(
         contract.latent_channels,
         config.refiner_width,
-        map_channels=MAP_CHANNELS if config.draws_poses else 0,
+        map_channels=config.actions.map_channels,
     )
 
 
@@ -126,7 +109,9 @@ def build_compositor(config: WorldModelConfig, contract: FrameContract) -> Compo
             f"a compositor needs frames whose sides are multiples of {COMPOSITOR_CELL} pixels, got "
             f"{contract.height}x{contract.width}: set compositor_width=0, or another data.clip size"
         )
-    return Compositor((contract.height, contract.width), config.compositor_width)
+    assert config.actions.pose_maps is not None, "the config was checked"
+    lag = config.actions.pose_maps.command_lag
+    return Compositor((contract.height, contract.width), config.compositor_width, command_lag=lag)
 
 
 def build_hand_references(
@@ -176,8 +161,7 @@ class Parts:
 
     scene: SceneEmbedding | None
     refiner: LatentRefiner | None
-    pose_maps: PoseMapEmbedding | None
-    action_interface: ActionInterface
+    interface: ActionInterface
     idm: InverseDynamicsModel | None
     controller: Controller | None
     embodiment_classifier: EmbodimentClassifier | None
@@ -202,8 +186,7 @@ def build_parts(
     return Parts(
         scene=build_scene(config, contract, backbone),
         refiner=build_refiner(config, contract),
-        pose_maps=build_pose_map_embedding(config, backbone),
-        action_interface=build_interface(config, contract, normalizer, backbone),
+        interface=build_interface(config, contract, normalizer, backbone),
         idm=build_idm(config, normalizer, encoder),
         controller=build_controller(config, normalizer),
         embodiment_classifier=build_embodiment_classifier(config, normalizer),

@@ -19,7 +19,7 @@ from torch import Tensor
 from worldmodel.mcl.config import DIRECTIONAL, ActionMclConfig
 from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import JointPass
-from worldmodel.models.actions.interface import ActionEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import TASK_DIM

@@ -84,7 +84,7 @@ def _ask(
     actions = batch.robot_actions * batch.action_mask[:, None]
     if model.config.regime == "no_action":
         actions = actions[:, :, :0]
-    embedding = model.interface(actions, extras_of(model, batch))
+    embedding = model.embed(actions, extras_of(model, batch))
     output: FdmOutput = model.fdm(noisy, sigma, embedding, model.text_context(), view=view)
     return output
 

@@ -13,7 +13,7 @@ from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity
 from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
-from worldmodel.models.actions.interface import ActionEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention_mask import FrameView
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.idm import embodiment_loss
@@ -157,8 +157,7 @@ def _driven(
         extras = map_tensors(extras, lambda part: part[which])
 
     def embed(actions: Tensor) -> ActionEmbedding:
-        embedding: ActionEmbedding = model.interface(actions, extras, clip.missing)
-        return embedding
+        return model.embed(actions, extras, clip.missing)
 
     def run(noisy: Tensor, embedding: ActionEmbedding) -> FdmOutput:
         output: FdmOutput = model.fdm(noisy, clip.sigma, embedding, text, view=clip.view)

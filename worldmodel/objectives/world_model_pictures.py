@@ -11,7 +11,7 @@ from torch import Tensor
 from worldmodel.models.actions.pose_maps import ARMS
 from worldmodel.models.compositor import KnownFrame
 from worldmodel.models.model import WorldModel
-from worldmodel.models.pose_track import PoseTrack, track_of
+from worldmodel.models.pose_track import PoseTrack
 from worldmodel.models.vae import decode_video
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras, map_tensors
@@ -68,7 +68,8 @@ def _composed_error(
     generator: torch.Generator,
 ) -> Float[Tensor, ""]:
     """The error of the composed frames of one latent frame of every clip, drawn at random."""
-    hands = track_of(estimate.extras, model.config.command_lag)
+    assert model.compositor is not None, "pixel_error asks only then"
+    hands = model.compositor.track(estimate.extras)
     chosen = _draw_made(estimate.is_made, generator)
     within = torch.arange(1, FRAMES_PER_LATENT + 1, device=chosen.device)
     frames = FRAMES_PER_LATENT * (chosen[:, None] - 1) + within

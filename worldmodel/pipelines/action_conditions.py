@@ -4,10 +4,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from worldmodel.models.actions.interface import ActionEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.compositor import Composed, KnownFrame
 from worldmodel.models.model import WorldModel
-from worldmodel.models.pose_track import track_of
 from worldmodel.types import FRAMES_PER_LATENT, Actions, Extras
 
 
@@ -43,11 +42,9 @@ class ActionConditions:
     def embed(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> ActionEmbedding:
         """Embedding of the clip that starts with the recent frames; their last is frame num_known - 1."""
         num_latents = self.model.contract.latent_grid[0]
-        actions = self._actions(num_known, recent)
         missing = torch.zeros(len(recent), num_latents, dtype=torch.bool, device=recent.device)
-        if self.robot_actions is None and self.latent_actions is None:
-            missing[:] = True
-        return self.model.interface(actions, self._extras(num_known - recent.shape[1], recent), missing)
+        extras = self._extras(num_known - recent.shape[1], recent)
+        return self.model.embed(self._actions(num_known, recent), extras, missing)
 
     def _extras(self, start: int, recent: Float[Tensor, "b t 3 H W"]) -> Extras:
         length = self.model.contract.num_frames - 1
@@ -59,21 +56,21 @@ class ActionConditions:
         """Frames for those decoded behind so many known ones, of which these were given."""
         if self.model.compositor is None or not self.extras:
             return Composed.still(decoded)
-        lag, count = self.model.config.command_lag, given.shape[1]
+        track, count = self.model.compositor.track, given.shape[1]
         # Frame count - 1 is the last given one: row 0 of the hands is the frame before the rows.
-        first = track_of(self._extras(max(0, count - 2), decoded), lag)
+        first = track(self._extras(max(0, count - 2), decoded))
         known = KnownFrame(given[:, -1], first.rows(1, 2) if count > 1 else first.rows(0, 1), self.robots)
-        hands = track_of(self._extras(num_known - 1, decoded), lag).rows(1)
+        hands = track(self._extras(num_known - 1, decoded)).rows(1)
         return self.model.compose(decoded, hands.rows(0, decoded.shape[1]), known)
 
-    def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"]:
+    def _actions(self, num_known: int, recent: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b n u"] | None:
         length = self.model.contract.num_frames - 1
         start = num_known - recent.shape[1]
         regime = self.model.config.regime
         if self.latent_actions is not None:
             return _window(self.latent_actions, start, length).to(recent)
         if regime == "no_action" or self.robot_actions is None:
-            return recent.new_zeros(len(recent), length, self.model.condition_dim)
+            return None
         if regime == "acg":
             return _window(self.robot_actions, start, length).to(recent)
         past = self.model.infer_latent_actions(recent) if self._past is None else self._past

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diffusion.euler import euler_sample
-from worldmodel.models.actions.interface import ActionEmbedding, TextContext, join_embeddings
+from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.attention import TextContext
 from worldmodel.models.attention_mask import stream_view
 from worldmodel.models.kv_cache import FrameMemory, MemoryCall
 from worldmodel.models.model import WorldModel
@@ -66,7 +67,7 @@ class CausalStream:
         for name in ("first", "waiting", "last_frame", "memory", "decoded"):
             setattr(twin, name, map_tensors(getattr(self, name), lambda x: x.repeat_interleave(count, 0)))
         twin.hands = self.hands.copies(count)
-        twin.waiting_actions = self.waiting_actions.each(lambda x: x.repeat_interleave(count, 0))
+        twin.waiting_actions = map_tensors(self.waiting_actions, lambda x: x.repeat_interleave(count, 0))
         return twin
 
     def _num_given(self, num_frames: int, past: Actions) -> int:
@@ -96,15 +97,12 @@ class CausalStream:
         given = actions.robot if actions.latent is None else actions.latent
         if model.config.regime == "lacg" and actions.latent is None and actions.robot is not None:
             given = model.control(actions.robot, self.last_frame)
-        num_latents = 1 + num_actions // FRAMES_PER_LATENT
-        if given is None or model.config.regime == "no_action":
-            given = self.first.new_zeros(len(self.first), num_actions, model.condition_dim)
-            missing = torch.ones(len(given), num_latents, dtype=torch.bool, device=given.device)
-            return model.interface(given, missing=missing)
-        return model.interface(given, actions.extras)
+        size = len(self.first), 1 + num_actions // FRAMES_PER_LATENT
+        missing = torch.zeros(size, dtype=torch.bool, device=self.first.device)
+        return model.embed(None if model.config.regime == "no_action" else given, actions.extras, missing)
 
     def _next(self, actions: Actions) -> Float[Tensor, "b 4 3 H W"]:
-        embedding = self._embed(actions, FRAMES_PER_LATENT).each(lambda x: x[:, 1:])
+        embedding = self._embed(actions, FRAMES_PER_LATENT)[1:]
         latents = self._sample(embedding)
         self.waiting, self.waiting_actions = latents, embedding
         self.num_latents += 1
@@ -125,7 +123,7 @@ class CausalStream:
             if waiting:
                 latents = torch.cat([self.waiting, noisy], 2)
                 sigma = torch.cat([sigma.new_zeros(num_samples, waiting), sigma], 1)
-                actions = join_embeddings(self.waiting_actions, embedding)
+                actions = self.waiting_actions.concat(embedding)
             call = self._call(latents.shape[2])
             view = stream_view(call, self.first, before, maps)
             output = self.model.fdm(latents, sigma, actions, self.text, view=view)
@@ -137,8 +135,8 @@ class CausalStream:
         return euler_sample(velocity, noise[:, :, :0], noise, self.sigmas)
 
     def _last_maps(self, embedding: ActionEmbedding) -> Float[Tensor, "b 1 m h w"] | None:
-        """Pose maps of the latest known frame, empty where its actions are not known."""
-        maps = join_embeddings(self.waiting_actions, embedding).pose_maps
+        """Maps of the latest known frame."""
+        maps = self.waiting_actions.concat(embedding).maps
         return None if maps is None else maps[:, -2:-1]
 
     def _call(self, num_frames: int) -> MemoryCall:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.models.actions.interface import TextContext
+from worldmodel.models.attention import TextContext
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.hand_follower import HandFollower

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from worldmodel.models.compositor import Composed, KnownFrame, openings, places
 from worldmodel.models.model import WorldModel
-from worldmodel.models.pose_track import PoseTrack, track_of
+from worldmodel.models.pose_track import PoseTrack
 from worldmodel.types import Extras, map_tensors
 
 CHANGE, REST = 0.25, 0.02  # of the opening: a hand has taken or left something; it does not move
@@ -43,7 +43,7 @@ class HandFollower:
         """
         self.model, self.frame, self.robots = model, frames[:, -1], robots
         self.known: KnownFrame | None = None
-        if model.compositor is not None and past and past["poses"].shape[1]:
+        if model.compositor is not None and past and next(iter(past.values())).shape[1]:
             self.known = KnownFrame(self.frame, self._track(past).rows(-1), self.robots)
 
     def compose(self, decoded: Float[Tensor, "b n 3 H W"], extras: Extras) -> Composed:
@@ -70,7 +70,8 @@ class HandFollower:
         return twin
 
     def _track(self, extras: Extras) -> PoseTrack:
-        return track_of(extras, self.model.config.command_lag)
+        assert self.model.compositor is not None, "asked for where there is one"
+        return self.model.compositor.track(extras)
 
 
 def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:

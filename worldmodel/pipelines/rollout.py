@@ -87,8 +87,8 @@ class RolloutPipeline:
             fps: rate of frames and actions; refused when it is not the model's.
             camera: refused when it is not the model's.
             action_names: one per action dimension; refused when they are not the embodiment's.
-            cameras: matrices of the camera, for a model that draws poses (`adaln+pose_maps`): for all samples
-                or one for each, static or with a matrix for every frame of the video. None: the camera of
+            cameras: matrices of the camera, for action paths that read it: for all samples or one for each,
+                static or with a matrix for every frame of the video. None: the camera of
                 training, if it never moved.
             start_actions: the command in force at the first given frame; see `open`.
         """

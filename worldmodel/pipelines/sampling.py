@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diffusion.euler import euler_sample, schedule_per_frame
-from worldmodel.models.actions.interface import ActionEmbedding, TextContext
+from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.attention import TextContext
 from worldmodel.models.model import WorldModel
 
 Generators = torch.Generator | Sequence[torch.Generator]

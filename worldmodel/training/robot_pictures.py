@@ -7,7 +7,7 @@ import torch
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.model import WorldModel
-from worldmodel.models.pose_track import PoseTrack, track_of
+from worldmodel.models.pose_track import PoseTrack
 from worldmodel.types import evenly_spread
 
 log = logging.getLogger(__name__)
@@ -17,13 +17,14 @@ MAX_CLIPS = 96  # clips per robot whose frames are searched, evenly spaced
 
 def fill_references(model: WorldModel, references: HandReferences, clips: ClipDataset) -> None:
     """Add hand images for every robot in the clips that has none yet."""
+    assert model.compositor is not None, "references belong to a compositor"
     numbers = _clips_by_robot(clips)
     for robot, own in numbers.items():
         if references.is_known[robot].any():
             continue
         chosen = [clips[own[place]] for place in evenly_spread(len(own), MAX_CLIPS)]
         frames = [clip.frames[1:] for clip in chosen if clip.frames is not None]
-        hands = [track_of(clip.extras, model.config.command_lag).rows(1) for clip in chosen]
+        hands = [model.compositor.track(clip.extras).rows(1) for clip in chosen]
         rows = PoseTrack(
             torch.cat([track.poses for track in hands]), torch.cat([track.projections for track in hands])
         )

@@ -38,7 +38,7 @@ CONFIGS = PRESETS / "debug"
 REGIMES = {
     "no_action": ["model.regime=no_action"],
     "acg": ["model.regime=acg"],
-    "acg+poses": ["model.action_path=adaln+pose_maps", "data.action_space=pose_commands"],
+    "acg+poses": ["model.actions.pose_maps={}", "data.action_space=pose_commands"],
     "acg+exact": ["model.regime=acg", "model.mcl.mode=exact"],
     "lacg": ["model.regime=lacg"],
     "lacg+exact": ["model.regime=lacg", "model.mcl.mode=exact"],

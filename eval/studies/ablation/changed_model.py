@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.model import WorldModel
 
 
@@ -21,7 +22,8 @@ def write_changed(model: str, change: ModelChange, folder: Path) -> None:
         return
     changed = WorldModel.from_pretrained(model)
     if change.command_lag >= 0:
-        changed.config = replace(changed.config, command_lag=change.command_lag)
+        actions = replace(changed.config.actions, pose_maps=PoseMapsConfig(change.command_lag))
+        changed.config = replace(changed.config, actions=actions)
     if change.action_space:
         # Scales stay: both spaces are poses, and the network has learned this scale.
         stats = changed.normalizer.stats.items()

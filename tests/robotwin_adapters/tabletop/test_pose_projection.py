@@ -11,6 +11,7 @@ from robotwin_adapters.tabletop.record import RecordingConfig
 from robotwin_adapters.tabletop.simulate import run_episode
 from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.transitions import clip_transitions, read_rows
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import HAND_POINTS, PoseMapsConfig, hand_points
 
 ROBOT, SEED, SIZE = "finch", 3, 24
@@ -49,7 +50,7 @@ def points_of(folder, camera, space="measured_poses"):
     config = ClipConfig(**{**CLIP.__dict__, "camera": camera})
     episode = RobotwinDataset(folder, action_space=space)[0]
     _, actions = cut_clip(episode, 0, config)
-    rows = read_rows(PoseMapsConfig(), clip_transitions(episode, 0, actions, config))
+    rows = read_rows(ActionConfig(pose_maps=PoseMapsConfig()), clip_transitions(episode, 0, actions, config))
     return episode, hand_points(rows["poses"][:, -1], rows["projections"])
 
 

@@ -198,7 +198,7 @@ def test_the_lag_behind_commands_is_measured_with_its_line_of_yaml(
     assert main(["inspect", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     (line,) = [line for line in printed.splitlines() if line.startswith("command lag")]
-    assert "model: {command_lag: 0.20}" in line
+    assert "model: {actions: {pose_maps: {command_lag: 0.20}}}" in line
     assert "at 8.333 frames per second" in line
 
 
@@ -217,7 +217,7 @@ def test_joints_that_follow_their_commands_have_a_lag_too(tmp_path: Path) -> Non
         raise ValueError(f"no {space} here")
 
     (line,) = lag_lines(summarize(made, range(1)), made, one_space)
-    assert "model: {command_lag: 0.25}" in line
+    assert "model: {actions: {pose_maps: {command_lag: 0.25}}}" in line
     assert lag_lines(summarize(source, range(2)), source, one_space) == []
 
 

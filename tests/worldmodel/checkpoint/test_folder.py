@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from worldmodel.checkpoint.folder import LORA_FILE
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.backbone import LoraConfig, build_wan, tiny_wan
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -56,7 +58,8 @@ def roll(model, batch) -> torch.Tensor:
 @pytest.mark.parametrize("regime", ["no_action", "acg", "lacg"])
 def test_folder_gives_the_same_model_back(trained, batch, tmp_path, regime, rank):
     mcl = None if regime == "no_action" else ActionMclConfig()
-    options = {"scene": True, "action_path": "adaln+tokens", "mcl": mcl, "prediction": "clean"}
+    actions = ActionConfig(tokens=None if regime == "no_action" else TokensConfig())
+    options = {"scene": True, "actions": actions, "mcl": mcl, "prediction": "clean"}
     model = trained(regime=regime, lora=LoraConfig(rank=rank), **options)
     model.save_pretrained(tmp_path / "model")
     loaded = WorldModel.from_pretrained(tmp_path / "model")
@@ -98,9 +101,9 @@ def test_adapters_on_a_named_backbone_are_saved_without_it_and_with_the_action_w
     model = trained(regime="acg", pretrained=str(tmp_path / "base"), lora=LoraConfig(rank=2))
     model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model" / "transformer").exists()
-    saved = load_file(tmp_path / "model" / "action_interface.safetensors")
-    assert torch.equal(saved["frame_embedder.4.weight"], model.interface.frame_embedder[4].weight)
-    assert saved["frame_embedder.4.weight"].abs().max() > 0
+    saved = load_file(tmp_path / "model" / "interface.safetensors")
+    assert torch.equal(saved["adaln.layers.4.weight"], model.interface.adaln.layers[4].weight)
+    assert saved["adaln.layers.4.weight"].abs().max() > 0
     expected = roll(model, batch)
     with pytest.raises(ValueError, match=r"load from elsewhere \(pretrained=.*base\).*--allow-external"):
         WorldModel.from_pretrained(tmp_path / "model")
@@ -134,7 +137,7 @@ def test_damaged_or_foreign_folders_are_refused_by_name(trained, tmp_path):
         WorldModel.from_pretrained(tmp_path)
     folder = tmp_path / "model"
     trained(regime="acg").save_pretrained(folder)
-    interface, contract = folder / "action_interface.safetensors", folder / "contract.json"
+    interface, contract = folder / "interface.safetensors", folder / "contract.json"
     whole, values = interface.read_bytes(), json.loads(contract.read_text())
 
     def refused(message: str) -> None:
@@ -142,15 +145,17 @@ def test_damaged_or_foreign_folders_are_refused_by_name(trained, tmp_path):
             WorldModel.from_pretrained(folder)
 
     interface.write_bytes(whole[: len(whole) // 2])
-    refused("action_interface.safetensors is damaged")
+    refused("interface.safetensors is damaged")
     interface.unlink()
-    refused("action_interface.safetensors is missing")
+    refused("interface.safetensors is missing")
     tensors = {"null": torch.zeros(48)}
     save_file(tensors, interface)
-    refused("action_interface.safetensors does not fit its config")
+    refused("interface.safetensors does not fit its config")
     interface.write_bytes(whole)
     contract.write_text(json.dumps({**values, "format": 99}))
-    refused("contract.json: expected format 1, got 99")
+    refused("contract.json: expected format 2, got 99")
+    contract.write_text(json.dumps({**values, "format": 1}))
+    refused(r"contract.json: format 1 was written by worldmodel 0.1.*: install worldmodel==0\.1\.0")
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "merge": "mean"}}))
     refused("contract.json: frames: merge is 'mean', expected auto or last or sum")
     contract.write_text("{")
@@ -176,7 +181,7 @@ def test_weights_of_another_action_width_are_refused(trained, tmp_path):
     contract["actions"]["width"] = 8
     (folder / "contract.json").write_text(json.dumps(contract))
     with pytest.raises(
-        ValueError, match=r"frame_embedder.0.weight has shape \(256, 24\), expected \(256, 32\)"
+        ValueError, match=r"adaln.layers.0.weight has shape \(256, 24\), expected \(256, 32\)"
     ):
         WorldModel.from_pretrained(folder)
 

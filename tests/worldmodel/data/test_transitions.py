@@ -10,6 +10,7 @@ from worldmodel.data.dataset import ClipDataset, build_clip_dataset, check_extra
 from worldmodel.data.index import index_episodes
 from worldmodel.data.latents import LatentCache
 from worldmodel.data.transitions import clip_projections, clip_transitions, read_rows
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig, pose_columns
 from worldmodel.types import CameraMatrices, Row, Transitions
 
@@ -40,7 +41,7 @@ def test_the_camera_of_a_transition_is_that_of_the_frame_it_leads_to():
     config = dataclasses.replace(CLIP, stride=2)
     _, actions = cut_clip(source[0], 3, config)
     clip = clip_transitions(source[0], 3, actions, config)
-    rows = read_rows(PoseMapsConfig(), clip)
+    rows = read_rows(ActionConfig(pose_maps=PoseMapsConfig()), clip)
     assert rows["projections"].shape == (8, 3, 4)
     expected = 100 * 0.1 * np.arange(3, 21, 2) / 100  # frames 3, 5, ... of the recording
     assert clip.views[:, 0, 3].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
@@ -51,7 +52,7 @@ def test_the_camera_of_a_transition_is_that_of_the_frame_it_leads_to():
 
 
 def test_clips_bring_their_rows_with_and_without_a_cache(tmp_path):
-    source, reader = HandPoses(3, **OPTIONS), PoseMapsConfig()
+    source, reader = HandPoses(3, **OPTIONS), ActionConfig(pose_maps=PoseMapsConfig())
     index = index_episodes([source], CLIP)
     fresh = build_clip_dataset([source], config=CLIP, reader=reader)
     plain = build_clip_dataset([source], config=CLIP)
@@ -100,7 +101,7 @@ def test_rows_that_differ_from_their_declaration_are_refused():
 
 
 def test_rows_of_a_part_are_a_part_of_the_rows():
-    episode, reader = HandPoses(1, **OPTIONS)[0], PoseMapsConfig()
+    episode, reader = HandPoses(1, **OPTIONS)[0], ActionConfig(pose_maps=PoseMapsConfig())
     clip = clip_transitions(episode, 7, episode.robot_actions[7:15], CLIP)
     whole, commands = read_rows(reader, clip), torch.cat([clip.before, clip.actions])
     for start, stop in ((0, 4), (1, 2), (4, 8)):
@@ -115,9 +116,9 @@ def test_rows_of_a_part_are_a_part_of_the_rows():
 
 
 def test_data_without_camera_or_poses_is_refused():
-    reader = PoseMapsConfig()
+    reader = ActionConfig(pose_maps=PoseMapsConfig())
     blind = index_episodes([HandPoses(2, None, **OPTIONS)], CLIP)
-    needs = r"camera 'head' are not known, the data describe no camera; set model\.action_path"
+    needs = r"camera 'head' are not known, the data describe no camera; set model\.actions\.pose_maps=null"
     with pytest.raises(ValueError, match=f"intrinsics and extrinsics of {needs}"):
         check_extras(blind, blind.records, reader)
     sums = index_episodes([HandPoses(2, **OPTIONS)], dataclasses.replace(CLIP, merge="sum"))
@@ -152,6 +153,8 @@ def test_clips_know_the_commands_before_them():
     _, actions = cut_clip(episode, 5, config)
     clip = clip_transitions(episode, 5, actions, config)
     torch.testing.assert_close(clip.before, poses[[2, 4]])
-    torch.testing.assert_close(read_rows(PoseMapsConfig(), clip)["poses"][0], poses[[2, 4, 6]])
+    torch.testing.assert_close(
+        read_rows(ActionConfig(pose_maps=PoseMapsConfig()), clip)["poses"][0], poses[[2, 4, 6]]
+    )
     _, actions = cut_clip(episode, 0, CLIP)
     torch.testing.assert_close(clip_transitions(episode, 0, actions, CLIP).before, poses[[0, 0]])

@@ -16,7 +16,8 @@ from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig
 from worldmodel.evaluation.sensitivity.run import SensitivityConfig, probe_model
-from worldmodel.models.actions.pose_maps import pose_columns
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.pose_maps import PoseMapsConfig, pose_columns
 from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
@@ -32,14 +33,16 @@ def model():
     normalizer = build_clip_dataset([HandPoses(6, **OPTIONS)], config=config).normalizer
     model = WorldModel.build(
         WorldModelConfig(
-            backbone=tiny_wan(), action_path="adaln+pose_maps", objective=ObjectiveConfig(idm_weight=0.0)
+            backbone=tiny_wan(),
+            actions=ActionConfig(pose_maps=PoseMapsConfig()),
+            objective=ObjectiveConfig(idm_weight=0.0),
         ),
         FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4),
         normalizer,
         vae=CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1),
     )
     torch.nn.init.normal_(
-        model.fdm.pose_maps.project.weight, std=0.3, generator=torch.Generator().manual_seed(0)
+        model.interface.pose_maps.project.weight, std=0.3, generator=torch.Generator().manual_seed(0)
     )
     return model.eval()
 

@@ -2,7 +2,11 @@ import pytest
 import torch
 
 from worldmodel.diffusion.flow import add_noise
-from worldmodel.models.attention_mask import causal_view, current_view, jump_view, using_view
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.actions.tokens import TokensConfig
+from worldmodel.models.attention import NetworkCall, TextContext, current_call, network_call
+from worldmodel.models.attention_mask import causal_view, jump_view
 from worldmodel.models.config import ObjectiveConfig
 
 
@@ -26,7 +30,7 @@ def clean(model, noisy, sigma, actions, **options):
 @torch.no_grad()
 @pytest.mark.parametrize("options", [{}, {"prediction": "clean", "scene": True, "refiner_width": 8}])
 def test_a_causal_model_does_not_see_what_comes_later(causal, batch, options):
-    model = causal(action_path="adaln+tokens", **options)
+    model = causal(actions=ActionConfig(tokens=TokensConfig()), **options)
     latents = model.encode(batch.frames)
     sigma = torch.tensor([[0.0, 0.0, 0.6, 0.9]]).expand(4, -1)
     noisy = add_noise(latents, torch.randn_like(latents), sigma)
@@ -81,10 +85,11 @@ def test_after_a_jump_the_forgotten_frames_do_not_matter(causal, batch):
     assert torch.allclose(jumped[1:3, :, 2:], expected[1:3, :, 1:], atol=1e-5)
 
 
-def test_views_end_with_their_block():
-    with using_view(causal_view(3, torch.device("cpu"))):
-        assert current_view() is not None
-    assert current_view() is None
+def test_conditions_end_with_their_call():
+    call = NetworkCall(ActionEmbedding(), TextContext(torch.zeros(1, 1, 8)))
+    with network_call(call):
+        assert current_call() is call
+    assert current_call() is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tests.support.pose_sets import HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.compositor import HEADS, Composed, Compositor, KnownFrame
@@ -32,7 +33,11 @@ COMPOSED = {"objective": PICTURES, "prediction": "clean", "compositor_width": 8}
 def clips():
     source = HandPoses(6, num_frames=18, size=(SIZE, SIZE), fps=FPS, embodiments=("a",))
     config = ClipConfig(num_frames=NUM_FRAMES, height=SIZE, width=SIZE)
-    return build_clip_dataset([source], config=config, reader=PoseMapsConfig())
+    return build_clip_dataset([source], config=config, reader=ActionConfig(pose_maps=PoseMapsConfig()))
+
+
+DRAWING = ActionConfig(pose_maps=PoseMapsConfig())
+LATE = ActionConfig(pose_maps=PoseMapsConfig(command_lag=0.3))
 
 
 @pytest.fixture
@@ -43,9 +48,7 @@ def batch(clips):
 @pytest.fixture
 def make(clips):
     def make_model(**options) -> WorldModel:
-        config = WorldModelConfig(
-            **{"backbone": tiny_wan(), "action_path": "adaln+pose_maps", **COMPOSED, **options}
-        )
+        config = WorldModelConfig(**{"backbone": tiny_wan(), "actions": DRAWING, **COMPOSED, **options})
         contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         return WorldModel.build(config, contract, clips.normalizer, vae=vae).eval()
@@ -156,7 +159,7 @@ def test_it_can_be_trained_alone(make, batch):
 
 def test_a_few_steps_make_pictures_better(make, batch):
     torch.manual_seed(0)
-    model = make(trained="compositor", command_lag=0.3)
+    model = make(trained="compositor", actions=LATE)
     model.freeze_untrained()
     optimizer = torch.optim.Adam(model.compositor.parameters(), lr=3e-3)
 
@@ -175,7 +178,7 @@ def test_a_few_steps_make_pictures_better(make, batch):
 @pytest.mark.parametrize("causal", [False, True])
 def test_streams_make_the_frames_of_a_rollout(make, batch, clips, randomize, causal, tmp_path):
     objective = dataclasses.replace(PICTURES, forcing="prefix") if causal else PICTURES
-    model = make(causal=causal, command_lag=0.3, objective=objective, hand_references=2)
+    model = make(causal=causal, actions=LATE, objective=objective, hand_references=2)
     fill_references(model, model.hand_references, clips)
     assert model.hand_references.is_known.any()
     randomize(model.compositor)

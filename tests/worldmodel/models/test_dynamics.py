@@ -3,6 +3,9 @@ import copy
 import torch
 
 from worldmodel.diffusion.flow import add_noise, sigma_per_frame
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.place_map import PlaceMapConfig
+from worldmodel.models.actions.tokens import TokensConfig
 
 
 def noisy_clip(model, batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +45,7 @@ def test_given_frames_come_back_as_they_are(make_world_model, batch):
 
 @torch.no_grad()
 def test_prepared_keys_give_the_same_answer(make_world_model, batch, randomize):
-    model = make_world_model(action_path="adaln+tokens")
+    model = make_world_model(actions=ActionConfig(tokens=TokensConfig()))
     randomize(model.interface)
     model.text = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
     plain, prepared = (answer(model, batch, with_keys=keys).velocity for keys in (False, True))
@@ -68,8 +71,9 @@ def test_a_prompt_of_one_token_is_answered_before_it_is_asked(make_world_model, 
 
 
 def test_only_a_prompt_of_one_token_needs_no_questions(make_world_model):
-    for path, is_asked in (("adaln", False), ("adaln+map", False), ("adaln+tokens", True)):
-        attention = make_world_model(action_path=path).fdm.backbone.blocks[0].attn2
+    paths = (({}, False), ({"place_map": PlaceMapConfig()}, False), ({"tokens": TokensConfig()}, True))
+    for path, is_asked in paths:
+        attention = make_world_model(actions=ActionConfig(**path)).fdm.backbone.blocks[0].attn2
         assert attention.to_q.weight.requires_grad == is_asked
         assert attention.to_v.weight.requires_grad
 
@@ -91,7 +95,7 @@ def test_modulation_made_before_gives_the_same_answer(make_world_model, batch, r
 def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch, randomize):
     gradients = []
     for checkpointing in (False, True):
-        model = make_world_model(action_path="adaln+tokens", scene=True)
+        model = make_world_model(actions=ActionConfig(tokens=TokensConfig()), scene=True)
         randomize(model.interface)
         if checkpointing:
             model.fdm.backbone.enable_gradient_checkpointing()
@@ -99,7 +103,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
     plain, checkpointed = gradients
     assert plain.keys() == checkpointed.keys()
-    assert plain["interface.gates"].abs().max() > 0
+    assert plain["interface.tokens.gates"].abs().max() > 0
     for name, gradient in plain.items():
         assert torch.allclose(gradient, checkpointed[name], rtol=1e-4, atol=1e-7), name
 
@@ -117,7 +121,7 @@ def test_a_copy_of_the_model_is_independent_of_it(make_world_model, batch, rando
 
 @torch.no_grad()
 def test_batch_equals_singles(make_world_model, batch, randomize):
-    model = make_world_model(action_path="adaln+tokens", scene=True)
+    model = make_world_model(actions=ActionConfig(tokens=TokensConfig()), scene=True)
     randomize(model.interface)
     noisy, sigma = noisy_clip(model, batch)
     together = answer(model, batch).velocity

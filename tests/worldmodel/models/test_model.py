@@ -17,9 +17,9 @@ from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import Actions
 
 PARTS = {
-    "no_action": {"action_interface"},
-    "acg": {"action_interface", "idm"},
-    "lacg": {"action_interface", "idm", "controller", "embodiment_classifier"},
+    "no_action": {"interface"},
+    "acg": {"interface", "idm"},
+    "lacg": {"interface", "idm", "controller", "embodiment_classifier"},
 }
 
 
@@ -28,7 +28,7 @@ def test_each_regime_has_its_parts_and_no_others(make_world_model, regime):
     assert set(make_world_model(regime=regime).parts()) == PARTS[regime]
     if regime == "acg":
         options = {"mcl": ActionMclConfig(), "scene": True, "objective": ObjectiveConfig(idm_weight=0.0)}
-        assert set(make_world_model(**options).parts()) == {"action_interface", "scene", "mcl"}
+        assert set(make_world_model(**options).parts()) == {"interface", "scene", "mcl"}
 
 
 @pytest.mark.parametrize("regime", PARTS)
@@ -161,7 +161,7 @@ def test_hub_layout_trains_and_rolls_out_with_the_wan_autoencoder(clips, batch, 
     model.save_pretrained(tmp_path / "model")
     assert {p.name for p in (tmp_path / "model").iterdir()} == {
         *("README.md", "config.yaml", "contract.json"),
-        *("transformer_lora.safetensors", "action_interface.safetensors"),
+        *("transformer_lora.safetensors", "interface.safetensors"),
     }
     assert isinstance(
         WorldModel.from_pretrained(tmp_path / "model", allow_external=True).vae, AutoencoderKLWan
@@ -173,6 +173,8 @@ import json, resource, time
 import torch
 from diffusers import AutoencoderKLWan
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.models.actions.adaln import AdalnConfig
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
@@ -190,7 +192,7 @@ low = tuple(-x for x in ones)
 normalizer = ActionNormalizer({"aloha": ActionStats(names, low, ones, low, ones, 100)})
 config = WorldModelConfig(
     dtype="bfloat16", lora=LoraConfig(rank=16), objective=ObjectiveConfig(idm_weight=0.0),
-    interface_hidden=1024,
+    actions=ActionConfig(adaln=AdalnConfig(1024)),
 )
 start = time.time()
 contract = FrameContract(num_frames=9, height=64, width=64, fps=16.67)

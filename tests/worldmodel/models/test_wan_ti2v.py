@@ -10,6 +10,8 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.models.actions.adaln import AdalnConfig
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import load_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
@@ -53,7 +55,7 @@ def test_a_model_of_that_layout_trains_saves_and_streams(folder: Path, tmp_path:
         pretrained=str(folder),
         vae=str(folder),
         causal=True,
-        interface_hidden=16,
+        actions=ActionConfig(adaln=AdalnConfig(16)),
         objective=ObjectiveConfig(forcing="prefix", idm_weight=0.0),
     )
     contract = FrameContract(9, SIZE, SIZE, 10.0, latent_channels=48, latent_scale=16)

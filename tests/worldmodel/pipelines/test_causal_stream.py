@@ -11,6 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from worldmodel.diffusion.euler import sigma_schedule
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.place_map import PlaceMapConfig
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
+from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.attention_mask import causal_view
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.pipelines.causal_stream import CausalStream, default_window
@@ -18,9 +22,14 @@ from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import Actions, map_tensors
 
 PREFIX = ObjectiveConfig(forcing="prefix")
-SMALL = {"prediction": "clean", "scene": True, "refiner_width": 8, "action_path": "adaln+map"}
-TOKENS = {"action_path": "adaln+tokens"}
-POSES = {**SMALL, "action_path": "adaln+pose_maps"}
+SMALL = {
+    "prediction": "clean",
+    "scene": True,
+    "refiner_width": 8,
+    "actions": ActionConfig(place_map=PlaceMapConfig()),
+}
+TOKENS = {"actions": ActionConfig(tokens=TokensConfig())}
+POSES = {**SMALL, "actions": ActionConfig(pose_maps=PoseMapsConfig())}
 NO_ACTION = {"regime": "no_action"}
 
 
@@ -186,7 +195,7 @@ def test_a_rollout_is_a_session_of_latent_frames(causal, batch):
 
 @pytest.mark.parametrize("regime", ["acg", "lacg", "no_action"])
 def test_samples_do_not_depend_on_their_batch_and_forks_share_nothing(causal, batch, regime):
-    pipeline = RolloutPipeline(causal(regime=regime, **{**SMALL, "action_path": "adaln"}))
+    pipeline = RolloutPipeline(causal(regime=regime, **{**SMALL, "actions": ActionConfig()}))
     drive = Actions() if regime == "no_action" else Actions(batch.robot_actions)
     other = map_tensors(drive, lambda x: -x)
     together = pipeline.open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3))

@@ -131,7 +131,7 @@ def test_latent_actions_can_be_copied_from_another_episode(trained, batch):
 def test_unknown_actions_get_the_null_embedding(trained, batch):
     model = trained(regime="acg")
     embedding = ActionConditions(model, Actions(), num_frames=13).embed(1, batch.frames[:, :1] / 255)
-    assert torch.equal(embedding.frames, model.interface.null.expand(4, 4, -1))
+    assert torch.equal(embedding.frames, model.interface.adaln.null.expand(4, 4, -1))
     known = ActionConditions(model, Actions(batch.robot_actions)).embed(1, batch.frames[:, :1] / 255)
     assert torch.equal(known.frames, model.interface(batch.robot_actions).frames)
 

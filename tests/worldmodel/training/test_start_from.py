@@ -98,8 +98,7 @@ REFUSED = {
     "vae=outputs/no/such/vae": r".*/vae",
     "prompt=prompt.safetensors": "''",
     "prediction=velocity": "clean",
-    "action_path=adaln+tokens": "adaln",
-    "interface_hidden=64": "32",
+    "actions.adaln.hidden=64": "32",
     "latent_action_dim=8": "4",
     "scene=true": "False",
     "idm.hidden=8": "16",
@@ -122,7 +121,7 @@ def test_a_setting_that_cannot_change_is_refused_with_both_values_and_a_way_out(
 def test_a_refused_setting_ends_the_command_with_one_line(
     whole: Path, overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*overrides, f"start_from={whole}", "model.interface_hidden=64", f"output={tmp_path / 'run'}"]
+    words = [*overrides, f"start_from={whole}", "model.actions.adaln.hidden=64", f"output={tmp_path / 'run'}"]
     assert main([CONFIG, *words]) == 2
     error = capsys.readouterr().err
     assert f"model.pretrained={whole} instead of start_from" in error
@@ -205,13 +204,13 @@ def test_adapters_train_on_a_trained_model_resume_export_load_and_merge(
     run("resumed", 2)
     resumed, straight = run("resumed", 4, resume=True), run("straight", 4)
     assert losses(tmp_path / "resumed") == losses(tmp_path / "straight")
-    for name in (TRANSFORMER, LORA_FILE, "action_interface.safetensors", "idm.safetensors"):
+    for name in (TRANSFORMER, LORA_FILE, "interface.safetensors", "idm.safetensors"):
         assert (resumed / name).read_bytes() == (straight / name).read_bytes(), name
     before, after = base_of(whole), base_of(resumed)
     assert all(torch.equal(after[name], value) for name, value in before.items())
     adapters = load_file(resumed / LORA_FILE)
     assert any(value.abs().max() > 0 for name, value in adapters.items() if "lora_B" in name)
-    for part in ("action_interface", "idm"):
+    for part in ("interface", "idm"):
         old, new = (load_file(folder / f"{part}.safetensors") for folder in (whole, resumed))
         assert not all(torch.equal(new[name], value) for name, value in old.items())
 

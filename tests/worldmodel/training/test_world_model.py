@@ -57,7 +57,7 @@ def test_two_processes_have_the_losses_of_one(
 ) -> None:
     run_two([*overrides, *SHARED, f"fit.machine.parallel={parallel}", f"output={tmp_path}"])
     assert losses(tmp_path) == pytest.approx(losses(one_process), rel=TOLERANCE)
-    one, two = (load_file(path / "model/action_interface.safetensors") for path in (one_process, tmp_path))
+    one, two = (load_file(path / "model/interface.safetensors") for path in (one_process, tmp_path))
     assert all(torch.allclose(one[key], two[key], atol=1e-6) for key in one)
 
 

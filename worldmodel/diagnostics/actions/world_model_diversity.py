@@ -19,9 +19,11 @@ from worldmodel.diagnostics.actions.world_model_channel import ClipView, driven,
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
 from worldmodel.diffusion.flow import sigma_per_frame
 from worldmodel.mcl.features import math_attention
-from worldmodel.models.actions.interface import ActionEmbedding, TextContext
+from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.attention import TextContext
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
+from worldmodel.types import map_tensors
 
 MAX_PARAMETERS = 100_000_000  # of the backbone; third derivatives of a larger one take too long for a page
 
@@ -106,16 +108,10 @@ def latent_channel(
 
 
 def _chosen(actions: ActionEmbedding, choice: Float[Tensor, "b k"]) -> ActionEmbedding:
-    def chosen(part: Tensor | None) -> Tensor | None:
-        return None if part is None else torch.tensordot(choice, part.double(), dims=1)
-
-    return ActionEmbedding(
-        torch.tensordot(choice, actions.frames.double(), dims=1),
-        chosen(actions.tokens),
-        None if actions.gates is None else actions.gates.double(),
-        chosen(actions.maps),
-        chosen(actions.pose_maps),
+    chosen: ActionEmbedding = map_tensors(
+        actions, lambda part: torch.tensordot(choice, part.double(), dims=1)
     )
+    return chosen
 
 
 class _KeepDouble(TorchFunctionMode):

@@ -1,1 +1,1 @@
-"""Action paths: how actions reach the backbone."""
+"""How actions reach the backbone: one file a path."""

@@ -10,6 +10,9 @@ from studies.cells import check_settings
 from studies.cells_file import read_cells
 
 from worldmodel.config import load_config
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.place_map import PlaceMapConfig
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.training.world_model import TrainConfig
 
@@ -60,10 +63,11 @@ def test_the_rows_of_the_desk_differ_by_one_thing_each(monkeypatch):
     }
     base = loaded["pose_maps"]
     assert isinstance(base, TrainConfig)
-    assert base.model.draws_poses
+    assert base.model.actions.pose_maps == PoseMapsConfig(command_lag=0.37)
     assert base.data.action_space == "pose_commands"
-    for name, path in (("adaln", "adaln"), ("map", "adaln+map")):
-        assert loaded[name].model == replace(base.model, action_path=path)
+    paths = {"adaln": ActionConfig(), "map": ActionConfig(place_map=PlaceMapConfig())}
+    for name, actions in paths.items():
+        assert loaded[name].model == replace(base.model, actions=actions)
     assert loaded["measured"].data == replace(base.data, action_space="measured_poses")
     assert loaded["chunk"].data == base.data
     assert not loaded["chunk"].model.causal
@@ -74,7 +78,7 @@ def test_a_changed_model_keeps_its_weights_and_scales(tmp_path):
     change = ModelChange(action_space="measured_poses", command_lag=0.0)
     write_changed("desk", change, tmp_path / "changed")
     shipped, changed = WorldModel.from_pretrained("desk"), WorldModel.from_pretrained(tmp_path / "changed")
-    assert changed.config.command_lag == 0
+    assert changed.config.actions.pose_maps.command_lag == 0
     assert {entry.action_space for entry in changed.normalizer.stats.values()} == {"measured_poses"}
     assert changed.normalizer.stats["heron"].q01 == shipped.normalizer.stats["heron"].q01
     for name, weight in changed.fdm.state_dict().items():

@@ -114,7 +114,7 @@ def test_a_saved_world_model_that_hears_one_arm_gets_a_page_that_says_so(
     (stats,) = clips.normalizer.stats.values()
     right = [i for i, name in enumerate(stats.names) if name.startswith("right")]
     with torch.no_grad():
-        model.interface.frame_embedder[0].weight.unflatten(1, (4, -1))[:, :, right] = 0
+        model.interface.adaln.layers[0].weight.unflatten(1, (4, -1))[:, :, right] = 0
     model.save_pretrained(tmp_path / "model")
     page = tmp_path / "page.md"
     command = ["diagnose", str(tmp_path / "model"), "--dataset", str(recordings), "--out", str(page)]

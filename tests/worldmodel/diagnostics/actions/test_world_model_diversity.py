@@ -11,6 +11,9 @@ from worldmodel.diagnostics.actions.world_model_diversity import (
     world_model_diversity,
 )
 from worldmodel.mcl.features import math_attention
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.place_map import PlaceMapConfig
+from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.types import Actions, ClipBatch
@@ -28,8 +31,8 @@ def case(model: WorldModel, batch: ClipBatch) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"scene": True, "action_path": "adaln+map", "prediction": "clean"},
-        {"regime": "lacg", "history": 2, "action_path": "adaln+tokens"},
+        {"scene": True, "actions": ActionConfig(place_map=PlaceMapConfig()), "prediction": "clean"},
+        {"regime": "lacg", "history": 2, "actions": ActionConfig(tokens=TokensConfig())},
     ],
 )
 def test_the_generator_is_one_network_call_in_double(

@@ -5,7 +5,11 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel
 
-from worldmodel.models.actions.interface import ActionEmbedding, ActionInterface
+from worldmodel.models.actions.adaln import AdalnConfig
+from worldmodel.models.actions.interface import ActionConfig, ActionInterface
+from worldmodel.models.actions.place_map import PlaceMapConfig
+from worldmodel.models.actions.protocol import ActionEmbedding, PathShape
+from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.backbone import build_wan, tiny_wan
 from worldmodel.models.dynamics import ForwardDynamics, SceneEmbedding
 
@@ -24,8 +28,12 @@ def reproducible() -> Iterator[None]:
 
 
 def make_interface(has_tokens: bool = False, has_maps: bool = False) -> ActionInterface:
-    gates = (2, 2) if has_tokens else None
-    return ActionInterface(5, WIDTH, hidden=32, token_gates=gates, map_tokens=PATCHES * has_maps)
+    config = ActionConfig(
+        adaln=AdalnConfig(32),
+        tokens=TokensConfig(32) if has_tokens else None,
+        place_map=PlaceMapConfig(64) if has_maps else None,
+    )
+    return ActionInterface(config, PathShape(5, WIDTH, 2, 2, patch=(2, 2), grid=(8, 8)))
 
 
 def randomize(module: torch.nn.Module) -> None:
@@ -51,9 +59,10 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_untrained_interface_leaves_wan_bit_for_bit(inputs, has_tokens, has_maps, has_scene):
     noisy, sigma, text, actions = inputs
     scene = SceneEmbedding((FRAMES, 8, 8), (1, 2, 2), 16, WIDTH) if has_scene else None
-    fdm = ForwardDynamics(build_wan(tiny_wan()), scene=scene)
+    interface = make_interface(has_tokens, has_maps)
+    fdm = ForwardDynamics(build_wan(tiny_wan()), scene=scene, gates=interface.gates)
     expected = base_velocity(build_wan(tiny_wan()), noisy, sigma, text)
-    got = fdm(noisy, sigma, make_interface(has_tokens, has_maps)(actions), fdm.embed_text(text)).velocity
+    got = fdm(noisy, sigma, interface(actions), fdm.embed_text(text)).velocity
     assert expected.std() > 0.1
     assert torch.equal(got, expected)
 
@@ -89,9 +98,9 @@ def test_frame_zero_and_missing_actions_get_the_null_embedding():
     randomize(interface)
     missing = torch.tensor([[False, True, False]])
     frames = interface(torch.randn(1, 8, 5), missing=missing).frames
-    assert torch.equal(frames[0, 0], interface.null)
-    assert torch.equal(frames[0, 1], interface.null)
-    assert not torch.equal(frames[0, 2], interface.null)
+    assert torch.equal(frames[0, 0], interface.adaln.null)
+    assert torch.equal(frames[0, 1], interface.adaln.null)
+    assert not torch.equal(frames[0, 2], interface.adaln.null)
     assert interface(torch.randn(1, 0, 5)).frames.shape == (1, 1, WIDTH)
 
 
@@ -101,17 +110,17 @@ def test_action_maps_reach_only_their_own_latent_frame_and_none_without_actions(
     interface = make_interface(has_maps=True)
     randomize(interface)
     first, second = interface(actions), interface(actions + torch.eye(8)[5][:, None])
-    assert [int(i) for i in (first.maps - second.maps).abs().amax((0, 2, 3)).nonzero()] == [2]
+    assert [int(i) for i in (first.first_block - second.first_block).abs().amax((0, 2, 3)).nonzero()] == [2]
     missing = torch.tensor([[False, True, False]]).expand(2, -1)
-    assert interface(actions, missing=missing).maps[:, :2].abs().max() == 0
+    assert interface(actions, missing=missing).first_block[:, :2].abs().max() == 0
     fdm = ForwardDynamics(build_wan(dataclasses.replace(tiny_wan(), num_layers=1)))
     # One block whose self-attention is silent: each place hears its own part of the map.
     torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)
-    maps = first.maps.clone()
+    maps = first.first_block.clone()
     maps[:, 1, 5] += 1
     answers = [
-        fdm(noisy, sigma, ActionEmbedding(first.frames, maps=m), fdm.embed_text(text)).velocity
-        for m in (first.maps, maps)
+        fdm(noisy, sigma, ActionEmbedding(first.frames, first_block=m), fdm.embed_text(text)).velocity
+        for m in (first.first_block, maps)
     ]
     changed = (answers[0] - answers[1]).abs().amax((0, 1)) > 0
     expected = torch.zeros(FRAMES, 8, 8, dtype=torch.bool)
@@ -151,16 +160,15 @@ def test_action_tokens_reach_only_their_own_latent_frame(inputs):
     noisy, sigma, text, actions = inputs
     interface = make_interface(has_tokens=True)
     randomize(interface)
-    fdm = ForwardDynamics(build_wan(dataclasses.replace(tiny_wan(), num_layers=1)))
+    backbone = build_wan(dataclasses.replace(tiny_wan(), num_layers=1))
+    fdm = ForwardDynamics(backbone, gates=interface.gates)
     # One block whose self-attention is silent: only the tokens could carry an action across frames.
     torch.nn.init.zeros_(fdm.backbone.blocks[0].attn1.to_out[0].weight)
     changed_actions = actions.clone()
     changed_actions[:, 4:] += 1
     first, second = interface(actions), interface(changed_actions)
-    shared = ActionEmbedding(first.frames, second.tokens, second.gates)
-    one_layer = ActionEmbedding(first.frames, first.tokens, first.gates[:1])
-    other = ActionEmbedding(shared.frames, shared.tokens, shared.gates[:1])
-    answers = [fdm(noisy, sigma, e, fdm.embed_text(text)).velocity for e in (one_layer, other)]
+    other = ActionEmbedding(first.frames, second.tokens)
+    answers = [fdm(noisy, sigma, e, fdm.embed_text(text)).velocity for e in (first, other)]
     changed = (answers[0] - answers[1]).abs().amax((0, 1, 3, 4))
     assert changed[:2].max() == 0
     assert changed[2] > 0

@@ -10,15 +10,17 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import (
     DRAWN,
     HAND_POINTS,
     MAP_CHANNELS,
-    PoseMapEmbedding,
+    HandDrawing,
     PoseMaps,
     PoseMapsConfig,
     hand_points,
 )
+from worldmodel.models.actions.protocol import PathShape
 from worldmodel.models.backbone import WanConfig, tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
@@ -28,6 +30,7 @@ from worldmodel.training.model_data import still_projection
 from worldmodel.types import Actions, Extras, map_tensors
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
+DRAWING = ActionConfig(pose_maps=PoseMapsConfig())
 WITHOUT_JUDGE = ObjectiveConfig(idm_weight=0.0, action_dropout=0.5)
 STEPS = {"num_inference_steps": 1}
 
@@ -36,7 +39,7 @@ STEPS = {"num_inference_steps": 1}
 def clips():
     source = HandPoses(6, num_frames=18, size=(SIZE, SIZE), fps=FPS, embodiments=("a",))
     config = ClipConfig(num_frames=NUM_FRAMES, height=SIZE, width=SIZE)
-    return build_clip_dataset([source], config=config, reader=PoseMapsConfig())
+    return build_clip_dataset([source], config=config, reader=ActionConfig(pose_maps=PoseMapsConfig()))
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def make(clips, randomize):
     """A tiny model that draws poses, untrained or with weights that do something."""
 
     def make_model(*, trained=False, **options) -> WorldModel:
-        defaults = {"backbone": tiny_wan(), "objective": WITHOUT_JUDGE, "action_path": "adaln+pose_maps"}
+        defaults = {"backbone": tiny_wan(), "objective": WITHOUT_JUDGE, "actions": DRAWING}
         contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         model = WorldModel.build(
@@ -70,7 +73,7 @@ def moved(extras: Extras, by: float) -> Extras:
 
 
 def test_a_blob_is_where_its_point_is():
-    maps = PoseMaps((8, 12), samples=2, sigma=0.7)
+    maps = HandDrawing((8, 12), samples=2, sigma=0.7)
     points = torch.tensor([[[[0.3, 0.6, 0.5, 0.8]]]])
     drawn = maps.draw(points)[0, 0, 0]
     x, y = (torch.arange(24) + 0.5) / 2, (torch.arange(16) + 0.5) / 2  # in latents
@@ -79,7 +82,7 @@ def test_a_blob_is_where_its_point_is():
 
 
 def test_every_transition_has_its_channels_in_its_latent_frame(batch):
-    maps, extras = PoseMaps((8, 8)), batch.extras
+    maps, extras = HandDrawing((8, 8)), batch.extras
     drawn = maps(extras)
     assert drawn.shape == (3, 3, MAP_CHANNELS, 8, 8)
     assert not drawn[:, 0].any()
@@ -98,7 +101,7 @@ def test_every_transition_has_its_channels_in_its_latent_frame(batch):
 
 def test_missing_actions_are_not_drawn(batch):
     missing = torch.tensor([[False] * 3, [True] * 3, [False, False, True]])
-    drawn = PoseMaps((8, 8))(batch.extras, missing).flatten(2).any(2)
+    drawn = HandDrawing((8, 8))(batch.extras, missing).flatten(2).any(2)
     assert drawn.tolist() == [[False, True, True], [False, False, False], [False, True, False]]
 
 
@@ -107,12 +110,12 @@ def test_missing_actions_are_not_drawn(batch):
 def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, prediction):
     refined = {"refiner_width": 8} if prediction == "clean" else {}
     with_maps = make(prediction=prediction, **refined)
-    without = make(action_path="adaln", prediction=prediction)
+    without = make(actions=ActionConfig(), prediction=prediction)
     noisy = torch.randn(3, 16, 3, 8, 8)
     answers = []
     for model in (with_maps, without):
         embedding = model.interface(batch.robot_actions, batch.extras)
-        assert (embedding.pose_maps is not None) == (model is with_maps)
+        assert (embedding.places is not None) == (model is with_maps)
         answers.append(model.fdm(noisy, torch.ones(3, 3), embedding, model.text_context()).velocity)
     assert torch.equal(*answers)
     # And both are Wan itself, called with per-token timesteps.
@@ -124,7 +127,7 @@ def test_training_reaches_the_maps(make, batch):
     model = make(trained=True, mcl=ActionMclConfig(mode="finite_difference"), **options)
     losses = world_model_step(model, batch, torch.Generator().manual_seed(0))
     losses.total.backward()
-    for part in (model.fdm.pose_maps, model.fdm.refiner):
+    for part in (model.interface.pose_maps, model.fdm.refiner):
         assert all(p.grad is not None and p.grad.any() for p in part.parameters())
     blind = dataclasses.replace(batch, extras={})
     with pytest.raises(ValueError, match="action paths need clips with poses, projections, got none"):
@@ -135,7 +138,10 @@ def test_training_reaches_the_maps(make, batch):
 def test_a_model_draws_the_poses_it_is_told(make, batch, tmp_path):
     model = make(trained=True, prediction="clean", refiner_width=8)
     model.save_pretrained(tmp_path / "model")
-    assert json.loads((tmp_path / "model/contract.json").read_text())["needs_camera_matrices"]
+    assert json.loads((tmp_path / "model/contract.json").read_text())["extras"] == {
+        "poses": [3, 16],
+        "projections": [3, 4],
+    }
     assert "hand poses drawn into the picture" in (tmp_path / "model/README.md").read_text()
     loaded = WorldModel.from_pretrained(tmp_path / "model")
     given, extras = batch.frames[:, :1], batch.extras
@@ -219,11 +225,11 @@ def test_a_backbone_brings_its_maps_to_a_model_that_draws_and_its_refiner_to_any
     trained = make(trained=True, **options)
     trained.save_pretrained(tmp_path)
     again = make(pretrained=str(tmp_path), **options)
-    for name in ("pose_maps", "refiner"):
-        pairs = zip(trained.parts()[name].parameters(), again.parts()[name].parameters(), strict=True)
+    for part in (lambda model: model.interface.pose_maps, lambda model: model.fdm.refiner):
+        pairs = zip(part(trained).parameters(), part(again).parameters(), strict=True)
         assert all(torch.equal(*pair) for pair in pairs)
-    plain = make(pretrained=str(tmp_path), action_path="adaln", **options)
-    assert "pose_maps" not in plain.parts()
+    plain = make(pretrained=str(tmp_path), actions=ActionConfig(), **options)
+    assert "pose_maps" not in plain.interface
     assert torch.equal(plain.fdm.refiner.enter.weight, trained.fdm.refiner.enter.weight)
     plain.save_pretrained(tmp_path / "plain")
     drawing = make(pretrained=str(tmp_path / "plain"), **options)
@@ -231,15 +237,16 @@ def test_a_backbone_brings_its_maps_to_a_model_that_draws_and_its_refiner_to_any
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ValueError, match="regime lacg is driven by latent actions"):
-        WorldModelConfig(action_path="adaln+pose_maps", regime="lacg")
-    assert not WorldModelConfig(action_path="adaln+pose_maps", regime="no_action").draws_poses
+    for regime in ("lacg", "no_action"):
+        with pytest.raises(ValueError, match=f"pose_maps works with regime acg, got {regime}: set actions"):
+            WorldModelConfig(actions=DRAWING, regime=regime)
 
 
 def test_the_published_backbone_takes_maps_of_its_own_size():
     shape = WanConfig()
     width = shape.num_heads * shape.head_dim
-    embedding = PoseMapEmbedding(MAP_CHANNELS, shape.patch_size, width)
-    assert embedding.project.weight.shape == (1536, 224, 1, 2, 2)
+    sizes = PathShape(14, width, shape.num_layers, shape.num_heads, shape.patch_size[1:], grid=(30, 40))
+    path = PoseMaps(sizes)
+    assert path.project.weight.shape == (1536, 224, 1, 2, 2)
     with torch.no_grad():
-        assert embedding(torch.rand(1, 224, 3, 30, 40)).shape == (1, width, 3, 15, 20)
+        assert path.project(torch.rand(1, 3, 224, 30, 40)).shape == (1, 3, 15 * 20, width)
