@@ -1,4 +1,4 @@
-"""Which columns of a LeRobot dataset are actions, states and cameras, and how their dimensions are called."""
+"""Which columns of a LeRobot dataset are actions, states and cameras, and the names of their dimensions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,24 +12,24 @@ from robotwin_adapters.lerobot.meta import INFO, EpisodeRow, Feature, LerobotMet
 from robotwin_adapters.lerobot.rows import ACTION, COUNTERS, STATE
 from robotwin_adapters.mapping import DataMapping, matching_keys
 
-NUMBERED = re.compile(r"(motor|action|state|dim)?_?\d*")  # names that only count the columns
+NUMBERED = re.compile(r"(motor|action|state|dim)?_?\d*")  # names that only number the columns
 ACTION_KEYS = (ACTION, "actions")  # LeRobot's name, then openpi's
 STATE_KEYS = (STATE, "state", "observation/state")
-PLACE = re.compile(r".*images[./]")  # what a camera's short name leaves out
+PLACE = re.compile(r".*images[./]")  # prefix that a camera's short name omits
 PICTURES = ("video", "image")
 
 
 @dataclass(frozen=True)
 class VectorKeys:
-    """The columns of actions and states, side by side."""
+    """The columns whose concatenation is the action, and those of the state."""
 
     action: tuple[str, ...]
     state: tuple[str, ...]  # empty: no states
-    notes: tuple[str, ...] = ()  # what was decided, in words
+    notes: tuple[str, ...] = ()  # notes on the decisions
 
 
 def find_keys(meta: LerobotMeta, mapping: DataMapping) -> VectorKeys:
-    """The mapping's columns, else those of LeRobot or openpi; an action that cannot be found is refused."""
+    """The mapping's columns, else those of LeRobot or openpi; a dataset without an action is refused."""
     where, columns = f"{meta.root}/{INFO}", _vector_columns(meta)
     if mapping.state_keys is not None:
         state = matching_keys(where, mapping.state_keys, columns)
@@ -61,7 +61,7 @@ def _vector_columns(meta: LerobotMeta) -> list[str]:
 
 
 def column_names(meta: LerobotMeta, keys: Sequence[str], word: str) -> tuple[str, ...]:
-    """One name per dimension of the columns side by side; several columns put theirs before the number."""
+    """One name per dimension of the concatenated columns; for several columns, prefixed by the column."""
     if len(keys) == 1:
         return _names(meta, keys[0], word)
     parts = [_names(meta, key, key.removeprefix("observation.")) for key in keys]
@@ -69,7 +69,7 @@ def column_names(meta: LerobotMeta, keys: Sequence[str], word: str) -> tuple[str
 
 
 def usable_cameras(meta: LerobotMeta, mapping: DataMapping) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Short name -> feature key of the cameras that exist, overview first, and what was left out."""
+    """Short name -> feature key of the existing cameras, overview first, and notes on skipped ones."""
     notes, usable = [], []
     for key, feature in _pictures(meta, mapping):
         if feature.is_depth or ("depth" in key.lower() and 1 in (feature.shape[:1] + feature.shape[-1:])):
@@ -89,7 +89,7 @@ def usable_cameras(meta: LerobotMeta, mapping: DataMapping) -> tuple[dict[str, s
 
 
 def _pictures(meta: LerobotMeta, mapping: DataMapping) -> Iterable[tuple[str, Feature]]:
-    """The cameras that the mapping names, or all."""
+    """The cameras that the mapping names, or all of them."""
     pictures = {key: feature for key, feature in meta.features.items() if feature.dtype in PICTURES}
     if not mapping.camera_keys:
         return pictures.items()
@@ -105,7 +105,7 @@ def _names(meta: LerobotMeta, key: str, word: str) -> tuple[str, ...]:
     feature = meta.features[key]
     width = int(np.prod(feature.shape)) if feature.shape else 1
     names = feature.names if len(feature.names) == width else ()
-    # "motor_7" or "action_7" says nothing; modality.json, where present, tells the body part.
+    # "motor_7" or "action_7" is not informative; modality.json, if present, names the body part.
     if all(NUMBERED.fullmatch(name) for name in names):
         names = _modality_names(meta, word, width) or names
     return names or tuple(f"{word}_{index}" for index in range(width))

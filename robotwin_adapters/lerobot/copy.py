@@ -41,7 +41,7 @@ V2_ONLY = ("total_videos", "total_chunks", "worldmodel")  # entries that v3.0 do
 
 
 def copy_lerobot(dataset: LerobotDataset, positions: Sequence[int], out: str | Path) -> int:
-    """Write these episodes as a new dataset at `out`, which appears when complete; returns their number."""
+    """Write these episodes as a new dataset at `out`, atomically; returns their number."""
     with new_folder(out) as building:
         copier = _Copier(dataset, building)
         for position in positions:
@@ -51,7 +51,7 @@ def copy_lerobot(dataset: LerobotDataset, positions: Sequence[int], out: str | P
 
 
 class _Copier:
-    """A folder in the making."""
+    """A dataset folder being written."""
 
     def __init__(self, dataset: LerobotDataset, root: Path) -> None:
         self.dataset, self.root = dataset, root
@@ -63,7 +63,7 @@ class _Copier:
         self._videos: dict[tuple[str, str], int] = {}  # (key, file of the source) -> number of the copy
 
     def add(self, position: int) -> None:
-        """One more episode; it is opened first, so that a broken one is refused."""
+        """Add one episode; it is opened first, so that a damaged one is refused."""
         row, episode = self.dataset.meta.episodes[position], self.dataset[position]
         table, place = self._table(row), _place(len(self.rows))
         data = self.root / V3_DATA.format(**place)
@@ -108,7 +108,7 @@ class _Copier:
         return self._with_images(table)
 
     def _with_images(self, table: pa.Table) -> pa.Table:
-        """Pictures of cameras that are left out are dropped; files that the others name go into the table."""
+        """Drop the pictures of excluded cameras, and move picture files of the others into the table."""
         kept, root = set(self.dataset.cameras.values()), Path(self.dataset.meta.root)
         for key, feature in self.dataset.meta.features.items():
             if feature.dtype not in PICTURES or key not in table.column_names:
@@ -133,7 +133,7 @@ class _Copier:
             place = _place(numbers.get(name, len(numbers)))
             if name not in numbers:
                 self._videos[key, name] = len(numbers)
-                # The source need not have the key in its paths, so it may hold anything.
+                # The source's path templates may omit the key, so the key may contain any characters.
                 target = self.root / fill_path(V3_VIDEO, Path(self.dataset.meta.root), video_key=key, **place)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(Path(self.dataset.meta.root) / name, target)
@@ -154,7 +154,7 @@ class _Copier:
         return stats
 
     def finish(self) -> None:
-        """The meta folder."""
+        """Write the meta folder."""
         tasks = {text: index for index, text in self.dataset.meta.tasks.items()}
         kept = set(self.dataset.cameras.values())
         features = {

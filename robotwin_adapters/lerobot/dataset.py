@@ -1,7 +1,7 @@
 """LeRobot datasets v2.0, v2.1 and v3.0 -> Episode: numbers from parquet, frames from mp4 or PNGs in it.
 
-A dataset has T rows of `action` and T frames. Row i is taken to lead from frame i to frame i + 1, the last
-row leads nowhere and is dropped:
+A dataset has T rows of `action` and T frames. Row i leads from frame i to frame i + 1; the last row is unused
+and dropped:
 
     frame    0   1   2   3        observation.state  s0  s1  s2  s3
     action     a0  a1  a2  (a3)   if a[t] == s[t], the rows are targets already reached: shift by one
@@ -28,17 +28,17 @@ from worldmodel.data.action_spaces import current_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode, FrameReader
 
-LED_BY_ROW = "row i leads from frame i to frame i + 1"  # what our own writer promises in info.json
-RATE_TOLERANCE = 0.01  # of a rate in a video and in info.json
+LED_BY_ROW = "row i leads from frame i to frame i + 1"  # statement in info.json files that we write
+RATE_TOLERANCE = 0.01  # relative difference of the rates in a video and in info.json
 
 
 def is_lerobot(path: str | Path) -> bool:
-    """Whether the folder looks like a LeRobot dataset."""
+    """Whether the folder contains a LeRobot info.json."""
     return (Path(path) / INFO).is_file()
 
 
 class LerobotDataset:
-    """Episodes of one LeRobot folder; `camera` (a key, a name or the end of one) limits it to one camera."""
+    """Episodes of one LeRobot folder; `camera` (a key, a name or the end of one) keeps only that camera."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LerobotDataset:
         self.verify = verify
         self.name = Path(path).resolve().name
         self.format = f"LeRobot {self.meta.version}"
-        # Only our own writer states it: a state may be a measured one or the last command.
+        # Only our own writer states it: a state may be measured or the last command.
         self.action_space = current_action_space(
             self.mapping.action_space or str(self.meta.extra.get("action_space", ""))
         )
@@ -95,12 +95,12 @@ class LerobotDataset:
         return relabeled(episode, self.mapping)
 
     def _uid(self, number: int) -> str:
-        """The name before a conversion, where our own writer noted it: splits go by it."""
+        """The name before a conversion, if our own writer noted it: splits depend on it."""
         uids = self.meta.extra.get("uids", ())
         return uids[number] if number < len(uids) else f"episode_{number:06d}"
 
     def _all_frames(self, row: EpisodeRow) -> tuple[dict[str, FrameReader], tuple[str, ...]]:
-        """The cameras' frames, and what was cut off them."""
+        """The cameras' frames, and notes on frames that were cut."""
         frames, notes = {name: self._frames(key, row) for name, key in self.cameras.items()}, []
         for name, reader in frames.items():
             if self.meta.version == "v3.0" or not isinstance(reader, VideoFrames):
@@ -159,7 +159,7 @@ def _chosen(meta: LerobotMeta, cameras: Mapping[str, str], camera: str) -> dict[
 def _align(
     actions: Float[np.ndarray, "t a"], states: Float[np.ndarray, "t s"] | None, is_led: bool
 ) -> tuple[Float[np.ndarray, "t-1 a"], str]:
-    """The T - 1 actions that lead from frame to frame, and the reason in words."""
+    """The T - 1 actions that lead from frame to frame, and the reason for the alignment."""
     if is_led or states is None or states.shape != actions.shape:
         why = "as its writer states" if is_led else "no state of the same width to compare with"
         return actions[:-1], f"action[t] is taken to lead from frame t to t+1 ({why})"
@@ -176,7 +176,7 @@ def _align(
 
 
 def _instructions(table: pa.Table, meta: LerobotMeta, row: EpisodeRow) -> tuple[str, ...]:
-    """The texts of the rows' task_index where the task table has them, else those of the episode table."""
+    """The texts of the rows' task_index if the task table has them, else those of the episode table."""
     if "task_index" in table.column_names:
         indices = dict.fromkeys(index for index in table["task_index"].to_pylist() if index in meta.tasks)
         if indices:

@@ -1,7 +1,7 @@
-"""The footer of a parquet file, looked at before pyarrow does: what it finds wrong there may end the process.
+"""Checks the footer of a parquet file before pyarrow reads it: a damaged one can crash the process.
 
-A footer is a struct in Thrift's compact protocol. Of its columns we read what pyarrow trusts: how many
-numbers they hold, how large they are unpacked, whether they are encrypted, and how long their histograms are.
+A footer is a struct in Thrift's compact protocol. It is checked for the column properties that pyarrow
+trusts: the number of values, the unpacked size, encryption, and the lengths of histograms.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,26 +15,26 @@ from worldmodel.checked import check_regular, lfs_hint
 MAGIC = b"PAR1"
 MAX_BYTES = 256 << 20  # of a footer; a hundred thousand columns take some 30 MB
 MAX_DEPTH = 16  # of nested structs and lists
-SHORT, NUMBER, BYTES, LIST, SET, STRUCT = 5, 6, 8, 9, 10, 12  # kinds of the protocol: i32, i64 and so on
+SHORT, NUMBER, BYTES, LIST, SET, STRUCT = 5, 6, 8, 9, 10, 12  # type codes of the protocol: i32, i64 and so on
 VARINTS = frozenset((4, SHORT, NUMBER))
-FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}  # kinds of a fixed number of bytes: true, false, byte, double, uuid
-BYTE_ARRAY = 6  # type of texts
+FIXED = {1: 0, 2: 0, 3: 1, 7: 8, 13: 16}  # type codes of fixed size: true, false, byte, double, uuid
+BYTE_ARRAY = 6  # type code of strings
 Reader = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column as the schema has it."""
+    """A column of the schema."""
 
     kind: int | None
-    width: int  # bytes of a number, or of a text of fixed length
+    width: int  # bytes of a number, or of a string of fixed length
     repetition: int  # highest level, as is the next
     definition: int
 
 
 @lru_cache(maxsize=64)
 def unpacked_bytes(path: str, stamp: tuple[int, int]) -> int:
-    """What the columns of a file say they take when they are unpacked; ValueError for a damaged footer."""
+    """The unpacked size of all columns, as declared in the footer; ValueError for a damaged footer."""
     try:
         return _file(Compact(_footer(Path(path))))
     except (IndexError, ValueError) as error:
@@ -55,7 +55,7 @@ def _footer(path: Path) -> bytes:
 
 
 class Compact:
-    """Reads Thrift's compact protocol; IndexError where the bytes end."""
+    """Reads Thrift's compact protocol; IndexError at the end of the bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -77,7 +77,7 @@ class Compact:
         return (value >> 1) ^ -(value & 1)
 
     def struct(self, wanted: Mapping[int, tuple[int, Reader]], depth: int = 0) -> dict[int, Any]:
-        """The wanted fields of a struct; those of another kind are skipped, as readers of Thrift do."""
+        """The wanted fields of a struct; those of another type are skipped, as usual for Thrift."""
         found: dict[int, Any] = {}
         number = 0
         while True:
@@ -93,7 +93,7 @@ class Compact:
                 self.skip(kind, depth)
 
     def list_head(self) -> tuple[int, int]:
-        """How many, and of what kind."""
+        """Number and type of the elements."""
         head = self.data[self.at]
         self.at += 1
         count = head >> 4 if head >> 4 < 15 else self.varint()
@@ -108,7 +108,7 @@ class Compact:
         return [read() for _ in range(count)]
 
     def counted(self, depth: int = 0) -> int:
-        """How many entries the list has that is skipped."""
+        """Number of elements of a list, which is skipped."""
         count, kind = self.list_head()
         if kind in (1, 2):  # in lists they take a byte
             self.at += count
@@ -138,7 +138,7 @@ class Compact:
 
 
 def _file(footer: Compact) -> int:
-    """Bytes of all columns of all groups of rows."""
+    """Total bytes of all columns in all row groups."""
     number: Reader = footer.number
     element = partial(footer.struct, dict.fromkeys((1, 2, 3, 5), (SHORT, number)))
     sizes = {1: (NUMBER, number), 2: (LIST, footer.counted), 3: (LIST, footer.counted)}
@@ -154,7 +154,7 @@ def _file(footer: Compact) -> int:
 
 
 def _leaves(elements: list[dict[int, int]]) -> Iterator[Leaf]:
-    """The columns of the schema in their order, each with its levels."""
+    """The columns of the schema in order, each with its levels."""
     above = [(elements[0].get(5, 0), 0, 0)] if elements else []  # children to come, levels so far
     for element in elements[1:]:
         while above and above[-1][0] == 0:

@@ -1,4 +1,4 @@
-"""What a LeRobot dataset (v2.0, v2.1, v3.0) says about itself: features, cameras, and one row per episode."""
+"""Metadata of a LeRobot dataset (v2.0, v2.1, v3.0): features, cameras, and one row per episode."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,12 +28,12 @@ from worldmodel.types import FASTEST, SLOWEST
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-OWN_FILE = "meta/worldmodel.json"  # what our own writer notes beside info.json
-EXTRA_KEY = "worldmodel"  # the same as an entry of info.json, in sets of older versions
-# Default data and video paths, for info.json files that leave them out.
+OWN_FILE = "meta/worldmodel.json"  # additional metadata of our own writer
+EXTRA_KEY = "worldmodel"  # the same as an entry of info.json, in older datasets of ours
+# Default data and video paths, for info.json files without them.
 V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
-MAX_NAME, MAX_PATH = 255, 3000  # bytes that file systems take
+MAX_NAME, MAX_PATH = 255, 3000  # limits of file systems in bytes
 V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 MAX_LINES_BYTES = 256 << 20  # of a table of episodes in JSON lines
@@ -51,7 +51,7 @@ class Feature:
     is_depth: bool = False
 
     def frame_size(self) -> tuple[int, int] | None:
-        """(height, width) of a camera; channels may stand first or last."""
+        """(height, width) of a camera; channels may be first or last."""
         if len(self.shape) != 3:
             return None
         channels_first = self.names[:1] in (("channel",), ("channels",), ("c",)) if self.names else None
@@ -62,19 +62,19 @@ class Feature:
 
 @dataclass(frozen=True)
 class EpisodeRow:
-    """Where one episode lies."""
+    """Location of one episode."""
 
     index: int
     length: int  # frames
     tasks: tuple[str, ...]
     data_file: str  # relative to the dataset
-    first_row: int | None  # in the numbering of the whole dataset (column `index`), where the table tells
+    first_row: int | None  # in the numbering of the whole dataset (column `index`), if the table has it
     videos: Mapping[str, tuple[str, float]]  # video key -> (file, time of the first frame in seconds)
 
 
 @dataclass(frozen=True)
 class LerobotMeta:
-    """info.json and the tables beside it, checked against each other."""
+    """info.json and the tables, checked against each other."""
 
     root: str
     version: str
@@ -83,7 +83,7 @@ class LerobotMeta:
     features: Mapping[str, Feature]
     episodes: tuple[EpisodeRow, ...]
     tasks: Mapping[int, str]
-    extra: Mapping[str, Any]  # what our own writer noted
+    extra: Mapping[str, Any]  # entries of our own writer
 
 
 def read_meta(root: str | Path) -> LerobotMeta:
@@ -115,7 +115,7 @@ def read_meta(root: str | Path) -> LerobotMeta:
 
 
 def _own_entry(root: Path, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What our own writer noted; datasets of others have no such file or entry."""
+    """Metadata of our own writer; empty for other datasets."""
     where = f"{root / OWN_FILE}"
     if (root / OWN_FILE).is_file():
         entry: Mapping[str, Any] = read_json(root / OWN_FILE)
@@ -137,7 +137,7 @@ def _template(root: Path, info: Mapping[str, Any], key: str, default: str) -> st
 
 
 def fill_path(template: str, where: Path, **values: int | str) -> str:
-    """A path template of info.json filled in; it cannot leave the dataset folder."""
+    """Fill in a path template of info.json; the result must stay inside the dataset folder."""
 
     def value(match: re.Match[str]) -> str:
         name, width = match.groups()
@@ -155,7 +155,7 @@ def fill_path(template: str, where: Path, **values: int | str) -> str:
 
 
 def read_table(path: Path, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
-    """A parquet file; page checksums are verified where the writer left them, and bombs refused."""
+    """Read a parquet file; page checksums are verified if present, decompression bombs refused."""
     size = check_regular(path).stat().st_size
     label = f"{path}: the table"
     try:
@@ -164,11 +164,11 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
         texts = [
             leaf.path for leaf in map(leaves.column, range(len(leaves))) if leaf.physical_type == "BYTE_ARRAY"
         ]
-        # Repeated texts and pictures stay references to one, until we know how much they would fill.
+        # Repeated strings and pictures stay references to one, until their total size is checked.
         table = pq.read_table(
             path, columns=columns, filters=filters, page_checksum_verification=True, read_dictionary=texts
         )
-        table.validate(full=True)  # texts that are no UTF-8 would end in an error that names no file
+        table.validate(full=True)  # invalid UTF-8 would raise an error without the file name
         decoded = sum(_decoded_bytes(part) for column in table.columns for part in column.chunks)
         check_expansion(label, size, decoded, free=TABLE_FREE_BYTES)
         schema = pq.read_schema(path)
@@ -182,13 +182,13 @@ def read_table(path: Path, columns: list[str] | None = None, filters: Any = None
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Size and time of the last change, to keep what was read of a file."""
+    """Size and modification time, used as a cache key."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
 def _decoded_bytes(values: pa.Array) -> int:
-    """What an array takes once each entry is written out."""
+    """Size of an array once all references are expanded."""
     if isinstance(values, pa.StructArray):
         return sum(map(_decoded_bytes, values.flatten()))
     if isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
@@ -221,7 +221,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _flat_names(names: Any) -> tuple[str, ...]:
-    """Names come as a list, a nested list, {group: [names]}, {name: position} or null."""
+    """Flatten names given as a list, a nested list, {group: [names]}, {name: position} or null."""
     if names is None:
         return ()
     if isinstance(names, dict):
@@ -274,7 +274,7 @@ def _episodes_v2(root: Path, info: Mapping[str, Any], video_keys: list[str]) -> 
     for entry in sorted(_json_lines(path), key=lambda entry: _count(path, entry, "episode_index")):
         index, length = _count(path, entry, "episode_index"), _count(path, entry, "length", 1)
         chunk = index // chunk_size
-        # Some writers of v2.1 took over the field names of v3.0.
+        # Some writers of v2.1 use the field names of v3.0.
         place = {"episode_chunk": chunk, "chunk_index": chunk, "episode_index": index, "file_index": index}
         videos = {key: (fill_path(video, root / INFO, video_key=key, **place), 0.0) for key in video_keys}
         data_file = fill_path(data, root / INFO, **place)
@@ -287,7 +287,7 @@ def _tasks_v3(root: Path) -> dict[int, str]:
     if not path.exists():
         return {}
     table = read_table(path)
-    # pandas stores the index (the text) under its name, or under a name of its own when it has none.
+    # pandas stores the index (the text) under its name, or under a generated name if it has none.
     text = next((name for name in ("task", "__index_level_0__") if name in table.column_names), None)
     if text is None or "task_index" not in table.column_names:
         raise ValueError(f"{path}: expected columns task and task_index, got {table.column_names}")
@@ -331,7 +331,7 @@ def _row_v3(
         start, stop = entry.get(f"{prefix}/from_timestamp"), entry.get(f"{prefix}/to_timestamp")
         if not (isinstance(start, float) and isinstance(stop, float) and 0 <= start < stop < 1e9):
             raise ValueError(f"{path}: {prefix} runs from {start!r} to {stop!r} s, expected 0 <= from < to")
-        # The end of the last frame, or its beginning: public writers do both.
+        # The end of the last frame, or its beginning: public datasets have both.
         if abs((stop - start) * info["fps"] - length) > 1.5:
             raise ValueError(f"{path}: {prefix} lasts {stop - start} s, expected {length} frames")
         videos[key] = (fill_path(video, root / INFO, video_key=key, **place(prefix)), start)

@@ -1,4 +1,4 @@
-"""The rows of one episode of a LeRobot parquet file: checked numbers, and images stored in the table."""
+"""The rows of one episode of a LeRobot parquet file: validated numbers, and images stored in the table."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from worldmodel.checked import check_regular, is_regular, lfs_hint
 from worldmodel.data.decode_cache import ensure_sound
 
 ACTION, STATE = "action", "observation.state"
-MAX_KEPT_BYTES = 16 << 20  # of a packed table whose rows are kept for the next episode
+MAX_KEPT_BYTES = 16 << 20  # of an encoded table whose rows are kept for the next episode
 UNEVEN = 0.02  # of a frame, between two timestamps
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
 @dataclass(frozen=True)
 class ParquetImages:
-    """Frames kept as encoded images in a parquet column."""
+    """Frames stored as encoded images in a parquet column."""
 
     path: str
     column: str
@@ -36,7 +36,7 @@ class ParquetImages:
         return self.length
 
     def check(self, *, again: bool = False) -> None:
-        """Decode all images, unless this content is known to be sound; a broken one is a ValueError."""
+        """Decode all images, unless this content passed before; a damaged one raises ValueError."""
         part = f"{self.column} of episode {self.episode_index}"
         ensure_sound(self.path, part, lambda: [self.read([i]) for i in range(self.length)], again=again)
 
@@ -79,7 +79,7 @@ def _encoded(path: str, stamp: int, column: str, episode_index: int) -> tuple[by
 
 
 def image_bytes(root: Path, entry: object) -> object:
-    """The bytes in the table, else of the file that the entry names inside the dataset."""
+    """The bytes in the table, else those of the file that the entry names inside the dataset."""
     if not isinstance(entry, dict):
         return entry
     name = entry.get("path")
@@ -113,7 +113,7 @@ def episode_rows(
 
 
 def _rows_of_episode(path: Path, columns: list[str], index: int) -> pa.Table:
-    """From the whole table, kept for the next episode; from the file where that is large or damaged."""
+    """From the whole table, kept for the next episode; from the file if that is large or damaged."""
     if "episode_index" not in columns:
         return read_table(path, columns)
     kept = _whole_table(str(path), file_stamp(path), tuple(columns))
@@ -126,7 +126,7 @@ def _rows_of_episode(path: Path, columns: list[str], index: int) -> pa.Table:
     return table.take(places)
 
 
-# Episodes are read one after the other, and thousands of them may lie in one file.
+# Episodes are read in order, and thousands of them may be in one file.
 @lru_cache(maxsize=2)
 def _whole_table(
     path: str, stamp: tuple[int, int], columns: tuple[str, ...]
@@ -141,7 +141,7 @@ def _whole_table(
 
 
 def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, " t"] | None:
-    """The recorded times in seconds where they are not those of the frame rate."""
+    """The recorded times in seconds if they do not fit the frame rate."""
     if "timestamp" not in table.column_names:
         return None
     times = _numbers(path, table, "timestamp")
@@ -149,7 +149,7 @@ def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, "
 
 
 def late_start(path: Path, table: pa.Table, fps: float) -> str:
-    """A note where the first timestamp is another frame's: LeRobot goes by time, we count."""
+    """A note if the first timestamp is that of another frame: LeRobot aligns by time, we count frames."""
     if "timestamp" not in table.column_names:
         return ""
     first = float(_numbers(path, table, "timestamp")[0])
@@ -191,7 +191,7 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _recorded_range(path: str, stamp: int, key: str) -> tuple[float, float] | None:
-    """Smallest and largest value of a column as the footer of the file keeps them."""
+    """Smallest and largest value of a column, from the footer of the file."""
     metadata = pq.read_metadata(path)
     columns = [i for i in range(metadata.num_columns) if _top_name(metadata.schema.column(i).path) == key]
     groups = range(metadata.num_row_groups)
@@ -209,7 +209,7 @@ def _top_name(path: str) -> str:
 def vectors(
     path: Path, table: pa.Table, features: Mapping[str, Feature], key: str
 ) -> Float[np.ndarray, "t a"]:
-    """A column of equally long vectors, as wide as info.json says, all finite; float32 stays float32."""
+    """A column of equally long vectors with the width in info.json, all finite; float32 stays float32."""
     if key not in features or key not in table.column_names:
         raise ValueError(f"{path}: no column {key!r}, it has {', '.join(table.column_names)}")
     column, shape = table[key], features[key].shape
@@ -228,7 +228,7 @@ def vectors(
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ValueError(f"{path}: column {key!r} has NaN or infinity in row {bad[0]}")
-    # Damaged pages often leave the range that was noted when the file was written.
+    # Values from damaged pages often exceed the range stored when the file was written.
     limits: tuple[float, float] | None = _recorded_range(str(path), os.stat(path).st_mtime_ns, key)
     if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
         raise ValueError(f"{path}: column {key!r} leaves its recorded range {limits[0]:.6g}..{limits[1]:.6g}")
@@ -238,12 +238,15 @@ def vectors(
 def joined_vectors(
     path: Path, table: pa.Table, features: Mapping[str, Feature], keys: Sequence[str]
 ) -> Float[np.ndarray, "t a"]:
-    """The columns side by side."""
+    """The columns concatenated."""
     return np.concatenate([vectors(path, table, features, key) for key in keys], axis=1)
 
 
 def _flattened(values: pa.Array) -> tuple[pa.Array, int]:
-    """The numbers of nested lists end to end, and how many a row has; -1: rows differ, or one is missing."""
+    """The numbers of nested lists concatenated, and the number per row.
+
+    -1 if rows differ or one is missing.
+    """
     width = 1
     while _is_list(values.type):
         lengths = _lengths(values)

@@ -29,7 +29,7 @@ Stats = dict[str, np.ndarray]
 class _Contents:
     """What has been written so far."""
 
-    first: Episode  # the others must fit to it
+    first: Episode  # the others must match it
     fps: int
     features: dict[str, dict[str, Any]]
     tasks: dict[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class _Contents:
 
 
 def write_lerobot(source: EpisodeSource, out: str | Path, *, episodes_per_file: int = 50) -> int:
-    """Write all episodes as a new dataset at `out`, which appears when complete; returns their number."""
+    """Write all episodes as a new dataset at `out`, atomically; returns their number."""
     if len(source) == 0 or episodes_per_file < 1:
         raise ValueError(f"{source.name}: at least one episode, and one episode per file, are needed")
     with new_folder(out) as building:
@@ -54,7 +54,7 @@ def write_lerobot(source: EpisodeSource, out: str | Path, *, episodes_per_file: 
 
 
 def _features(first: Episode) -> dict[str, dict[str, Any]]:
-    """The `features` of info.json; every episode must have the same."""
+    """The `features` of info.json, the same for all episodes."""
     vectors = {ACTION: (first.robot_actions, first.action_names)}
     if first.robot_states is not None:
         vectors[STATE] = (first.robot_states, first.state_names)
@@ -88,7 +88,7 @@ def _features(first: Episode) -> dict[str, dict[str, Any]]:
 def _write_file(
     root: Path, source: EpisodeSource, positions: range, file_number: int, contents: _Contents
 ) -> None:
-    """One data file and one video per camera, with the episodes at these positions."""
+    """Write one data file and one video per camera with the episodes at these positions."""
     place = {"chunk_index": file_number // CHUNK_SIZE, "file_index": file_number % CHUNK_SIZE}
     data = root / V3_DATA.format(**place)
     data.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def _check_fits(episode: Episode, contents: _Contents) -> None:
 
 def _episode_table(episode: Episode, contents: _Contents) -> pa.Table:
     count = episode.num_frames
-    # LeRobot wants an action beside every frame; the last one leads nowhere and repeats the one before.
+    # LeRobot needs an action for every frame; the last one is unused and repeats the one before.
     actions = np.concatenate([episode.robot_actions, episode.robot_actions[-1:]])
     columns: dict[str, pa.Array] = {ACTION: _vector_column(actions)}
     if episode.robot_states is not None:
@@ -203,7 +203,7 @@ def _episode_stats(episode: Episode, table: pa.Table) -> dict[str, Stats]:
 
 
 def picture_stats(frames: UInt8[np.ndarray, "n H W 3"]) -> Stats:
-    """Of each color, in [0, 1]."""
+    """Statistics of each color channel, in [0, 1]."""
     part = column_stats(frames.reshape(-1, 3) / 255.0)
     part = {name: value.reshape(3, 1, 1) for name, value in part.items() if name != "count"}
     return {**part, "count": np.array([len(frames)])}
@@ -224,7 +224,10 @@ def column_stats(values: Num[np.ndarray, "n d"] | Bool[np.ndarray, "n d"]) -> St
 
 
 def joined_stats(parts: list[Stats]) -> Stats:
-    """Over all episodes; quantiles are the weighted mean of those of the episodes, as LeRobot itself does."""
+    """Statistics over all episodes.
+
+    Quantiles are the weighted mean of the episodes' quantiles, as in LeRobot.
+    """
     counts = np.array([part["count"][0] for part in parts], dtype=np.float64)
     stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0] if name != "count"}
     weights = (counts / counts.sum()).reshape(-1, *[1] * (stacked["mean"].ndim - 1))
@@ -263,7 +266,7 @@ def _write_meta(root: Path, contents: _Contents) -> None:
         "features": contents.features,
     }
     (root / INFO).write_text(json.dumps(info, indent=4))
-    # LeRobot counts whole frames per second; the true rate and the meaning of an action row stand apart.
+    # LeRobot stores integer frame rates; the exact rate and the meaning of action rows go elsewhere.
     own: dict[str, Any] = {
         "recorded_fps": first.fps,
         "actions": LED_BY_ROW,
@@ -276,7 +279,7 @@ def _write_meta(root: Path, contents: _Contents) -> None:
 
 
 def episode_files(root: Path, rows: list[dict[str, Any]], tasks: pa.Table) -> None:
-    """The tables of episodes and of tasks."""
+    """Write the tables of episodes and of tasks."""
     episodes = root / "meta/episodes/chunk-000/file-000.parquet"
     episodes.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), episodes, write_page_checksum=True)
@@ -284,7 +287,7 @@ def episode_files(root: Path, rows: list[dict[str, Any]], tasks: pa.Table) -> No
 
 
 def task_table(tasks: Mapping[str, int]) -> pa.Table:
-    """The text is the index of a pandas frame: said in the metadata that pandas looks for."""
+    """The table of tasks; its metadata makes the text the index of a pandas frame."""
     table = pa.table(
         {"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())}
     )

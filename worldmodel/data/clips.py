@@ -1,16 +1,17 @@
-"""Cutting clips out of episodes: which frames, which actions, at which size.
+"""Cuts clips out of episodes: which frames, which actions, at which size.
 
-A clip frame may stand for several recorded frames (`stride`, or resampling to `fps`). The action of the
-coarser transition is made of the recorded actions inside it, and so leads from one clip frame to the next:
+A clip frame may represent several recorded frames (`stride`, or resampling to `fps`). The action of the
+coarser transition is computed from the recorded actions inside it, and so leads from one clip frame to the
+next:
 
     recorded frame    0   1   2   3   4   5   6        stride 2
     recorded action     0   1   2   3   4   5          action i leads from frame i to frame i + 1
     clip frame        0       1       2       3
     "last"               1       3       5             absolute commands: the one in force at the next frame
     "sum"               0+1     2+3     4+5            deltas: the whole displacement of the interval
-    "auto"          sum of the dimensions that hold changes (`action_deltas.py`), last of the others
+    "auto"          sum of the delta dimensions (`action_deltas.py`), last of the others
 
-Resampling from 30 to 20 frames per second takes recorded frames 0, 2, 3, 5, ... (nearest to 1.5 k, half up).
+Resampling from 30 to 20 frames per second uses recorded frames 0, 2, 3, 5, ... (nearest to 1.5 k, half up).
 """
 
 from collections.abc import Sequence
@@ -44,10 +45,10 @@ class ClipConfig:
     step: int | None = None  # recorded frames between clip starts; none: clips share only their end frame
     height: int = 64  # pixels
     width: int = 64  # pixels
-    aspect: Aspect = "stretch"  # how another aspect ratio is met: distort, or cut the center
+    aspect: Aspect = "stretch"  # for another aspect ratio: distort, or crop the center
     camera: str | tuple[str, ...] | None = None  # name, or several; none: the first, the overview camera
     layout: Layout = "side_by_side"  # of several cameras in one picture: stacked, wrists_below
-    merge: Merge = "auto"  # action of a coarser transition: last command, sum of deltas, or as each column is
+    merge: Merge = "auto"  # action of a coarser transition: last command, sum of deltas, or per column
 
     def __post_init__(self) -> None:
         num_latent_frames(self.num_frames)
@@ -65,7 +66,7 @@ class ClipConfig:
 
 
 def frames_per_step(recorded_fps: float, config: ClipConfig) -> float:
-    """How many recorded frames pass from one clip frame to the next."""
+    """Number of recorded frames between two clip frames."""
     if config.fps is None:
         return float(config.stride)
     ratio = recorded_fps / config.fps
@@ -80,12 +81,12 @@ def frames_per_step(recorded_fps: float, config: ClipConfig) -> float:
 
 
 def clip_offsets(recorded_fps: float, config: ClipConfig) -> Int[np.ndarray, " t"]:
-    """Positions of the clip's frames in the recording, counted from its first frame."""
+    """Positions of the clip's frames in the recording, relative to its first frame."""
     return _positions(config.num_frames, frames_per_step(recorded_fps, config))
 
 
 def clip_starts(num_recorded: int, recorded_fps: float, config: ClipConfig) -> range:
-    """First frames of all clips of an episode of `num_recorded` frames; empty when it is too short."""
+    """First frames of all clips of an episode of `num_recorded` frames; empty if it is too short."""
     span = int(clip_offsets(recorded_fps, config)[-1])
     return range(0, max(0, num_recorded - span), config.step or max(1, span))
 
@@ -94,9 +95,9 @@ def merge_actions(
     robot_actions: Float[np.ndarray, "n a"],
     positions: Int[np.ndarray, " t"],
     merge: Merge,
-    is_delta: Bool[np.ndarray, " a"] | None = None,  # columns that "auto" adds up; none: no column
+    is_delta: Bool[np.ndarray, " a"] | None = None,  # columns that "auto" sums; none: no column
 ) -> Float[np.ndarray, "t-1 a"]:
-    """One action per transition between the given frames (see the timeline above)."""
+    """One action per transition between the given frames, as in the timeline above."""
     last = robot_actions[positions[1:] - 1]
     is_delta = np.zeros(robot_actions.shape[1], bool) if is_delta is None else is_delta
     if merge == "last" or (merge == "auto" and not is_delta.any()) or len(positions) < 2:
@@ -106,20 +107,20 @@ def merge_actions(
 
 
 def merged(episode: Episode, positions: Int[np.ndarray, " t"], merge: Merge) -> Float[np.ndarray, "t-1 a"]:
-    """The actions of an episode between the given frames."""
+    """The merged actions of an episode between the given frames."""
     is_delta = np.isin(episode.action_names, episode.delta_actions or ())
     return merge_actions(episode.robot_actions, positions, merge, is_delta)
 
 
 def merge_rule(merge: Merge, names: Sequence[str], deltas: Sequence[str]) -> Merge:
-    """What "auto" comes to for these dimensions: one rule where all are alike."""
+    """The rule that "auto" amounts to for these dimensions, if it is the same for all."""
     if merge != "auto" or (deltas and len(deltas) < len(names)):
         return merge
     return "sum" if deltas else "last"
 
 
 def episode_actions(episode: Episode, config: ClipConfig) -> Float[np.ndarray, "n a"]:
-    """All actions of an episode at the rate of the clips: what normalization statistics are taken from."""
+    """All actions of an episode at the rate of the clips, for normalization statistics."""
     ratio = frames_per_step(episode.fps, config)
     positions = _positions(int((episode.num_frames - 1) / ratio) + 1, ratio)
     return merged(episode, positions[positions < episode.num_frames], config.merge)
@@ -140,7 +141,7 @@ def cut_clip(
 
 
 def clip_pictures(episode: Episode, positions: Sequence[int], config: ClipConfig) -> UInt8[Tensor, "t 3 H W"]:
-    """One camera at the size of the clip, or several, each at the size of its place in the layout."""
+    """One camera at the size of the clip, or several, each at its size in the layout."""
     readers = find_views(episode, config.camera)
     size = config.height, config.width
     if len(readers) == 1:
@@ -156,8 +157,8 @@ def clip_pictures(episode: Episode, positions: Sequence[int], config: ClipConfig
 def resize_frames(
     images: UInt8[np.ndarray, "t H0 W0 3"], height: int, width: int, aspect: Aspect = "stretch"
 ) -> UInt8[Tensor, "t 3 H W"]:
-    """Antialiased bilinear resize to exactly height x width; "crop" first cuts the center to that aspect."""
-    # Torch takes no reversed and no read-only memory; planar memory behind "t H W 3" passes without a copy.
+    """Antialiased bilinear resize to height x width; "crop" first crops the center to that aspect ratio."""
+    # Torch accepts neither reversed nor read-only memory; "t H W 3" views of planar memory need no copy.
     is_usable = images.flags.writeable and min(images.strides) >= 0
     frames = torch.from_numpy(images if is_usable else images.copy()).permute(0, 3, 1, 2)
     if aspect == "crop":

@@ -1,4 +1,4 @@
-"""Clips by number: a map-style dataset over many episodes, with frames, cached latents or both."""
+"""Clips by index: a map-style dataset over many episodes, with frames, cached latents or both."""
 
 import os
 import warnings
@@ -31,15 +31,15 @@ MAX_OPEN_EPISODES = 64  # per process; an open episode holds a file handle and i
 
 
 class ClipDataset(Dataset[Clip]):
-    """The clips of one split; item i is a function of i alone, in any process."""
+    """The clips of one split; item i depends on i alone, in any process."""
 
     def __init__(
         self,
         index: EpisodeIndex,
         split: Split,
         normalizer: ActionNormalizer,
-        latents: LatentTable | None = None,  # cached latents; episodes without them are left out
-        with_frames: bool | None = None,  # decode frames too; none: only when there are no latents
+        latents: LatentTable | None = None,  # cached latents; episodes without them are excluded
+        with_frames: bool | None = None,  # also decode frames; none: only if there are no latents
         on_bad: OnBad = "stop",
         reader: RowReader | None = None,  # of action paths; cached latents must have been built with it
     ) -> None:
@@ -52,7 +52,7 @@ class ClipDataset(Dataset[Clip]):
         assert self.with_frames or latents is not None, "a clip has frames, latents or both"
         self.on_bad, self.reader = on_bad, reader
         self.records = records
-        self.skipped: list[BadEpisode] = []  # clips found unreadable by this process
+        self.skipped: list[BadEpisode] = []  # clips that this process could not read
         self._ends = np.cumsum([len(record.starts) for record in records])
         self._open: OrderedDict[tuple[int, int], Episode] = OrderedDict()
         self._process = os.getpid()
@@ -61,7 +61,7 @@ class ClipDataset(Dataset[Clip]):
         return int(self._ends[-1])
 
     def __getitem__(self, number: int) -> Clip:
-        """The clip; with on_bad="skip" an unreadable one is replaced by the next that can be read."""
+        """The clip; with on_bad="skip" an unreadable one is replaced by the next readable one."""
         if not 0 <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
         for attempt in range(len(self)):
@@ -75,7 +75,7 @@ class ClipDataset(Dataset[Clip]):
         raise ValueError(f"none of {len(self)} clips can be read; the last: {self.skipped[-1].reason}")
 
     def locate(self, number: int) -> tuple[EpisodeRecord, int]:
-        """The episode of a clip, and which of the episode's clips it is."""
+        """The episode of a clip, and the clip's index in it."""
         position = int(np.searchsorted(self._ends, number, side="right"))
         record = self.records[position]
         return record, number - int(self._ends[position]) + len(record.starts)
@@ -83,7 +83,7 @@ class ClipDataset(Dataset[Clip]):
     def _read(self, record: EpisodeRecord, clip: int) -> Clip:
         frames: Tensor | None = None
         latents: Tensor | None = None
-        names: tuple[str, ...] | None = None  # cached latents carry none
+        names: tuple[str, ...] | None = None  # the cache stores none
         extras: Extras = {}
         if self.latents is not None:
             latents, robot_actions = self.latents.read(record, clip)
@@ -151,7 +151,7 @@ def build_clip_dataset(
     on_bad: OnBad = "stop",
     reader: RowReader | None = None,  # of action paths that read more than actions
 ) -> ClipDataset:
-    """Index and dataset in one call, for when a single split is wanted; share an index to get several.
+    """Index and dataset in one call, for a single split; to get several, share an index.
 
     Examples:
         >>> from worldmodel import ClipConfig, build_clip_dataset
@@ -167,7 +167,7 @@ def build_clip_dataset(
 
 
 def how_to_fill(split: Split, index: EpisodeIndex) -> str:
-    """What to set so that a split of a small dataset is not empty."""
+    """A hint on what to set so that a split of a small dataset is not empty."""
     others = [record.uid for record in index.records if record.split != split]
     if not others:
         return "There is no episode as long as a clip: lower data.clip.num_frames or data.clip.stride"
@@ -181,9 +181,9 @@ def how_to_fill(split: Split, index: EpisodeIndex) -> str:
 def check_action_names(
     index: EpisodeIndex, records: Sequence[EpisodeRecord], normalizer: ActionNormalizer
 ) -> None:
-    """Refuse a robot whose actions are not those that the scales were taken from."""
+    """Refuse a robot whose actions differ from those of the normalization statistics."""
     for record in _first_of_each_robot(records):
-        # The index has compared all training episodes of an embodiment with each other, and no others.
+        # The index has compared all training episodes of an embodiment with each other, but no others.
         if record.split == "train" and record.embodiment in index.stats:
             known = index.stats[record.embodiment]
             names, space, deltas = known.names, known.action_space, known.deltas
@@ -201,13 +201,13 @@ def check_action_names(
 
 
 def check_extras(index: EpisodeIndex, records: Sequence[EpisodeRecord], reader: RowReader) -> None:
-    """Read the rows of the first clip of each robot: what action paths lack is refused before training."""
+    """Read the rows of the first clip of each robot, so that missing inputs are reported before training."""
     for record in _first_of_each_robot(records):
         read_rows(reader, record_transitions(index, record, record.starts[0]))
 
 
 def record_transitions(index: EpisodeIndex, record: EpisodeRecord, start: int) -> Transitions:
-    """Those of a clip of an episode; no frame is decoded."""
+    """The transitions of a clip of an episode, without decoding frames."""
     episode = index.open(record)
     actions = merged(episode, start + clip_offsets(episode.fps, index.config), index.config.merge)
     return clip_transitions(episode, start, actions, index.config)

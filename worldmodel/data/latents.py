@@ -1,19 +1,21 @@
-"""The latent cache: each clip goes through the frozen VAE once and is read from mapped files ever after.
+"""The latent cache: each clip is encoded by the frozen VAE once and then read from memory-mapped files.
 
 One safetensors shard per episode holds `latents` [n c f h w] and the raw `robot_actions` [n t-1 a] of its n
-clips, and their pose tracks if a model draws them, so reading a cached clip never opens the episode. A
-shard's name is a hash of the episode's content, the clip settings, the VAE's encoder and the number type:
-whatever changes, a new shard is made; old ones can go. A decoder that was trained on keeps its latents.
+clips, and the rows of action paths that read more, so reading a cached clip never opens the episode. A
+shard's name is a hash of the episode's content, the clip settings, the VAE's encoder and the number type: any
+change creates a new shard; old ones can be deleted. Training only the decoder further keeps the latents
+valid.
 
-The VAE is causal: the latents of frames 8..24 are not a slice of those of frames 0..24. So the cache holds
-each clip apart, and a smaller `step` costs disk in proportion. Each frame of an episode is decoded once.
-Where a latent frame depends on its own four frames alone, as in our autoencoder, each group of four is also
-encoded once. A clip takes 2 c f h w bytes in float16, which is 10 kB at 16 x 5 x 8 x 8 (64x64 pixels) and
-192 kB at 16 x 5 x 30 x 40 (240x320); step 1 makes about 16 times as many clips of 17 frames as the default.
+The VAE is causal: the latents of frames 8..24 are not a slice of those of frames 0..24. So the cache stores
+each clip separately, and a smaller `step` costs disk space in proportion. Each frame of an episode is decoded
+once. If a latent frame depends on its own four frames alone, as in our autoencoder, each group of four is
+also encoded once. A clip needs 2 c f h w bytes in float16, which is 10 kB at 16 x 5 x 8 x 8 (64x64 pixels)
+and 192 kB at 16 x 5 x 30 x 40 (240x320); step 1 makes about 16 times as many clips of 17 frames as the
+default.
 
-Several processes may build at once: each shard is built under a file lock by whoever comes first, the others
-go on to the next one and come back at the end. Shards appear by rename, complete or not at all, and carry a
-checksum that `build` verifies.
+Several processes may build at once: the first to lock a shard builds it, the others continue with the next
+one and come back at the end. Shards are renamed into place when complete, and have a checksum that `build`
+verifies.
 """
 
 import errno
@@ -43,26 +45,24 @@ from worldmodel.files import write_tensors
 from worldmodel.types import Episode, Extras, RowReader, evenly_spread, num_latent_frames
 
 EncodeFn = Callable[[Float[Tensor, "b t 3 H W"]], Float[Tensor, "b c f h w"]]  # frames in [-1, 1]
-MAX_OPEN_SHARDS = 64  # per process; bounds how much of the cache is mapped at a time
-CUT_VERSION = (
-    1  # to be raised when cutting or resizing changes, so that old latents are not taken for new ones
-)
-EXTRA = "extras."  # begins the names of tensors that action paths have read
-# Parts of AutoencoderKLWan and of our own autoencoder that latents do not go through.
+MAX_OPEN_SHARDS = 64  # per process; limits how much of the cache is mapped at a time
+CUT_VERSION = 1  # increase it when cutting or resizing changes, so that old latents are not reused
+EXTRA = "extras."  # prefix of the names of tensors read for action paths
+# Parameters of AutoencoderKLWan and of our own autoencoder that do not affect latents.
 DECODING = ("decoder", "post_quant_conv", "synthesis")
-SAMPLED_FRAMES = 4  # decoded for the content hash beside the bytes of the file
-# What reading a missing or damaged shard may raise.
+SAMPLED_FRAMES = 4  # decoded for the content hash, in addition to the bytes of the file
+# Exceptions that a missing or damaged shard may raise.
 BROKEN = (SafetensorError, OSError, KeyError, RuntimeError)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True)
 class LatentTable:
-    """Where the latents of each episode lie; small, picklable, opens shards when they are read."""
+    """The shard of each episode; small, picklable, opens shards on demand."""
 
     paths: Mapping[tuple[int, int], str]  # (source, episode) of the index -> shard
-    built: int = 0  # shards this process encoded, corrupt ones included
-    repaired: int = 0  # of those, shards that existed but were corrupt
+    built: int = 0  # shards encoded by this process, including replaced ones
+    repaired: int = 0  # of those, shards that replaced a corrupt one
     skipped: tuple[BadEpisode, ...] = ()
     _open: OrderedDict[str, dict[str, Tensor]] = field(default_factory=OrderedDict, repr=False)
 
@@ -74,7 +74,7 @@ class LatentTable:
         return tensors["latents"][clip], tensors["robot_actions"][clip].numpy()
 
     def read_extras(self, record: EpisodeRecord, clip: int) -> Extras:
-        """The rows of action paths of one clip; empty where the cache was built without."""
+        """The rows of action paths of one clip; empty if the cache was built without them."""
         tensors = self._shard(record).items()
         return {name.removeprefix(EXTRA): rows[clip] for name, rows in tensors if name.startswith(EXTRA)}
 
@@ -103,7 +103,7 @@ class LatentCache:
         vae_id: str,
         dtype: Literal["float16", "bfloat16", "float32"] = "float16",
         *,
-        reader: RowReader | None = None,  # keep what action paths read beside the latents
+        reader: RowReader | None = None,  # also store the rows that action paths read
     ) -> None:
         self.folder = Path(root) / hashlib.sha256(vae_id.encode()).hexdigest()[:12]
         self.vae_id, self.dtype, self.reader = vae_id, dtype, reader
@@ -112,13 +112,13 @@ class LatentCache:
         self,
         index: EpisodeIndex,
         encode: EncodeFn,
-        records: Sequence[EpisodeRecord] | None = None,  # none: all of the index
+        records: Sequence[EpisodeRecord] | None = None,  # none: the whole index
         batch_size: int = 8,  # clips encoded at a time
         on_bad: OnBad = "stop",
         on_done: Callable[[], object] = lambda: None,  # called after each episode, for a progress bar
         groups_apart: bool = False,  # a latent frame depends on its own frames alone: encode each group once
     ) -> LatentTable:
-        """Make each missing or corrupt shard, wait for those others are making, and say where all are."""
+        """Build missing or corrupt shards, wait for those of other processes, and return the table of all."""
         builder = _Builder(self, index, encode, batch_size, groups_apart)
         waiting = list(index.records if records is None else records)
         for blocking in (False, True):
@@ -130,7 +130,7 @@ class LatentCache:
                         continue
                 except (ValueError, OSError) as error:
                     if isinstance(error, OSError) and error.errno in NO_SPACE:
-                        raise  # no fault of the episode, and no reason to go on without it
+                        raise  # not the episode's fault, so the others would fail too
                     if on_bad == "stop":
                         raise ValueError(str(error)) from error
                     builder.skipped.append(BadEpisode(record.file, str(error)))
@@ -139,10 +139,10 @@ class LatentCache:
         return LatentTable(builder.paths, builder.built, builder.repaired, tuple(builder.skipped))
 
     def shard_path(self, episode: Episode, record: EpisodeRecord, config: ClipConfig) -> Path:
-        """The file that holds, or will hold, this episode's latents, whatever the episode is called."""
+        """The (possibly future) file of this episode's latents, independent of the episode's name."""
         described = self._described(episode, record, config)
         path = self._path(described)
-        # Older versions had the name in the key, and lost an episode that was opened from elsewhere.
+        # In older versions the name was part of the key, so a renamed episode was not found.
         former = self._path({**described, "uid": episode.uid})
         return former if former.exists() and not path.exists() else path
 
@@ -186,14 +186,17 @@ class _Builder:
         self.built = self.repaired = 0
 
     def ensure(self, record: EpisodeRecord, blocking: bool) -> bool:
-        """Have a good shard for this episode; False when another process is making it and we do not wait."""
+        """Ensure a valid shard for this episode.
+
+        False if another process is building it and we do not wait.
+        """
         episode = self.index.open(record)
         path = self.cache.shard_path(episode, record, self.index.config)
         if not _is_good(path):
             with _lock(path, blocking) as locked:
                 if not locked:
                     return False
-                if not _is_good(path):  # nobody finished it while we waited
+                if not _is_good(path):  # still missing after waiting
                     self.repaired += path.exists()
                     self.built += 1
                     _write_shard(path, self._encode_episode(episode, record))
@@ -236,10 +239,10 @@ class _Builder:
 
 
 def encoder_identity(module: nn.Module, config: Mapping[str, Any] | None = None) -> str:
-    """Names a VAE by its class, settings and the weights that make latents, for use as `vae_id`.
+    """Identifies a VAE by its class, settings and encoder weights, for use as `vae_id`.
 
-    Weights that only decode are left out, and settings that begin with _, which say where it was loaded from
-    and by which library: no latent depends on them.
+    Decoder weights are excluded, and settings that begin with _, which hold the source and library version:
+    latents do not depend on them.
     """
     settings = {name: value for name, value in (config or {}).items() if not name.startswith("_")}
     digest = hashlib.sha256(
@@ -258,12 +261,12 @@ def content_hash(episode: Episode, camera: Cameras = None) -> str:
     digest = hashlib.sha256(f"{episode.fps!r} {episode.robot_actions.shape}".encode())
     digest.update(episode.robot_actions.tobytes())
     readers, indices = find_views(episode, camera), np.arange(episode.num_frames)
-    # Videos lie beside the table that the episode names; their readers tell where.
+    # Videos are not in the table that the episode names; their readers give the paths.
     candidates = [episode.source, *(getattr(reader, "path", episode.source) for reader in readers)]
     files = sorted({file for file in map(Path, candidates) if file.is_file()})
     for file in files:
         digest.update(_file_hash(file, file.stat().st_size, file.stat().st_mtime_ns))
-    if files:  # a few frames stand for pictures that lie in yet another file
+    if files:  # a few frames represent pictures stored in other files
         indices = np.array(evenly_spread(episode.num_frames, SAMPLED_FRAMES, round_down=True))
     for reader in readers:
         for part in np.array_split(indices, -(-len(indices) // 64)):
@@ -273,8 +276,7 @@ def content_hash(episode: Episode, camera: Cameras = None) -> str:
 
 @lru_cache(maxsize=64)
 def _file_hash(file: Path, size: int, mtime_ns: int) -> bytes:
-    # Size and time stand in the signature so that a changed file is read again, while a file of many episodes
-    # is read once.
+    # Size and time are arguments, so that a changed file is read again, but a file of many episodes once.
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").digest()
 
@@ -312,7 +314,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 @contextmanager
 def _lock(path: Path, blocking: bool) -> Iterator[bool]:
-    """Hold the shard's lock file; the system lets go of it if the holder dies."""
+    """Hold the shard's lock file; the system releases it if the holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_suffix(".lock")
     with lock.open("w") as stream:
@@ -324,5 +326,5 @@ def _lock(path: Path, blocking: bool) -> Iterator[bool]:
         try:
             yield True
         finally:
-            # Removed while held; a waiter on the removed file looks at the shard again before it builds.
+            # Removed while held; a process that waited for it checks the shard again before it builds.
             lock.unlink(missing_ok=True)

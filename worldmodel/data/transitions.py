@@ -19,7 +19,7 @@ from worldmodel.types import CameraMatrices, Episode, Extras, RowReader, Transit
 def clip_transitions(
     episode: Episode, start: int, robot_actions: Float[np.ndarray, "n a"], config: ClipConfig
 ) -> Transitions:
-    """Those of the clip that starts at this recorded frame, whose raw actions are given.
+    """The transitions of the clip that starts at this recorded frame, given its raw actions.
 
     An episode starts with its first command.
     """
@@ -52,7 +52,7 @@ def clip_transitions(
 
 
 def read_rows(reader: RowReader, clip: Transitions) -> Extras:
-    """The rows of a clip; what an action path returns beside its own declaration is an error."""
+    """The rows of a clip; rows that differ from an action path's declaration are an error."""
     rows = reader.read(clip)
     expected = {name: (len(clip.actions), *row.shape, row.dtype) for name, row in reader.row_shapes.items()}
     got = {name: (*row.shape, row.dtype) for name, row in rows.items()}
@@ -67,13 +67,13 @@ def clip_projections(
     size: tuple[int, int],
     aspect: Aspect = "stretch",
 ) -> Float[Tensor, "n 3 4"]:
-    """From the world into a clip's picture, at these frames of the recording.
+    """Projections from the world into a clip's picture, at these recorded frames.
 
     Args:
         camera: static, or one matrix for every frame of the recording.
-        frames: numbers in the recording.
+        frames: indices in the recording.
         size: (height, width) of the clip's pictures.
-        aspect: how they were made from the recorded ones.
+        aspect: how they were resized from the recorded ones.
     """
     intrinsics, extrinsics = (
         _at_frames(np.asarray(matrix, np.float64), frames)

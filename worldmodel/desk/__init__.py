@@ -1,1 +1,1 @@
-"""What only the small desk model needs."""
+"""Components that only the small desk model uses."""

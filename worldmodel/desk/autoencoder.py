@@ -1,9 +1,9 @@
-"""The desk autoencoder: small and causal, behind the encode / decode interface of AutoencoderKLWan.
+"""The desk autoencoder: small and causal, with the encode / decode interface of AutoencoderKLWan.
 
 Frame 0 makes latent frame 0 alone (repeated four times), frames 4j-3 .. 4j make latent frame j, so each
-latent depends on its own frames only, and where nothing moves all latent frames are equal. A linear patch
-transform, initialized by PCA, carries the picture. Convolutions whose output starts at zero refine both
-directions, at the size of the latents or on two scales.
+latent depends on its own frames only, and in a static video all latent frames are equal. The main path is a
+linear patch transform, initialized by PCA. Convolutions whose output starts at zero refine both directions,
+at the size of the latents or on two scales.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
         self.register_buffer("mean_image", torch.zeros(3, height, width))
         self.analysis = nn.Conv2d(GROUP * size * size, z_dim, 1)
         self.synthesis = nn.Conv2d(z_dim, GROUP * size * size, 1)
-        # Pixels per side of the cells that convolutions see.
+        # Pixels per side of the convolutions' input cells.
         self.cell = cell = size if num_scales == 1 else HALF
         channels, step = GROUP * cell * cell, size // cell
         make = _one_scale if num_scales == 1 else partial(_two_scales, step=step)
@@ -108,7 +108,7 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
 
     @torch.no_grad()
     def set_latent_statistics(self, x: Float[Tensor, "b 3 t H W"]) -> None:
-        """Record the latents' mean, and a scale halfway between whitening and one scale for all channels."""
+        """Set the latents' mean, and a scale halfway between whitening and one scale for all channels."""
         latents = self.encode(x).latent_dist.mode().float()
         std = latents.std((0, 2, 3, 4))
         scale = (std * latents.std()).sqrt()
@@ -125,7 +125,7 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
             )
 
     def _to_groups(self, x: Float[Tensor, "b 3 t H W"]) -> Float[Tensor, "n 12 H W"]:
-        """Four frames a latent as the channels of one picture, without the mean image."""
+        """The four frames of each latent as the channels of one picture, minus the mean image."""
         self._check_size(x)
         num_latent_frames(x.shape[2])
         centered = x - self.mean_image[:, None]
@@ -135,7 +135,7 @@ class CausalAutoencoder(ModelMixin, ConfigMixin):
 
     def _from_groups(self, groups: Float[Tensor, "n 12 H W"], batch: int) -> Float[Tensor, "b 3 t H W"]:
         frames = rearrange(groups, "(b f) (r c) H W -> b c f r H W", b=batch, c=3)
-        # Latent frame 0 stands for one frame: its four answers are averaged.
+        # Latent frame 0 represents one frame: its four outputs are averaged.
         first = frames[:, :, 0].mean(2, keepdim=True)
         rest = rearrange(frames[:, :, 1:], "b c f r H W -> b c (f r) H W")
         return torch.cat([first, rest], 2) + self.mean_image[:, None]
@@ -158,7 +158,7 @@ def _one_scale(
 def _two_scales(
     half: int, z_dim: int, *, hidden: int, num_blocks: int, step: int
 ) -> tuple[nn.Sequential, nn.Sequential]:
-    """Encoder and decoder that also see cells of 2x2 pixels, with half the channels there."""
+    """Encoder and decoder that also process cells of 2x2 pixels, with half the channels there."""
     fine = hidden // 2
 
     def blocks(width: int) -> list[ResidualBlock]:
@@ -183,7 +183,7 @@ def _convolution(width: int, has_norm: bool) -> list[nn.Module]:
 
 
 def _zero_conv(inputs: int, outputs: int, kernel: int) -> nn.Conv2d:
-    """A convolution that answers zero until it is trained."""
+    """A zero-initialized convolution."""
     layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)

@@ -1,4 +1,4 @@
-"""What patches leave undone in a small backbone: seams between them, and detail below their size."""
+"""Refines latents of a small backbone: seams between its patches, and detail below their size."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 
 class LatentRefiner(nn.Module):
-    """A U-Net over each latent frame but the first, which sees the frame before and the first as well.
+    """A U-Net over each latent frame except the first, which also gets the previous and the first frame.
 
-    A token of a small backbone stands for a large patch and draws it without seeing its neighbors' drawing.
-    With `map_channels` the refiner also sees where the hands are. An untrained refiner changes nothing.
+    A token of a small backbone represents a large patch and is decoded independently of its neighbors. With
+    `map_channels` the refiner also gets the hand poses. An untrained refiner changes nothing.
     """
 
     def __init__(self, latent_channels: int, width: int, *, map_channels: int = 0) -> None:
-        """A refiner.
+        """Build a refiner.
 
         Args:
             latent_channels: of the autoencoder.
@@ -42,7 +42,7 @@ class LatentRefiner(nn.Module):
         sigma: Float[Tensor, "b f"],
         pose_maps: Float[Tensor, "b f m h w"] | None = None,
     ) -> Float[Tensor, "b c f h w"]:
-        """A better estimate of the clean latents; frames of sigma 0 are seen as they were given."""
+        """A better estimate of the clean latents; for frames of sigma 0 the given latents are the input."""
         seen = torch.where(sigma[:, None, :, None, None] == 0, noisy, estimate)
         maps, maps_before = (None, None) if pose_maps is None else (pose_maps[:, 1:], pose_maps[:, :-1])
         change = self.change(seen[:, :, 1:], seen[:, :, :-1], seen[:, :, :1], maps, maps_before)
@@ -56,7 +56,7 @@ class LatentRefiner(nn.Module):
         maps: Float[Tensor, "b f m h w"] | None = None,
         maps_before: Float[Tensor, "b f m h w"] | None = None,
     ) -> Float[Tensor, "b c f h w"]:
-        """What to add to the estimates of frames, given those before them and the first of the video."""
+        """The correction of estimated frames, from the frames before them and the first of the video."""
         stacked = torch.cat([frames, before, first.expand_as(before)], 1)
         entered = self.enter(_as_images(stacked, "b c f h w -> (b f) h w c", self.enter.weight.dtype))
         drawn = self._one_level(entered, maps, maps_before)
@@ -84,7 +84,7 @@ class ResidualLevels(nn.Module):
     """
 
     def __init__(self, widths: Sequence[int]) -> None:
-        """Levels of so many channels, the last one below all others."""
+        """Levels with these numbers of channels, the last one at the bottom."""
         super().__init__()
         steps = list(pairwise(widths))
         self.before = nn.ModuleList(ResidualBlock(size) for size, _ in steps)
@@ -106,7 +106,7 @@ class ResidualLevels(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(silu(conv(silu(x)))), the identity at first."""
+    """x + conv(silu(conv(silu(x)))), initially the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -120,12 +120,12 @@ class ResidualBlock(nn.Module):
 
 
 def _as_images(stacked: Tensor, pattern: str, dtype: torch.dtype) -> Float[Tensor, "n c h w"]:
-    # Channels last in memory, by moving axes: `contiguous(memory_format=...)` does not run inside vmap.
+    # Channels last in memory, by moving axes: `contiguous(memory_format=...)` does not work inside vmap.
     return rearrange(stacked, pattern).contiguous().movedim(-1, 1).to(dtype)
 
 
 def zero_convolution(layer: nn.Conv2d) -> nn.Conv2d:
-    """The same layer, answering zero until it is trained."""
+    """Zero-initialize a convolution."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer

@@ -1,6 +1,6 @@
 """World models and the simulator as gymnasium environments. Importing this registers their ids.
 
-The names below are imported when they are first used: registering takes no torch.
+The names below are imported on first use, so that registering does not import torch.
 """
 
 import importlib

@@ -25,16 +25,17 @@ from worldmodel.types import FRAMES_PER_LATENT, EpisodeSource, num_video_frames,
 
 @dataclass
 class _Group:
-    """Rows that began together and share a session; `rows[i]` is -1 when sample i is no longer wanted."""
+    """Rows that started together and share a session; `rows[i]` is -1 if sample i is no longer used."""
 
     session: Session
     rows: list[int]
     pending: Float[Tensor, "b m a"] = field(default_factory=lambda: torch.zeros(0, 0, 0))  # m < 4
 
     def step(self, actions: Float[Tensor, "b n a"]) -> Float[Tensor, "b n 3 H W"]:
-        """Frames after each action; a latent frame that is not full yet is dreamed ahead, the last one held.
+        """Frames after each action; for an incomplete latent frame the missing actions repeat the last one.
 
-        The look ahead starts from the same noise, so that full blocks do not depend on how they came.
+        This preview starts from the same noise, so that complete blocks do not depend on how their actions
+        arrived.
         """
         before = self.pending.shape[1]
         known = torch.cat([self.pending, actions], 1) if before else actions
@@ -82,7 +83,7 @@ class DreamWorld:
         frames = np.empty(shape, np.uint8)
         info = {name: np.zeros(len(actions)) for name in DistrustMeter.NAMES} if self.distrust else {}
         for group in self.groups:
-            # Samples that are no longer wanted go on with some row's actions: a session has a fixed batch.
+            # Unused samples continue with some row's actions: the batch size of a session is fixed.
             taken = torch.from_numpy(actions[[max(row, 0) for row in group.rows]])
             probe = group.session.fork() if self.distrust else None
             made = group.step(taken)
@@ -107,7 +108,7 @@ class DreamWorld:
 
 
 class WorldModelVectorEnv(WorldVectorEnv):
-    """Dreams of a world model, in batches.
+    """A batch of environments that a world model generates.
 
     Examples:
         >>> from worldmodel.environments import WorldModelVectorEnv
@@ -139,15 +140,15 @@ class WorldModelVectorEnv(WorldVectorEnv):
         Args:
             model: a world model, or its folder, hub id or shipped name.
             num_envs: rows.
-            dataset: where first frames come from; none: seeded scenes of the embedded simulator.
+            dataset: source of first frames; none: seeded scenes of the embedded simulator.
             embodiment: one of the model's robots; none: its first.
             task: of the simulated scenes; a dataset has its own.
-            judge: gives rewards; none: the picture is judged by the rule of the a2b tasks where the start
-                tells camera and places, and gets no reward elsewhere.
-            num_inference_steps: sampling steps per latent frame; 0: those that show the model best.
-            distrust: add signals of how far the dream is to be believed to `info`, for about twice the time.
-            max_episode_steps: blocks after which an episode is cut off.
-            action_block: actions in one step; blocks of 4 cost least.
+            judge: computes rewards; none: the success detector of the a2b tasks if the start has camera
+                matrices and object positions, else no reward.
+            num_inference_steps: sampling steps per latent frame; 0: the number recommended for the model.
+            distrust: add uncertainty signals to `info`, for about twice the time.
+            max_episode_steps: blocks after which an episode is truncated.
+            action_block: actions in one step; blocks of 4 are the most efficient.
             autoreset: start a new episode in the step in which one ends.
             timings: add `seconds` per row to `info`, which then differs from run to run.
         """
@@ -173,7 +174,7 @@ class WorldModelVectorEnv(WorldVectorEnv):
 
 
 class WorldModelEnv(WorldEnv):
-    """One dream; the same arguments as the vector environment."""
+    """A single environment; the same arguments as the vector environment."""
 
     def __init__(
         self, model: WorldModel | str = "desk", *, render_mode: str = "rgb_array", **settings: Any

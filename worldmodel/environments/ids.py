@@ -13,7 +13,7 @@ IDS = {
 
 
 def register_ids() -> None:
-    """Tell gymnasium the ids, once."""
+    """Register the ids with gymnasium, once."""
     for name, (single, vector) in IDS.items():
         if name not in gymnasium.registry:
             gymnasium.register(

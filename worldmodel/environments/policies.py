@@ -1,4 +1,4 @@
-"""Policies that need no training, and the loop that runs any policy in any of our environments.
+"""Policies that need no training, and a loop that runs any policy in these environments.
 
 A policy has `reset()`, `select_action(observation)` and `predict_action_chunk(observation)`, as in LeRobot.
 """
@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 
 
 class Policy(Protocol):
-    """Decides what to do from what is seen."""
+    """Maps observations to commands."""
 
     def reset(self) -> None:
         """A new episode begins."""
@@ -29,14 +29,14 @@ class Policy(Protocol):
 
 
 class RandomPolicy:
-    """Draws commands evenly from the action space."""
+    """Draws commands uniformly from the action space."""
 
     def __init__(self, action_space: spaces.Box, seed: int = 0) -> None:
         self.action_space = action_space
         action_space.seed(seed)
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Does nothing."""
 
     def select_action(self, observation: dict[str, Any]) -> Float[np.ndarray, " a"]:
         return self.action_space.sample()[0]
@@ -46,13 +46,13 @@ class RandomPolicy:
 
 
 class ScriptedPolicy:
-    """Plays a list of commands, a block at a time, and holds the last one."""
+    """Plays a list of commands, a block at a time, and then repeats the last one."""
 
     def __init__(self, commands: Float[np.ndarray, "t a"], block: int = 4) -> None:
         self.commands, self.block, self._next = np.asarray(commands, np.float32), block, 0
 
     def reset(self) -> None:
-        """From the beginning again."""
+        """Start from the beginning."""
         self._next = 0
 
     def select_action(self, observation: dict[str, Any]) -> Float[np.ndarray, " a"]:
@@ -65,7 +65,7 @@ class ScriptedPolicy:
 
 @dataclass(frozen=True)
 class PolicyEpisode:
-    """What came of one episode."""
+    """The result of one episode."""
 
     frames: UInt8[np.ndarray, "t H W 3"]  # after each command
     actions: Float[np.ndarray, "t a"]
@@ -75,7 +75,7 @@ class PolicyEpisode:
 
 
 def run_policy(env: gymnasium.Env, policy: Policy, *, seed: int | None = None) -> PolicyEpisode:
-    """One episode of a policy, in the simulator or in a dream alike."""
+    """Run one episode of a policy, in the simulator or in a world model."""
     observation, _ = env.reset(seed=seed)
     policy.reset()
     frames, actions, total, is_over = [], [], 0.0, False

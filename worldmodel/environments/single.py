@@ -9,7 +9,7 @@ from worldmodel.environments.vector import WorldVectorEnv
 
 
 class WorldEnv(gymnasium.Env):
-    """The first and only row of `rows`, which must not start episodes by itself."""
+    """The only row of `rows`, which must not reset automatically."""
 
     def __init__(self, rows: WorldVectorEnv) -> None:
         if rows.num_envs != 1 or rows.autoreset:
@@ -39,10 +39,10 @@ class WorldEnv(gymnasium.Env):
         return self.rows.render()[0].copy()
 
     def close(self) -> None:
-        """Let go of the world."""
+        """Release the world."""
         self.rows.close()
 
 
 def first_row(values: dict[str, Any]) -> dict[str, Any]:
-    """The entries of the first row; marks of which rows have an entry are left out."""
+    """The entries of the first row, without the masks of rows that have an entry."""
     return {key: value[0] for key, value in values.items() if not key.startswith("_")}

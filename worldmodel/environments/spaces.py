@@ -1,9 +1,9 @@
-"""What every world shares with a policy: pictures and last command in, blocks of robot commands out.
+"""Observation and action spaces: pictures and last command in, blocks of robot commands out.
 
     observation   {"image_CAMERA": uint8 [H W 3], "state": float32 [a]}
     action        float32 [block a], the robot's own units, one row per transition
 
-The state is the last command that was given, not a measurement: a dream has no joints to read.
+The state is the last command, not a measurement: a world model has no joints to measure.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ IMAGE_PREFIX = "image_"
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """The side of a world that a policy sees."""
+    """The observations and actions of a world, as a policy uses them."""
 
     camera: str  # name of the one camera
     height: int  # pixels
@@ -38,9 +38,9 @@ class WorldSpec:
     def of(
         cls, contract: FrameContract, normalizer: ActionNormalizer, embodiment: str | None = None
     ) -> "WorldSpec":
-        """The spec that fits a checkpoint; without a name, its first robot."""
+        """The spec of a checkpoint; without a name, for its first robot."""
         name = embodiment or normalizer.embodiments[0]
-        normalizer.index(name)  # refuses a robot that the checkpoint does not know
+        normalizer.index(name)  # refuses a robot that the checkpoint does not support
         stats = normalizer.stats[name]
         low, high = stats.bounds()
         return cls(
@@ -57,7 +57,7 @@ class WorldSpec:
 
     @property
     def image_key(self) -> str:
-        """Of the picture in an observation."""
+        """Key of the picture in an observation."""
         return f"{IMAGE_PREFIX}{self.camera}"
 
     def observation_space(self) -> spaces.Dict:
@@ -67,12 +67,12 @@ class WorldSpec:
         return spaces.Dict({self.image_key: picture, STATE: state})
 
     def action_space_of(self, block: int = FRAMES_PER_LATENT) -> spaces.Box:
-        """`block` commands in a row, within what the training data hold."""
+        """`block` commands in a row, within the range of the training data."""
         shape = (block, len(self.low))
         return spaces.Box(np.broadcast_to(self.low, shape), np.broadcast_to(self.high, shape), shape)
 
     def observation(
         self, pictures: UInt8[np.ndarray, "b H W 3"], states: Float[np.ndarray, "b a"]
     ) -> dict[str, np.ndarray]:
-        """A batch of observations; the arrays are its own."""
+        """A batch of observations; the arrays are copies."""
         return {self.image_key: pictures.copy(), STATE: states.astype(np.float32)}

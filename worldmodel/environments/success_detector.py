@@ -1,9 +1,9 @@
-"""Success of the a2b tasks, seen in the picture: the locator finds A, the task's rule decides.
+"""A success detector of the a2b tasks from pictures: the locator finds A, the task's rule decides.
 
 The rule is the simulator's (A on the right side of B, 0.08 to 0.20 m away and in line with it, both grippers
-commanded open). A is found by the locator in the last frame and set on the table by the camera's matrices. B
-is where it stood at the start: the locator does not know it, and the tasks do not move it. `judge_error`
-measures how often the judge and the simulator disagree.
+commanded open). A is found by the locator in the last frame and projected onto the table by the camera's
+matrices. B is assumed not to move, because the locator only tracks A. `judge_error` measures how often the
+detector and the simulator disagree.
 """
 
 from collections.abc import Sequence
@@ -26,26 +26,26 @@ TABLE_TOP = 0.74  # m
 SIDES = {"place_a2b_left": -1.0, "place_a2b_right": 1.0}  # sign of x from B to A
 NEAR, FAR, IN_LINE = 0.08, 0.20, 0.05  # m
 OPEN = 0.8  # command of an open gripper
-MIN_CONFIDENCE = 0.5  # of the locator, below which A counts as not seen
+MIN_CONFIDENCE = 0.5  # confidence of the locator below which A counts as not found
 
 
 @dataclass(frozen=True)
 class PlacementJudge:
-    """1 and the end of the episode when A stands beside B; starts without camera or places get 0."""
+    """Reward 1 and the end of the episode once A is next to B; 0 without camera matrices or positions."""
 
     locator: Locator
     gripper_columns: tuple[int, ...]
 
     @classmethod
     def shipped(cls, spec: WorldSpec) -> "PlacementJudge":
-        """With the shipped locator, for the columns of a robot's actions."""
+        """The detector with the shipped locator, for the columns of a robot's actions."""
         columns = tuple(i for i, name in enumerate(spec.action_names) if name.endswith("gripper"))
         return cls(_shipped_locator(), columns)
 
     def __call__(self, starts: Sequence[Start], block: Block, actions: Float[np.ndarray, "b n a"]) -> Verdict:
         count = len(starts)
         places, is_seen = np.zeros((count, 2)), np.zeros(count, bool)
-        # The grippers are commanded open at the end of the task only: until then there is nothing to look at.
+        # The grippers are only commanded open at the end of the task: before that, no detection is needed.
         rows = [row for row in range(count) if self._can_judge(starts[row], actions[row, -1])]
         if rows:
             places[rows], is_seen[rows] = self._places(starts, block, rows)
@@ -72,7 +72,7 @@ class PlacementJudge:
 def on_table(
     pixel: Float[np.ndarray, " 2"], camera: CameraMatrices, size: tuple[int, int], height: float = TABLE_TOP
 ) -> Float[np.ndarray, " 2"]:
-    """World x, y (m) of a pixel, were it at this height; `size` is that of the picture the pixel is in."""
+    """World x, y (m) of a pixel at this height; `size` is that of the pixel's picture."""
     scale = np.array([camera.size[1] / size[1], camera.size[0] / size[0]])
     intrinsics, extrinsics = (np.asarray(m, np.float64) for m in (camera.intrinsics, camera.extrinsics))
     intrinsics, extrinsics = intrinsics.reshape(-1, 3, 3)[-1], extrinsics.reshape(-1, 3, 4)[-1]
@@ -83,7 +83,7 @@ def on_table(
 
 
 def judge_error(judged: Bool[np.ndarray, " n"], truth: Bool[np.ndarray, " n"]) -> dict[str, float]:
-    """How often a judge is wrong: of real successes, and of real failures."""
+    """Error rates of a success detector: for real successes, and for real failures."""
     return {
         "missed successes": float(1 - judged[truth].mean()) if truth.any() else float("nan"),
         "invented successes": float(judged[~truth].mean()) if (~truth).any() else float("nan"),

@@ -1,4 +1,4 @@
-"""The embedded simulator as an environment: the ground truth beside the dream, under the same spaces."""
+"""The embedded simulator as an environment: the ground truth for a world model, with the same spaces."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -23,21 +23,21 @@ TASK = "place_a2b_left"
 
 
 def require_simulator() -> None:
-    """Say what to install where the simulator is missing."""
+    """Raise ValueError with installation instructions if the simulator is missing."""
     if importlib.util.find_spec("mujoco") is None:
         raise ValueError('the tabletop needs MuJoCo: pip install -e ".[sim]"')
 
 
 @dataclass(frozen=True)
 class TabletopScenes:
-    """Seeded scenes of one task and robot, in the pictures that a checkpoint takes."""
+    """Seeded scenes of one task and robot, with the picture format of a checkpoint."""
 
     spec: WorldSpec
     task: str = TASK
-    num_frames: int = 1  # of a start: the scene stands still, so they are all alike
+    num_frames: int = 1  # frames of an initial state: the scene is static, so they are all equal
 
     def build(self, seed: int) -> "DrivenTabletop":
-        """The simulator, set by the seed."""
+        """Build the simulator for a seed."""
         require_simulator()
         from robotwin_adapters.tabletop.cameras import CAMERAS
         from robotwin_adapters.tabletop.drive import ACTION_RATE, DrivenTabletop
@@ -65,7 +65,7 @@ class TabletopScenes:
         return scene
 
     def expert(self, seed: int) -> Float[np.ndarray, "t a"]:
-        """What the scripted expert commands in the scene of this seed."""
+        """The scripted expert's commands in the scene of this seed."""
         from robotwin_adapters.tabletop.drive import expert_commands
 
         return expert_commands(
@@ -76,7 +76,7 @@ class TabletopScenes:
         return self.start_of(self.build(seed))
 
     def start_of(self, scene: "DrivenTabletop") -> Start:
-        """What is known of a scene before the first action."""
+        """The initial state of a scene."""
         picture = scene.pictures()[self.spec.camera]
         intrinsics, extrinsics = scene.camera_matrices(self.spec.camera)
         return Start(
@@ -117,7 +117,7 @@ class SimulatedWorld:
         return Block(frames, {"is_reached": reached, "objects": objects})
 
     def truth(self, starts: Sequence[Start], block: Block, actions: Float[np.ndarray, "b n a"]) -> Verdict:
-        """A judge that looks at the simulator's state: 1 when the task is done."""
+        """A detector that uses the simulator's state: 1 once the task is done."""
         done = np.array([self.rows[row].is_success for row in range(len(starts))])
         done &= np.array([start.task != "babble" for start in starts])
         return Verdict(done.astype(np.float64), done)
@@ -127,7 +127,7 @@ class SimulatedWorld:
 
 
 class TabletopVectorEnv(WorldVectorEnv):
-    """Simulated scenes under the spaces of a checkpoint.
+    """Simulated scenes with the spaces of a checkpoint.
 
     Examples:
         >>> from worldmodel.environments import TabletopVectorEnv
@@ -153,15 +153,15 @@ class TabletopVectorEnv(WorldVectorEnv):
         autoreset: bool = True,
         timings: bool = False,
     ) -> None:
-        """Nothing is simulated before the first reset.
+        """Create the rows; nothing is simulated before the first reset.
 
         Args:
             num_envs: rows.
-            like: the checkpoint whose spaces are taken: folder, hub id or shipped name.
+            like: the checkpoint whose spaces are used: folder, hub id or shipped name.
             embodiment: one of the checkpoint's robots; none: its first.
             task: place_a2b_left, place_a2b_right or babble.
-            judge: gives rewards; none: the simulator's own rule of success.
-            max_episode_steps: blocks after which an episode is cut off.
+            judge: computes rewards; none: the simulator's own success condition.
+            max_episode_steps: blocks after which an episode is truncated.
             action_block: actions in one step.
             autoreset: start a new episode in the step in which one ends.
             timings: add `seconds` per row to `info`, which then differs from run to run.

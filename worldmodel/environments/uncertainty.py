@@ -1,7 +1,7 @@
-"""Signals that rise when a dream should not be believed. They are measured, not learned.
+"""Uncertainty signals of a world model, which rise when its frames are unreliable. Measured, not learned.
 
-spread       mean difference between the frames and those of the same actions under other noise
-round_trip   mean difference between the last frame and itself after the autoencoder
+spread mean difference between the frames and those of the same actions with another noise seed round_trip
+mean difference between the last frame and its reconstruction by the autoencoder
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from torch import Tensor
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.session import Session
 
-HALF_LEVEL = 1.5  # gray levels of both signals together at which the bar stands at one half
+HALF_LEVEL = 1.5  # sum of both signals, in gray levels, at which the level is one half
 
 
 class DistrustMeter:
@@ -31,7 +31,7 @@ class DistrustMeter:
     def __call__(
         self, before: Session, actions: Float[Tensor, "b n a"], frames: Float[Tensor, "b n 3 H W"]
     ) -> dict[str, Float[np.ndarray, " b"]]:
-        """`before` is a fork from before the block; it stays as it is."""
+        """Measure a block; `before` is a fork from before the block and is not changed."""
         last = frames[:, -1:]
         again = self.model.decode(self.model.encode(last))
         other = before.fork(generator=self._generator).step(actions)
@@ -42,6 +42,6 @@ class DistrustMeter:
 
     @staticmethod
     def level(signals: Mapping[str, float]) -> float:
-        """Both signals as one number from 0 (looks right) towards 1 (should not be believed)."""
+        """Both signals as one number between 0 (reliable) and 1 (unreliable)."""
         total = sum(signals[name] for name in DistrustMeter.NAMES)
         return total / (total + HALF_LEVEL)

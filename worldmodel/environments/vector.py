@@ -1,6 +1,6 @@
-"""Many episodes of one world behind gymnasium's vector interface; one step is a block of actions.
+"""Many episodes of one world with gymnasium's vector interface; one step is a block of actions.
 
-An episode that ends is started anew within the same step (`AutoresetMode.SAME_STEP`): the observation is the
+An episode that ends is restarted within the same step (`AutoresetMode.SAME_STEP`): the observation is the
 first one of the next episode, and the last one of the old episode is in `info["final_obs"]`.
 """
 
@@ -18,11 +18,11 @@ from worldmodel.environments.world import Block, Judge, World, no_judge
 from worldmodel.models.config import FrameContract
 from worldmodel.types import FRAMES_PER_LATENT
 
-NEXT_SEED = 1_000_003  # from the seed of an episode to that of the next one in its row
+NEXT_SEED = 1_000_003  # difference between the seeds of successive episodes in a row
 
 
 class WorldVectorEnv(VectorEnv):
-    """Rows of a world, their episodes and rewards; the world owns what happens inside a step."""
+    """Rows of a world with their episodes and rewards; the world computes the steps."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class WorldVectorEnv(VectorEnv):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Start episodes in all rows, or in those of options["reset_mask"].
 
-        Options: `starts`, `episode` with `frame`, or `frames` with `state` say where; without them the world
-        draws a start from the seed.
+        The options `starts`, `episode` with `frame`, or `frames` with `state` set the initial states; without
+        them the world draws them from the seed.
         """
         options = options or {}
         mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, bool)))
@@ -88,7 +88,7 @@ class WorldVectorEnv(VectorEnv):
         Bool[np.ndarray, " b"],
         dict[str, Any],
     ]:
-        """One block of actions in every row."""
+        """Run one block of actions in every row."""
         if not self._starts:
             raise ValueError("call reset() before the first step()")
         began = time.perf_counter()
@@ -111,7 +111,7 @@ class WorldVectorEnv(VectorEnv):
         return self._observation(), np.asarray(verdict.rewards, np.float64), terminated, truncated, info
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """The picture of every row."""
+        """The current picture of every row."""
         return tuple(self._pictures)
 
     def close_extras(self, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an environment asks of a world, be it dreamed or simulated."""
+"""The interface of a world, generated or simulated, that environments use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from worldmodel.environments.spaces import WorldSpec
 
 @dataclass(frozen=True)
 class Block:
-    """What a block of actions led to, for each row of a world."""
+    """The result of a block of actions, for each row of a world."""
 
     frames: UInt8[np.ndarray, "b n H W 3"]  # one after each action
     info: Mapping[str, np.ndarray] = field(default_factory=dict)  # one entry per row
@@ -23,10 +23,10 @@ class World(Protocol):
     """Rows of independent episodes."""
 
     spec: WorldSpec
-    num_frames: int  # that a start must hold
+    num_frames: int  # number of frames in an initial state
 
     def start(self, seeds: Mapping[int, int], starts: Sequence[Start] | None) -> dict[int, Start]:
-        """Begin new episodes in the rows that are keys of `seeds`; what each begins with."""
+        """Begin new episodes in the rows that are keys of `seeds`; returns their initial states."""
         ...
 
     def step(self, actions: Float[np.ndarray, "b n a"]) -> Block:
@@ -34,13 +34,13 @@ class World(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release resources."""
         ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge says about a block; one entry per row."""
+    """Rewards and successes of a block; one entry per row."""
 
     rewards: Float[np.ndarray, " b"]
     success: Bool[np.ndarray, " b"]
@@ -48,7 +48,7 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Gives rewards. The environment ends an episode on success."""
+    """Computes rewards. The environment ends an episode on success."""
 
     def __call__(
         self, starts: Sequence[Start], block: Block, actions: Float[np.ndarray, "b n a"]
@@ -56,5 +56,5 @@ class Judge(Protocol):
 
 
 def no_judge(starts: Sequence[Start], block: Block, actions: Float[np.ndarray, "b n a"]) -> Verdict:
-    """No reward and no end: for worlds without a task."""
+    """No rewards and no success, for worlds without a task."""
     return Verdict(np.zeros(len(starts)), np.zeros(len(starts), bool))

@@ -1,1 +1,1 @@
-"""What a training run will cost, before anything is loaded."""
+"""Estimates the cost of a training run without loading a model."""

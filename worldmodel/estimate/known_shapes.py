@@ -1,4 +1,4 @@
-"""Shapes of weights that a config only names: from the config.json of a local folder, or known by hub id."""
+"""Shapes of weights that a config only names: from a local config.json, or a table of hub ids."""
 
 import math
 from dataclasses import replace
@@ -39,7 +39,7 @@ DINOV2_SHAPES = {
 
 
 def num_text_tokens(config: WorldModelConfig) -> int:
-    """Length of the cached prompt; a file that is not there yet is taken to be Wan's padded prompt."""
+    """Length of the cached prompt; a file that does not exist yet counts as Wan's padded prompt."""
     if not config.prompt:
         return 1
     if not Path(config.prompt).is_file():
@@ -49,7 +49,7 @@ def num_text_tokens(config: WorldModelConfig) -> int:
 
 
 def with_known_shapes(config: WorldModelConfig) -> WorldModelConfig:
-    """Named weights replaced by the shapes they have, read from a local folder or known by hub id."""
+    """Replace named weights by their shapes, from a local folder or a table of hub ids."""
     if config.pretrained:
         config = replace(config, backbone=_backbone_shape(config.pretrained), pretrained="")
     if config.idm.pretrained:
@@ -86,7 +86,7 @@ def _encoder_shape(config: IdmConfig) -> IdmConfig:
         raise ValueError(
             f"{config.pretrained}: shapes are known of local folders and of {list(DINOV2_SHAPES)}"
         )
-    # A fresh Dinov2 takes square pictures only: one with as many patches.
+    # A new Dinov2 needs square pictures: use one with as many patches.
     side = math.ceil(math.sqrt(config.image_height * config.image_width) / patch) * patch
     return replace(
         config,
@@ -101,7 +101,7 @@ def _encoder_shape(config: IdmConfig) -> IdmConfig:
 
 
 def local_config(source: str, part: str) -> dict[str, Any] | None:
-    """The config.json of a part of a local model folder; None when there is no such folder."""
+    """The config.json of a component in a local model folder; None if there is no such folder."""
     for path in (Path(source) / part / "config.json", Path(source) / "config.json"):
         if path.is_file():
             return read_json(path)
@@ -109,12 +109,12 @@ def local_config(source: str, part: str) -> dict[str, Any] | None:
 
 
 def known_vae(source: str) -> dict[str, Any]:
-    """Settings of an autoencoder that is known by hub id; empty: those of Wan 2.1."""
+    """Settings of an autoencoder listed by hub id; empty: those of Wan 2.1."""
     return WAN_5B_VAE if source == WAN_5B else {}
 
 
 def latent_layout(vae: str) -> tuple[int, int]:
-    """Latent channels and pixels per latent of an autoencoder; a hub id is taken to be Wan's."""
+    """Latent channels and pixels per latent of an autoencoder; an unlisted hub id counts as Wan's."""
     config = local_config(vae, "vae") or known_vae(vae) if vae else None
     if not config:
         return WAN_VAE_LAYOUT

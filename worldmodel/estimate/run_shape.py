@@ -1,4 +1,4 @@
-"""What of a training config decides its cost, for `worldmodel estimate`: no data or weights are opened."""
+"""The settings of a training config that determine its cost; opens neither data nor weights."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from worldmodel.training.world_model import TrainConfig
 
 
 def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: int) -> RunShape:
-    """The shape of a run on these GPUs; frame rate and number of robots do not change its cost."""
+    """The cost-relevant settings of a run on these GPUs; frame rate and number of robots do not matter."""
     if config.start_from:
         raise ValueError("estimate a run without start_from: it costs what its first training costs")
     clip, machine = config.data.clip, config.fit.machine
@@ -18,7 +18,7 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
         raise ValueError(f"the config asks for {machine.num_processes} processes, --gpus for {num_gpus}")
     model, (channels, scale) = config.model, latent_layout(config.model.vae)
     if _is_to_be_made(config) and channels != model.backbone.latent_channels:
-        # The autoencoder is yet to be trained: its own cost is not counted.
+        # The autoencoder is not trained yet: its own cost is not counted.
         model, channels = replace(model, vae=""), model.backbone.latent_channels
     is_cpu = device.name == "CPU"
     return RunShape(
@@ -43,7 +43,7 @@ def _is_to_be_made(config: TrainConfig) -> bool:
 
 
 def assumption(config: TrainConfig) -> str:
-    """What the estimate takes for granted about an autoencoder that is not there; empty: nothing."""
+    """The assumption of the estimate about an autoencoder that does not exist yet; empty if there is none."""
     vae, (channels, scale) = config.model.vae, latent_layout(config.model.vae)
     if not vae or not _is_to_be_made(config) or channels == config.model.backbone.latent_channels:
         return ""

@@ -1,7 +1,7 @@
-"""Memory and work of a training step, found by running it on tensors without storage (fake tensors).
+"""Memory and FLOPs of a training step, measured by running it on tensors without storage (fake tensors).
 
-No weight is loaded and nothing is computed: every operation only says which tensors it would make and how
-many floating-point operations it would take. The highest sum of tensors alive at once is what a step needs.
+No weight is loaded and nothing is computed: every operation only reports the tensors it would create and its
+floating-point operations. The peak memory is the largest total size of tensors alive at the same time.
 """
 
 import weakref
@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
-TRACED_BLOCKS = 5  # the first, the last and three alike between them
+TRACED_BLOCKS = 5  # the first, the last and three equal ones between them
 _MIDDLE, _NONE, _OUTSIDE = 2, -1, (-1, -1)
 _LOOKS_LIKE = {1: 3, _MIDDLE: _NONE, 3: 1}
 _ATEN = torch.ops.aten
-# Attention on a CPU is an operation of its own, which torch does not count: as many as its like on a GPU.
+# Attention on a CPU is an operation that torch does not count: same FLOPs as its counterpart on a GPU.
 FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
     _ATEN._scaled_dot_product_flash_attention_for_cpu: flop_registry[
@@ -36,35 +36,35 @@ FLOPS: dict[Any, Callable[..., int]] = {
 
 @dataclass(frozen=True)
 class StepTrace:
-    """What one forward and backward pass of a micro-batch takes."""
+    """Cost of one forward and backward pass of a micro-batch."""
 
-    peak_bytes: int  # most bytes alive at once beside the weights
-    modulation_bytes: int  # most bytes of AdaLN tensors (..., 6, d) alive at once, among the others
+    peak_bytes: int  # most bytes alive at once, without the weights
+    modulation_bytes: int  # most bytes of AdaLN tensors (..., 6, d) alive at once; included in the above
     flops: int  # floating-point operations of matrix products, convolutions and attention
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Equal blocks of a model, of which some were left out of what is traced."""
+    """Equal blocks of a model, some of which were left out of the traced model."""
 
-    blocks: Sequence[nn.Module]  # TRACED_BLOCKS of them where some are left out
+    blocks: Sequence[nn.Module]  # TRACED_BLOCKS of them if some are left out
     num_omitted: int
 
 
 class LiveTensors(TorchDispatchMode):
-    """Follows every storage from the operation that makes it until the last tensor on it is gone.
+    """Tracks every storage from its creation until its last tensor is freed.
 
-    Blocks left out of a stack count as if they stood in its middle. What a block keeps alive depends on
-    whether the step is below it, in it or above it. Seen from the second block those left out look like the
-    fourth, seen from the fourth like the second, and from anywhere else like the third. From the second block
-    to the last but one the sum changes by equal amounts, so one of these two has the highest.
+    Blocks left out of a stack count as if they were in its middle. The memory that a block keeps alive
+    depends on whether the step is before, in or after it. When the step is in the second block, those left
+    out count like the fourth; in the fourth, like the second; anywhere else, like the third. From the second
+    block to the last but one the sum changes by equal amounts, so one of these two has the maximum.
     """
 
     def __init__(self, stacks: Sequence[Stack] = ()) -> None:
         super().__init__()
         self.stacks = stacks
         self.peak_bytes = self.modulation_bytes = 0
-        self._place = _OUTSIDE  # where the step is: stack, block
+        self._place = _OUTSIDE  # current position of the step: stack, block
         self._flops, self._bytes, self._modulation = (Counter[tuple[int, int]]() for _ in range(3))
         self._known: dict[int, Any] = {}
         for number, stack in enumerate(stacks):
@@ -79,11 +79,11 @@ class LiveTensors(TorchDispatchMode):
         return self._flops.total() + sum(omitted)
 
     def ignore(self, tensor: Tensor) -> None:
-        """Leave a storage, and all views of it, out of the count."""
+        """Exclude a storage, and all views of it, from the count."""
         self._known.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default:  # two of three calls, and slow in the fake mode
+        if func is torch.ops.prim.device.default:  # two of three calls, and slow with fake tensors
             return args[0].fake_device
         kwargs = kwargs or {}
         out = func(*[_full_masks(value) for value in args], **kwargs)
@@ -135,7 +135,7 @@ class LiveTensors(TorchDispatchMode):
             output.register_hook(partial(self._enter, place))
 
     def _backward_leaves(self, place: tuple[int, int], gradient: Tensor) -> None:
-        if gradient.requires_grad:  # a backward pass through this one goes up the blocks again
+        if gradient.requires_grad:  # a backward pass through this one goes through the blocks again
             gradient.register_hook(partial(self._enter, place))
 
 
@@ -166,11 +166,11 @@ def trace_step(
         build: makes the model.
         step: from the model to the loss.
         autocast: compute in bfloat16.
-        is_accumulating: the gradients exist before the step and are not counted. They are always there when a
-            step has several micro-batches, or when ddp keeps them in its buckets.
+        is_accumulating: the gradients exist before the step and are not counted. They always exist if a step
+            has several micro-batches, or if ddp keeps them in its buckets.
         stacks: where blocks were left out of the model that is to be counted.
     """
-    with torch.device("meta"):  # first without any storage, as layers look at values when they start
+    with torch.device("meta"):  # first without storage, because layers check values when they are created
         model = build()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu")

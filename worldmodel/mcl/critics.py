@@ -1,9 +1,8 @@
 """Mechanism critics c(x_hat, z, u) and projection heads of mechanistic contrastive learning (MCL).
 
-A critic returns one score per row of the contrast and knows how rows are cut out of the host's tensors: one
+A critic returns one score per row of the contrast and defines how the host's tensors are split into rows: one
 row per sample for vectors and images, one row per latent frame for latent video. Activations are GELU: the
-gradient of a critic with respect to z is itself trained, and a ReLU critic has no second derivative to train
-it with.
+gradient of a critic with respect to z is itself trained, and a ReLU critic has zero second derivatives.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ Linear = Callable[[int, int], nn.Module]  # (in, out) -> layer; stacked layers t
 
 @runtime_checkable
 class Critic(Protocol):
-    """Scores how strongly the realized mechanism depends on z."""
+    """Scores how strongly the mechanism depends on z."""
 
     def __call__(self, x_hat: Tensor, z: Tensor, u: Tensor) -> Tensor:
         """One score per row, shaped like the condition without its last axis."""
@@ -38,7 +37,7 @@ class Critic(Protocol):
 
 
 class VectorCritic(nn.Module):
-    """Three-layer MLP on [z, x_hat, u]; rows are samples, further axes in front are independent batches."""
+    """Three-layer MLP on [z, x_hat, u]; rows are samples, further leading axes are independent batches."""
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class LatentVideoCritic(nn.Module):
 
 
 class HistoryCritic(nn.Module):
-    """Scores a clip by its generated latent frames, each beside the last given one; rows are clips."""
+    """Scores a clip by its generated latent frames, each paired with the last given one; rows are clips."""
 
     def __init__(self, latent_channels: int, condition_dim: int, hidden_dim: int = 256) -> None:
         super().__init__()
@@ -190,7 +189,7 @@ class ProjectionHead(nn.Module):
         self, in_dim: int, out_dim: int = 128, *, layer_norm: bool = False, linear: Linear = nn.Linear
     ) -> None:
         super().__init__()
-        # No affine part: the linear layer that follows contains it, and stacked seeds need no copy of it.
+        # No affine part: the following linear layer contains it, and stacked seeds need no copy of it.
         norm = [nn.LayerNorm(in_dim, elementwise_affine=False)] if layer_norm else []
         self.net = nn.Sequential(*norm, linear(in_dim, out_dim), nn.GELU(), linear(out_dim, out_dim))
 

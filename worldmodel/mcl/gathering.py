@@ -1,8 +1,8 @@
 """Rows of all processes in one contrast, without differentiating through communication.
 
-Every process computes the loss of all rows. Its own carry gradients, those of the others do not, so that the
-gradients of all processes add up to that of the whole. Data-parallel training takes their mean: each process
-multiplies its own by the number of processes.
+Every process computes the loss of all rows. Only its own rows have gradients, so that the gradients of all
+processes add up to the full gradient. Data-parallel training averages them: each process multiplies its own
+by the number of processes.
 """
 
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 def num_processes() -> int:
-    """Processes that train together; 1 without any launch."""
+    """Number of processes that train together; 1 without a launcher."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def gather_rows(rows: Shaped[Tensor, "*s n d"]) -> Shaped[Tensor, "*s m d"]:
-    """The rows of all processes, by rank; every process must bring as many."""
+    """The rows of all processes, by rank; every process must contribute equally many."""
     if num_processes() == 1:
         return rows
     sent = rows.detach().contiguous()
@@ -30,6 +30,6 @@ def gather_rows(rows: Shaped[Tensor, "*s n d"]) -> Shaped[Tensor, "*s m d"]:
 
 
 def scale_gradient(loss: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
-    """The same value; its gradient times the number of processes, whose mean is then the whole one."""
+    """Identity that multiplies the gradient by the number of processes, whose mean is then the full one."""
     constant = loss.detach()
     return constant + num_processes() * (loss - constant)

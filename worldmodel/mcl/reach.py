@@ -1,4 +1,4 @@
-"""Which parameters MCL trains: what a mode leaves out, and a statement read off the gradients themselves."""
+"""Which parameters MCL trains: those that a mode excludes, and a report measured from the gradients."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from worldmodel.mcl.contrast import MechanisticContrast
 
 
 def freeze_unreached(contrast: MechanisticContrast) -> MechanisticContrast:
-    """What this mode cannot train must not ask for a gradient: distributed training would wait for it."""
+    """Freeze what this mode cannot train: distributed training would wait for its gradients."""
     config, critic = contrast.config, contrast.critic
     assert isinstance(critic, nn.Module)
     if config.variant in ("nce", "fisher", "denoising"):
@@ -22,7 +22,7 @@ def freeze_unreached(contrast: MechanisticContrast) -> MechanisticContrast:
     if config.critic == "fixed":
         critic.requires_grad_(False)
     if config.variant != "nce":
-        # A constant in the score has no derivative by z.
+        # A constant in the score has zero derivative with respect to z.
         last = [layer for layer in critic.modules() if isinstance(layer, nn.Linear)][-1]
         last.bias.requires_grad_(False)
     return contrast
@@ -30,12 +30,12 @@ def freeze_unreached(contrast: MechanisticContrast) -> MechanisticContrast:
 
 @dataclass(frozen=True)
 class GradientReach:
-    """What one loss does to one group of parameters."""
+    """The gradient of one loss with respect to one group of parameters."""
 
     num_tensors: int
     num_connected: int  # tensors that the loss depends on
     gradient_norm: (
-        float  # 0 when connected parameters happen to get no gradient, as behind a zero-initialized layer
+        float  # 0 if connected parameters happen to get no gradient, as before a zero-initialized layer
     )
 
     @property
@@ -61,7 +61,7 @@ def gradient_reach(
 
 
 def reach_statement(config: MclConfig, reach: Mapping[str, GradientReach]) -> str:
-    """The once-per-run statement: one line per group of parameters."""
+    """The report logged once per run: one line per group of parameters."""
     lines = [f"MCL ({config.variant}, {config.mode}) sends gradient to:"]
     for name, group in reach.items():
         verdict = f"yes, norm {group.gradient_norm:.2e}" if group.is_reached else "NO"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """What the mechanism features of a batch are contrasted with, row by row."""
+    """The keys of a batch's mechanism features, row by row."""
 
     keys: Float[Tensor, "*s n a"]
     valid: Bool[Tensor, "*s n"]  # rows that take part
@@ -17,7 +17,7 @@ class Rows:
 
 
 def is_half_precision(z: Tensor) -> bool:
-    """Whether the generator computes in half precision, by its input or by autocast."""
+    """Whether the generator computes in half precision, judging by its input and autocast."""
     return z.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(z.device.type)
 
 
@@ -29,8 +29,8 @@ def full_precision(tensor: Tensor) -> Tensor:
 def clip_rows(
     rows: Float[Tensor, "*s n d"], max_norm: float
 ) -> tuple[Float[Tensor, "*s n d"], Float[Tensor, "*s n"]]:
-    """Rows shortened to at most `max_norm` (0 = as they are), and their norms before."""
-    # The square root has no derivative at 0, where a generator that ignores z puts its feature.
+    """Rows shortened to at most `max_norm` (0 = unchanged), and their norms before."""
+    # The clamp keeps the gradient finite at 0, the feature of a generator that ignores z.
     norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
     if max_norm:
         rows = rows * (max_norm / norm).clamp(max=1).unsqueeze(-1)
@@ -38,6 +38,6 @@ def clip_rows(
 
 
 def unit_rows(rows: Float[Tensor, "*s n d"]) -> tuple[Float[Tensor, "*s n d"], Float[Tensor, "*s n"]]:
-    """Rows of unit root mean square, and their norms before; rows of zeros stay so."""
+    """Rows scaled to unit root mean square, and their norms before; rows of zeros stay zero."""
     norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
     return rows * (rows.shape[-1] ** 0.5 / norm).unsqueeze(-1), norm

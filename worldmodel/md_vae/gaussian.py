@@ -1,6 +1,6 @@
 """The evidence lower bound of Gaussian variational autoencoders, in nats per sample.
 
-Axes: s models side by side (optional), n samples, d latent dimensions, x observed dimensions.
+Axes: s models in parallel (optional), n samples, d latent dimensions, x observed dimensions.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""A study as YAML grids: which settings its cells share, and which lists of values they go through.
+"""A study as YAML grids: the settings its cells share, and the lists of values to combine.
 
-preset: concat_smooth                                           # concat_smooth.yaml beside the study
+preset: concat_smooth                                           # concat_smooth.yaml in the study's folder
 grids:
   - sweep: {data.latent_dim: [5, 10], mcl.mode: [exact, jvp]}   # four cells, the last list changes fastest
     settings: [data.num_conditions=8]                           # of each of them
@@ -15,7 +15,7 @@ from typing import Any
 
 from worldmodel.config import load_config
 
-PRESET = "preset"  # the swept key that names a YAML file instead of a setting in it
+PRESET = "preset"  # the swept key that names a YAML file instead of a setting
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class CellGrid:
 
 @dataclass(frozen=True)
 class StudyGrids:
-    """The cells of a study in the order of work."""
+    """The cells of a study in order of execution."""
 
-    preset: str = ""  # of grids that do not sweep it
+    preset: str = ""  # for grids that do not sweep it
     grids: list[CellGrid] = field(default_factory=list)
 
 
@@ -44,7 +44,7 @@ class CellRequest:
 
 
 def read_grids(path: Path) -> list[CellRequest]:
-    """Every cell that a study file asks for."""
+    """The arguments of every cell in a study file."""
     study = load_config(StudyGrids, str(path))
     requests = []
     for number, grid in enumerate(study.grids, 1):

@@ -5,12 +5,12 @@
     MD-VAE     z ~ N(0, I)              x ~ N(g(z, u), s^2)                 q(z | x, u)
       concat         g(z, u) = f([z, u])
       modulated      g(z, u) = f(z * m(u) + b(u)), m > 0
-      tied           the same g; the encoder sees w = z * m(u) + b(u) and z = (w - b(u)) / m(u)
+      tied           the same g; the encoder outputs w = z * m(u) + b(u), and z = (w - b(u)) / m(u)
       hypernetwork   g(z, u) = f(A(u) z + b(u))
 
-`tied` is the iVAE in other coordinates: w has the prior N(b(u), m(u)^2) and f does not know u. Both run the
-same code; they differ only in which coordinates are called the latent. Axes: s seeds, n samples, d latents, x
-outputs, a size of a condition.
+`tied` is the iVAE in other coordinates: w has the prior N(b(u), m(u)^2) and f does not depend on u. Both run
+the same code; they differ only in which coordinates are called the latent. Axes: s seeds, n samples, d
+latents, x outputs, a size of a condition.
 """
 
 import copy
@@ -33,7 +33,7 @@ Family = Literal["beta_vae", "ivae", "concat", "modulated", "tied", "hypernetwor
 
 @dataclass(frozen=True)
 class VaeConfig:
-    """Which model, and the choices that the paper leaves open."""
+    """Which model, and the choices that the paper does not specify."""
 
     family: Family = "concat"  # the last four are MD-VAEs
     posterior: Literal["mean_field", "full"] = "mean_field"  # covariance of q
@@ -58,7 +58,7 @@ class VaeConfig:
 
 @dataclass(frozen=True)
 class VaeLoss:
-    """Parts of the bound, mean over samples, one value per seed."""
+    """The terms of the bound, mean over samples, one value per seed."""
 
     reconstruction: Float[Tensor, " s"]  # -E log p(x | z, u), nats
     kl: Float[Tensor, " s"]  # nats
@@ -66,12 +66,12 @@ class VaeLoss:
 
     @property
     def negative_elbo(self) -> Float[Tensor, " s"]:
-        """The bound itself, whatever beta was."""
+        """The bound itself, independent of beta."""
         return self.reconstruction + self.kl
 
 
 class StackedVae(nn.Module):
-    """S independent autoencoders of one family, trained side by side."""
+    """S independent autoencoders of one family, trained in parallel."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class StackedVae(nn.Module):
 
     @property
     def decoder_std(self) -> float | Float[Tensor, " s"]:
-        """The s of the decoder, one for each seed where it is trained."""
+        """The s of the decoder, one for each seed if it is trained."""
         std = self.config.decoder_std
         return std if self.log_std is None else std * self.log_std.exp()
 
@@ -130,7 +130,7 @@ class StackedVae(nn.Module):
         return scale, shift
 
     def generate(self, z: Float[Tensor, "s n d"], u: Float[Tensor, "s n a"]) -> Float[Tensor, "s n x"]:
-        """Mean of x given the latent, G(z, u); for the iVAE z is its own latent, which knows no u."""
+        """Mean of x given the latent, G(z, u); for the iVAE z is its own latent and u is ignored."""
         family = self.config.family
         if family == "concat":
             z = torch.cat([z, u], dim=-1)
@@ -139,7 +139,7 @@ class StackedVae(nn.Module):
             z = z * log_scale.exp() + shift
         elif family == "hypernetwork":
             matrix, shift = self.condition(u)
-            # Around the identity, so that an untrained A(u) neither mixes nor loses latents.
+            # Close to the identity, so that an untrained A(u) neither mixes nor loses latents.
             z = z + (matrix.unflatten(-1, (self.latent_dim, -1)) @ z.unsqueeze(-1)).squeeze(-1) + shift
         x: Tensor = self.decoder(z)
         return x
@@ -147,7 +147,7 @@ class StackedVae(nn.Module):
     def loss(
         self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"], noise: Float[Tensor, "s n d"]
     ) -> VaeLoss:
-        """Both parts of the bound with one posterior sample per row."""
+        """Both terms of the bound with one posterior sample per row."""
         posterior = self.encode(x, u)
         sample = posterior.sample(noise)
         if self.config.has_conditional_prior:
@@ -163,10 +163,10 @@ class StackedVae(nn.Module):
     def latents(
         self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"]
     ) -> dict[str, Float[Tensor, "s n d"]]:
-        """Posterior means by name: `latent`, the model's own, and what else the model can offer.
+        """Posterior means by name: `latent`, the model's own, and others that the model defines.
 
-        `standardized`: an iVAE's latent by its own prior, which is what `tied` calls its latent.
-        `modulated`: the estimate of w = z * m(u) + b(u) where the model has one.
+        `standardized`: an iVAE's latent standardized by its own prior, which is the latent of `tied`.
+        `modulated`: the estimate of w = z * m(u) + b(u) if the model has one.
         """
         mean = self.encode(x, u).mean
         if self.condition_net is None or self.config.family == "hypernetwork":
@@ -203,7 +203,7 @@ class StackedVae(nn.Module):
 
 
 class SmoothLeakyReLU(nn.Module):
-    """The leaky ReLU with a rounded corner: a generator built from it has second derivatives."""
+    """The leaky ReLU with a smooth corner: a generator built from it has second derivatives."""
 
     def __init__(self, slope: float) -> None:
         super().__init__()

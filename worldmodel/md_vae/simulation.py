@@ -1,8 +1,8 @@
 """Synthetic data whose mechanism changes with a condition: x = h(z * m(u) + b(u)) + noise (paper, D.3).
 
-z ~ N(0, I) whatever u is; u is one of |U| fixed vectors. Datasets of one seed are paired across |U|: the same
-z, noise, h, m and b, and an alphabet that only grows. Axes: s seeds, n samples, d latents, x outputs, a size
-of a condition, k conditions.
+z ~ N(0, I) independent of u; u is one of |U| fixed vectors. Datasets of one seed are paired across |U|: the
+same z, noise, h, m and b, and an alphabet that is only extended. Axes: s seeds, n samples, d latents, x
+outputs, a size of a condition, k conditions.
 """
 
 import itertools
@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-MAX_CONDITIONS = 128  # the alphabet of a seed is drawn once at this size and cut
+MAX_CONDITIONS = 128  # the alphabet of a seed is drawn once at this size and truncated
 REFERENCE_DRAWS = 4096  # conditions and latents used to fix the scales of m, b and h
 (ALPHABET, MODULATION, SHIFT, MIXING, LATENTS, NOISE) = range(6)  # random streams of a seed
 
 
 @dataclass(frozen=True)
 class IdentifiabilityDataConfig:
-    """Every choice of the data process; those that the paper leaves open say so."""
+    """Every choice of the data process; those that the paper does not specify are marked open."""
 
     latent_dim: int = 5  # d_z
     num_conditions: int = 8  # |U|
@@ -41,7 +41,7 @@ class IdentifiabilityDataConfig:
     output_dim: int = 0  # size of x; 0 = the width of h, max(64, 4 d_z) (open)
     gain: float = 1.0  # root of the power of h(w) over that of w; sets the signal to noise ratio (open)
     modulation: float = 0.5  # m = exp(modulation t), t of unit variance over N(0, I) conditions (open)
-    shift: float = 0.5  # b = shift t, t likewise (open)
+    shift: float = 0.5  # b = shift t, t of unit variance as well (open)
 
     def __post_init__(self) -> None:
         if not 2 <= self.num_conditions <= MAX_CONDITIONS:
@@ -63,7 +63,7 @@ class IdentifiabilityDataConfig:
 class TrueGenerator:
     """The mechanisms of s seeds: x = h(z * m(u) + b(u)) without noise."""
 
-    mixing: tuple[Float[Tensor, "s _ _"], ...]  # weights of h, last one scaled by the gain
+    mixing: tuple[Float[Tensor, "s _ _"], ...]  # weights of h, the last one scaled by the gain
     modulation: tuple[Float[Tensor, "s _ _"], ...]  # weights of log m, then its offset
     shift: tuple[Float[Tensor, "s _ _"], ...]
     config: IdentifiabilityDataConfig
@@ -103,7 +103,7 @@ class IdentifiabilityData:
 
 
 def random_stream(*key: int) -> torch.Generator:
-    """A generator that depends on the key only: a seed draws the same alone, in a stack or after a resume."""
+    """A generator that depends only on the key: the same draws alone, in a stack or after resuming."""
     # The length goes first: a seed sequence pads with zeros, so (3,) and (3, 0) would be one stream.
     state = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))

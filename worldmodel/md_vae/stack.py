@@ -1,9 +1,9 @@
-"""The second loop: many small models side by side, as one batched program.
+"""A training loop for many small models in parallel, as one batched program.
 
 `fit` trains one model, over processes and devices, with EMA, checkpoints, resuming and tracking. The small
 models of a study need none of that, and there are many of them. Here all seeds of a cell are slices of the
 same tensors [s ...] and share every kernel call. Seeds share no parameter, so the gradient of the sum of
-their losses is the gradient of each. Who needs checkpoints takes them between the steps.
+their losses is the gradient of each. Callers can write checkpoints between the steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class StackLoss:
-    """What one step minimizes, and what it reports."""
+    """The loss of one step, and the values it reports."""
 
     total: Float[Tensor, "*s"]  # of each seed, or their sum
     parts: Mapping[str, Tensor] = field(default_factory=dict)  # to log, of each seed
@@ -34,14 +34,14 @@ def train_stack(
     schedule: LRScheduler | None = None,
     max_norm: float | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """One optimizer step a batch; after each, the parts of its loss.
+    """One optimizer step per batch; yields the terms of its loss after each.
 
     Args:
         batches: drawn one by one, each after the step before it.
         loss: of one batch, for all seeds.
         optimizer: of the parameters of all seeds.
-        schedule: of the learning rate, moved on after every step.
-        max_norm: at which the gradient of all seeds together is clipped; none: it is not.
+        schedule: of the learning rate, advanced after every step.
+        max_norm: at which the gradient of all seeds together is clipped; None: no clipping.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for batch in batches:

@@ -52,7 +52,7 @@ class CellConfig:
 
 
 def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
-    """Train all seeds of a cell, or go on from its last checkpoint; result.json keeps the result."""
+    """Train all seeds of a cell, or resume from its last checkpoint; writes result.json."""
     out = Path(config.out)
     identity = asdict(config) | {
         "out": "",
@@ -137,7 +137,7 @@ def _save(store: CheckpointStore, stacks: list[SeedStack], progress: dict[str, A
 
 
 def _stacked(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    # All tensors have the seeds in front, but for the step counts of the optimizer, which all seeds share.
+    # All tensors have the seeds first, except the step counts of the optimizer, which all seeds share.
     return {
         name: torch.cat([part[name] for part in parts]) if first.ndim else first
         for name, first in parts[0].items()
@@ -162,7 +162,7 @@ def _plain(value: Any) -> Any:
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
-    """All numbers in it with this many significant digits."""
+    """Round all numbers in it to this many significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
@@ -171,7 +171,7 @@ def rounded(value: Any, digits: int = 6) -> Any:
 
 
 def study_cells(study: Path, out: Path, overrides: Sequence[str] = ()) -> list[CellConfig]:
-    """The configs of a study's cells, each with a folder of its own below `out`."""
+    """The configs of a study's cells, each with its own folder below `out`."""
     cells = []
     for request in read_grids(study):
         named = load_config(CellConfig, request.preset, request.overrides)

@@ -1,1 +1,1 @@
-"""The world model and its parts."""
+"""The world model and its submodules."""

@@ -1,10 +1,10 @@
-"""Gradient checkpointing of whatever parts of a model offer it: less memory, one more forward pass."""
+"""Gradient checkpointing of the submodules that support it: less memory, one more forward pass."""
 
 from torch import nn
 
 
 def checkpoint_blocks(model: nn.Module) -> list[str]:
-    """Switch it on in every trained part that has it; the names of their classes."""
+    """Enable it in every trained submodule that supports it; returns the names of their classes."""
     switched = []
     for part in model.modules():
         if not any(parameter.requires_grad for parameter in part.parameters()):

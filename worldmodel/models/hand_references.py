@@ -1,7 +1,7 @@
-"""Pictures of each robot's hands in known poses, so that a hand that comes into view is known already.
+"""Reference images of each robot's hands in various poses, for hands that come into view.
 
 A given frame shows only the hands that are in it. A robot's training frames show its hands from all sides. A
-few of them travel with the model: for each robot and arm those whose poses differ most from each other.
+few of them are stored with the model: for each robot and arm those whose poses differ most from each other.
 """
 
 import torch
@@ -12,13 +12,13 @@ from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, hand_frames, 
 from worldmodel.models.pose_track import PoseTrack
 from worldmodel.types import to_unit_range
 
-MARGIN = 0.08  # of the picture: a hand is shown whole if its points are further from the border
+MARGIN = 0.08  # of the picture: a hand counts as fully visible if its points are further from the border
 TOOL = HAND_POINTS.index("tool")
-PLACE_WEIGHT, DEPTH_WEIGHT = 1.5, 1.0  # of the place in the picture and of nearness, beside axes and opening
+PLACE_WEIGHT, DEPTH_WEIGHT = 1.5, 1.0  # of image position and inverse depth, relative to axes and opening
 
 
 class HandReferences(nn.Module):
-    """Frames and poses of every robot, by number, and arm."""
+    """Frames and poses of every robot, by index, and arm."""
 
     frames: UInt8[Tensor, "robot arm k 3 H W"]
     poses: Float[Tensor, "robot arm k 16"]
@@ -26,7 +26,7 @@ class HandReferences(nn.Module):
     is_known: Bool[Tensor, "robot arm"]
 
     def __init__(self, num_robots: int, count: int, size: tuple[int, int]) -> None:
-        """Empty places for the references of so many robots, so many for each arm."""
+        """Empty slots for `count` references per arm of each robot."""
         super().__init__()
         shape = num_robots, len(ARMS), count
         self.register_buffer("frames", torch.zeros(*shape, 3, *size, dtype=torch.uint8))
@@ -36,11 +36,11 @@ class HandReferences(nn.Module):
 
     @property
     def count(self) -> int:
-        """References of an arm."""
+        """Number of references per arm."""
         return self.frames.shape[2]
 
     def extended(self, num_robots: int) -> "HandReferences":
-        """The same with empty places for further robots."""
+        """A copy with empty slots for further robots."""
         size = self.frames.shape[-2], self.frames.shape[-1]
         more = HandReferences(num_robots, self.count, size)
         for name, buffer in self.named_buffers():
@@ -49,10 +49,10 @@ class HandReferences(nn.Module):
 
     @torch.no_grad()
     def fill(self, robot: int, frames: UInt8[Tensor, "n 3 H W"], hands: PoseTrack) -> None:
-        """Choose the references of a robot among frames, for each of which the hands have a row.
+        """Select the references of a robot from frames with their hand poses.
 
-        An arm that is whole in none of the frames stays without. The first reference is nearest to the mean,
-        each further one is farthest from those chosen.
+        An arm that is fully visible in none of the frames gets no references. The first reference is the
+        closest to the mean, each further one is the farthest from those selected.
         """
         features, is_whole = hand_features(hands), whole_hands(hands)
         for arm in range(len(ARMS)):
@@ -68,7 +68,7 @@ class HandReferences(nn.Module):
     def nearest(
         self, robots: Int[Tensor, " n"], rows: PoseTrack, arm: int
     ) -> tuple[Float[Tensor, "n 3 H W"], PoseTrack, Bool[Tensor, " n"]]:
-        """For each row the reference whose hand is most like it: picture, hands, and whether there is one."""
+        """For each row the most similar reference: picture, hands, and whether there is one."""
         poses, projections = self.poses[robots, arm], self.projections[robots, arm]
         references = PoseTrack(poses.flatten(0, 1), projections.flatten(0, 1))
         known = hand_features(references)[:, arm].unflatten(0, (-1, self.count))
@@ -79,7 +79,7 @@ class HandReferences(nn.Module):
 
 
 def hand_features(rows: PoseTrack) -> Float[Tensor, "n arm features"]:
-    """What makes two pictures of a hand alike: how it is turned and opened, where it is and how near."""
+    """Features for comparing hands: orientation, opening, image position and inverse depth."""
     axes, _ = hand_frames(rows.poses)
     points = hand_points(rows.poses, rows.projections).unflatten(1, (len(ARMS), len(HAND_POINTS)))[:, :, TOOL]
     opening = rows.poses.unflatten(-1, (len(ARMS), -1))[..., -1:]
@@ -95,7 +95,7 @@ def whole_hands(rows: PoseTrack) -> Bool[Tensor, "n arm"]:
 
 
 def farthest_points(features: Float[Tensor, "n d"], count: int) -> Int[Tensor, " count"]:
-    """Numbers of points that lie far from each other; they repeat where there are fewer.
+    """Indices of points that are far from each other; repeated if there are fewer.
 
     Examples:
         >>> import torch

@@ -1,7 +1,7 @@
-"""Inverse dynamics: q(z_t | x_t, x_{t+1}), a latent action per transition, and a judge of recorded actions.
+"""Inverse dynamics: q(z_t | x_t, x_{t+1}), a latent action per transition, and prediction of robot actions.
 
-Every frame is encoded once; pairs are formed on its tokens. The mean of z is made from token differences by
-layers without biases, so two identical frames give exactly z = 0: no motion, no action.
+Every frame is encoded once; pairs are formed from its tokens. The mean of z is computed from token
+differences by layers without biases, so two identical frames give exactly z = 0: no motion, no action.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class IdmConfig:
     """Image encoder and fusion of the inverse dynamics model."""
 
     pretrained: str = ""  # Dinov2 folder or hub id; empty: random weights of the shape below
-    freeze_encoder: bool = False  # keep the image encoder as it was loaded
+    freeze_encoder: bool = False  # keep the image encoder frozen
     image_height: int = 64  # pixels; frames are resized to this before encoding
     image_width: int = 64  # pixels
     patch_size: int = 16  # pixels per token and side
@@ -37,7 +37,7 @@ class IdmConfig:
     encoder_layers: int = 3  # blocks of the encoder
     encoder_heads: int = 3  # attention heads of the encoder
     hidden: int = 128  # channels of fusion and heads
-    num_queries: int = 4  # places that are looked at per pair
+    num_queries: int = 4  # number of attention queries per pair
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -80,18 +80,18 @@ class LatentActions:
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """What the frames say about each transition and each frame."""
+    """Features of each transition and each frame."""
 
     motion: Float[Tensor, "b n e"]  # zero where the two frames are the same
     scene: Float[Tensor, "b t e"]
 
     def detach(self) -> "PairFeatures":
-        """The same features without their history."""
+        """The same features, detached from the graph."""
         return PairFeatures(self.motion.detach(), self.scene.detach())
 
 
 class InverseDynamicsModel(nn.Module):
-    """Looks at consecutive frames and says what happened between them."""
+    """Predicts actions from consecutive frames."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class InverseDynamicsModel(nn.Module):
         return LatentActions(mean, logvar.clamp(*LOGVAR_RANGE))
 
     def robot_actions(self, features: PairFeatures) -> Float[Tensor, "b n a"]:
-        """The normalized robot action that these frames look like."""
+        """The predicted robot action of each transition, normalized."""
         pair = [features.motion, features.scene[:, :-1], features.scene[:, 1:]]
         return self.robot_action(torch.cat(pair, -1))
 
@@ -169,7 +169,7 @@ def _image_encoder(config: IdmConfig) -> Dinov2Model:
     if config.pretrained:
         return load_encoder(Dinov2Model, config.pretrained)
     patch, area = config.patch_size, config.image_height * config.image_width
-    side = patch * int(-(-(area**0.5) // patch))  # positions of a square, stretched to frames of other shapes
+    side = patch * int(-(-(area**0.5) // patch))  # positions form a square; they are resized for other shapes
     return Dinov2Model(
         Dinov2Config(
             image_size=(side, side),
@@ -181,8 +181,8 @@ def _image_encoder(config: IdmConfig) -> Dinov2Model:
     )
 
 
-# Of an image encoder's JSON: the settings we use, and the largest number of each. All else stays unread: a
-# config may also name other code.
+# The settings we read from an image encoder's JSON, and the limit of each. The rest is ignored: a config
+# may also name code.
 ENCODER_LIMITS = {
     "hidden_size": 8192,
     "num_hidden_layers": 128,
@@ -200,7 +200,7 @@ ENCODER_SHARES = (
 
 
 def read_encoder_config(path: Path) -> Dinov2Config:
-    """The image encoder that a model folder describes; only its sizes are taken."""
+    """The image encoder config of a model folder; only its sizes are used."""
     values = read_json(path)
     known: dict[str, Any] = {"hidden_act": Literal["gelu", "gelu_new", "relu", "silu"]}
     known |= dict.fromkeys(ENCODER_FLAGS, bool) | dict.fromkeys(ENCODER_SHARES, float)
@@ -225,9 +225,9 @@ def _prepared(encoder: Dinov2Model, config: IdmConfig) -> Dinov2Model:
 
 
 class Controller(nn.Module):
-    """Robot actions, read in order from the last known frame on -> one latent action for each.
+    """Robot actions, read in order from the last given frame on -> one latent action for each.
 
-    The commands before a command say where the robot is by then, so no future frames are needed.
+    The previous commands determine where the robot is at each command, so no future frames are needed.
     """
 
     def __init__(
@@ -244,11 +244,11 @@ class Controller(nn.Module):
     def forward(
         self, robot_actions: Float[Tensor, "b n a"], features: Float[Tensor, "b e"]
     ) -> Float[Tensor, "b n k"]:
-        """Normalized robot actions that start at the frame `features` describe."""
+        """Latent actions for normalized robot actions that start at the frame of `features`."""
         context = features[:, None].expand(-1, robot_actions.shape[1], -1)
         lifted = self.lift(torch.cat([robot_actions, context], -1))
         state = self.start(features).tanh()[None].contiguous()
-        with torch.autocast(features.device.type, enabled=False):  # which takes a GRU to float16 on a GPU
+        with torch.autocast(features.device.type, enabled=False):  # which would run a GRU in float16 on a GPU
             remembered, _ = self.memory(lifted.float(), state.float())
         return self.out(torch.cat([lifted, remembered], -1))
 
@@ -264,13 +264,13 @@ class _Reverse(torch.autograd.Function):
 
 
 def reverse_gradient(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The same values; what comes back through them has its sign changed."""
+    """Identity whose gradient has its sign changed."""
     reversed_: Tensor = _Reverse.apply(x)
     return reversed_
 
 
 class EmbodimentClassifier(nn.Module):
-    """Which robot made this latent action?"""
+    """Predicts the robot from a latent action."""
 
     def __init__(self, latent_action_dim: int, num_embodiments: int, hidden: int = 128) -> None:
         super().__init__()

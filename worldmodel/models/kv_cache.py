@@ -1,11 +1,11 @@
-"""What a stream remembers of its frames: keys and values of the first frame and of the recent ones.
+"""The KV cache of a stream: keys and values of the first frame and of the recent ones.
 
     frame         0   1   2   3   4   5   6   7
-    7 sees        x               x   x   x   x      with a window of three; 1 to 3 are forgotten
+    7 attends     x               x   x   x   x      with a window of three; 1 to 3 are dropped
 
-Keys are kept as they are before rotation and rotated at each use, by the distance in time to the frame that
-looks at them. Only the first frame comes no nearer or further once frames are forgotten: it stays right
-behind the window. So places are bounded, and a stream may be of any length.
+Keys are cached before rotation and rotated at each use, by the distance in time to the frame that attends to
+them. The first frame's distance stays constant once frames are dropped: its position is just before the
+window. So positions are bounded, and a stream may have any length.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FrameMemory:
-    """Keys, not rotated, and values of remembered frames; never changed, so that forks can share them."""
+    """Unrotated keys and the values of cached frames; immutable, so that forks can share them."""
 
-    numbers: tuple[int, ...] = ()  # of the frames in the video; 0 comes first and is never forgotten
+    numbers: tuple[int, ...] = ()  # frame numbers in the video; 0 comes first and is never dropped
     keys: tuple[Float[Tensor, "b s h e"], ...] = ()  # one per block
     values: tuple[Float[Tensor, "b s h e"], ...] = ()
 
     def with_frames(self, numbers: Sequence[int], call: "MemoryCall", window: int) -> "FrameMemory":
-        """The memory after these leading frames of a call: the first, and as many as the window has."""
+        """The cache after these leading frames of a call: the first, and the latest up to the window."""
         known = (*self.numbers, *numbers)
         kept = [0, *range(max(1, len(known) - window), len(known))]
         width = call.tokens_per_frame
@@ -44,22 +44,22 @@ class FrameMemory:
 
 @dataclass(frozen=True)
 class MemoryCall:
-    """One network call on new frames behind remembered ones; blocks leave the new keys and values here.
+    """One network call on new frames with the cache; blocks store the new keys and values here.
 
-    Keys come in this order: the first frame once for each new frame, the other remembered ones, the new ones.
-    The first frame may be as far from one new frame as from another, hence once for each.
+    Order of the keys: the first frame once for each new frame, the other cached ones, the new ones. The first
+    frame may be at another distance from each new frame, hence one copy for each.
     """
 
     memory: FrameMemory
-    numbers: tuple[int, ...]  # of the new frames
-    window: int  # how many frames before its own a frame sees beside the first
+    numbers: tuple[int, ...]  # frame numbers of the new frames
+    window: int  # number of previous frames that a frame attends to, in addition to the first
     tokens_per_frame: int
     keys: list[Float[Tensor, "b s h e"]] = field(default_factory=list)
     values: list[Float[Tensor, "b s h e"]] = field(default_factory=list)
 
     @property
     def num_first(self) -> int:
-        """How often the first frame comes in front."""
+        """Number of copies of the first frame."""
         return len(self.numbers) if self.memory.numbers else 0
 
     @property
@@ -68,17 +68,17 @@ class MemoryCall:
 
     @property
     def num_places(self) -> int:
-        """Places in time that any call of such a stream needs."""
+        """Number of positions in time that calls of such a stream need."""
         return 2 * self.window + 4
 
     def places(self) -> tuple[list[int], list[int]]:
-        """Of the new frames and of all keys, from 0 on."""
+        """Positions of the new frames and of all keys, from 0 on."""
         start = max(0, self.numbers[-1] - self.window - len(self.numbers))
         first = [number - min(number, self.window + 1) for number in self.numbers][: self.num_first]
         return [n - start for n in self.numbers], [n - start for n in (*first, *self._others)]
 
     def visible(self) -> list[list[bool]]:
-        """Which keys each new frame sees."""
+        """The keys that each new frame attends to."""
         rows = []
         for i, number in enumerate(self.numbers):
             first = [i == j for j in range(self.num_first)]
@@ -91,7 +91,7 @@ class MemoryCall:
     def read(
         self, layer: int, key: Float[Tensor, "b new h e"], value: Float[Tensor, "b new h e"]
     ) -> tuple[Float[Tensor, "b s h e"], Float[Tensor, "b s h e"]]:
-        """All keys, not rotated, and values of one block; the new ones are noted down."""
+        """All unrotated keys and the values of one block; the new ones are stored."""
         self.keys.append(key)
         self.values.append(value)
         if not self.memory.numbers:

@@ -1,4 +1,4 @@
-"""Where hands are in the frames of a clip, for the compositor; read off the rows of `pose_maps`."""
+"""Hand poses in the frames of a clip, for the compositor, read from the rows of `pose_maps`."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ from worldmodel.types import Extras
 
 @dataclass(frozen=True)
 class PoseTrack:
-    """Hands and the camera that sees them; a row is a frame."""
+    """Hand poses and camera matrices; one row per frame."""
 
     poses: Float[Tensor, "*b n 16"]  # left, right: x y z (m, world), quaternion w x y z, opening 0 .. 1
     projections: Float[Tensor, "*b n 3 4"]  # as `Transitions.views`
 
     def rows(self, start: int, stop: int | None = None) -> "PoseTrack":
-        """Some frames."""
+        """Select frames."""
         return PoseTrack(self.poses[..., start:stop, :], self.projections[..., start:stop, :, :])
 
 
 def track_of(extras: Extras, lag: float) -> PoseTrack:
-    """Where the hands are in the frame before these rows, and in the frames that they lead to."""
+    """Hand poses in the frame before these rows, and in the frames that they lead to."""
     earlier, before, now = extras["poses"].unbind(-2)
     first = apply_command_lag(before[..., :1, :], earlier[..., :1, :], lag)
     poses = torch.cat([first, apply_command_lag(now, before, lag)], -2)
@@ -32,10 +32,10 @@ def track_of(extras: Extras, lag: float) -> PoseTrack:
 
 
 def carried_places(now: PoseTrack, then: PoseTrack, size: tuple[int, int]) -> Float[Tensor, "n arm H W uv"]:
-    """Where each pixel was in an earlier frame, had it moved rigidly with a hand, for each arm.
+    """Position of each pixel in an earlier frame if it had moved rigidly with a hand, for each arm.
 
-    What is carried is taken to lie in the plane through the tool that faces the camera. Places are in [-1, 1]
-    across the earlier picture, as `grid_sample` takes them.
+    Pixels are assumed to lie in the plane through the tool that faces the camera. Positions are in [-1, 1]
+    across the earlier picture, as in `grid_sample`.
 
     Args:
         now: a row for each picture.

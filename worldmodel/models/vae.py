@@ -19,7 +19,7 @@ VideoAutoencoder = AutoencoderKLWan | CausalAutoencoder
 
 
 def load_vae(source: str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
-    """A frozen autoencoder from a folder or hub id, of the class its config.json names."""
+    """Load a frozen autoencoder from a folder or hub id, of the class its config.json names."""
     folder = find_part(source, "vae")
     classes = {"AutoencoderKLWan": AutoencoderKLWan, "CausalAutoencoder": CausalAutoencoder}
     name = read_json(folder / CONFIG).get("_class_name")
@@ -36,7 +36,7 @@ def load_vae(source: str, dtype: torch.dtype = torch.float32) -> VideoAutoencode
 
 
 def freeze(vae: VideoAutoencoder) -> VideoAutoencoder:
-    """The same autoencoder, in evaluation mode and out of reach of gradients."""
+    """Freeze the autoencoder, in evaluation mode."""
     return vae.requires_grad_(False).eval()
 
 
@@ -59,13 +59,13 @@ def encode_video(vae: VideoAutoencoder, video: Float[Tensor, "b t 3 H W"]) -> Fl
 
 @torch.no_grad()
 def decode_latents(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b t 3 H W"]:
-    """Frames in [0, 1]; inverse of `encode_frames` up to what the autoencoder loses."""
+    """Frames in [0, 1]; inverse of `encode_frames` up to the reconstruction error."""
     video = decode_video(vae, latents)
     return rearrange((video + 1) / 2, "b c t H W -> b t c H W").clamp(0, 1)
 
 
 def decode_video(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b 3 t H W"]:
-    """Frames in [-1, 1]; gradients reach the latents."""
+    """Frames in [-1, 1], differentiable in the latents."""
     video: Tensor = vae.decode(denormalize_latents(vae, latents)).sample.float()
     return video
 
@@ -87,13 +87,13 @@ def _latent_statistics(
     return mean, std
 
 
-# What a decoder keeps of the latents before: our own the first latent frame, Wan's features of its causal
-# convolutions, which look back.
+# State of a decoder from the latents before: for our own the first latent frame, for Wan the features cached
+# by its causal convolutions.
 DecoderState = tuple[Tensor | str | None, ...]
 
 
 def open_decoder(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> DecoderState:
-    """What `decode_next` must know of these latents."""
+    """The decoder state after these latents, for `decode_next`."""
     if isinstance(vae, CausalAutoencoder):
         return (latents[:, :, :1],)
     num_layers = sum(isinstance(module, WanCausalConv3d) for module in vae.decoder.modules())
@@ -107,7 +107,7 @@ def open_decoder(vae: VideoAutoencoder, latents: Float[Tensor, "b c f h w"]) -> 
 def decode_next(
     vae: VideoAutoencoder, state: DecoderState, latents: Float[Tensor, "b c 1 h w"]
 ) -> tuple[Float[Tensor, "b n 3 H W"], DecoderState]:
-    """The frames of the next latent frame, in [0, 1], and what the one after it must know."""
+    """Decode the next latent frame to [0, 1]; also returns the new decoder state."""
     if isinstance(vae, CausalAutoencoder):
         (first,) = state
         assert isinstance(first, Tensor), "the first latent frame"

@@ -1,9 +1,10 @@
-"""Which latent frames of a training clip are given, and how noisy the others are.
+"""Which latent frames of a training clip are given, and the noise levels of the others.
 
-`clip`: the history is given, one noise level for the rest; this is how a whole clip is generated. `prefix`:
+`clip`: the history is given, one noise level for the rest, as for generating a whole clip. `prefix`
+(diffusion forcing):
 
     frame      0   1   2   3   4
-    sigma      0   0   0  .9  .7      three given: 3 is learned as the next frame of a stream, 4 behind noise
+    sigma      0   0   0  .9  .7      three given: 3 is learned as the next frame of a stream, 4 after noise
     sigma      0  .8  .8  .8  .8      one given, one level for all: a whole clip
 """
 
@@ -23,11 +24,11 @@ class Forcing:
     """Noise levels of a batch of clips."""
 
     sigma: Float[Tensor, "b f"]
-    num_given: int | Int[Tensor, " b"]  # leading frames that are not learned
-    view: FrameView | None = None  # what frames see of each other, where it is not the model's usual
+    num_given: int | Int[Tensor, " b"]  # leading frames without a loss
+    view: FrameView | None = None  # attention mask, if not the model's usual one
 
     def to(self, device: torch.device) -> "Forcing":
-        """The same on another device."""
+        """The noise levels on another device."""
         given = self.num_given if isinstance(self.num_given, int) else self.num_given.to(device)
         return Forcing(self.sigma.to(device), given, None if self.view is None else self.view.to(device))
 
@@ -35,7 +36,7 @@ class Forcing:
 def draw_forcing(
     config: WorldModelConfig, num_samples: int, num_frames: int, generator: torch.Generator
 ) -> Forcing:
-    """Noise levels as the config's objective asks for, on the generator's device."""
+    """Draw noise levels by the config's objective, on the generator's device."""
     if config.objective.forcing == "prefix":
         return _prefix(config, num_samples, num_frames, generator)
     sigma = sample_sigma(num_samples, shift=config.objective.shift, generator=generator)
@@ -60,6 +61,6 @@ def _prefix(
     sigma = torch.where(frames < history, 0.0, sigma)
     if not objective.sink_jump:
         return Forcing(sigma, num_given)
-    # At least one given frame behind the jump: a stream always remembers the latest.
+    # At least one given frame after the jump: a stream always caches the latest.
     jump = (shares() * (num_given - 1)).long() * (shares() < objective.sink_jump)
     return Forcing(sigma, num_given, jump_view(num_frames, jump))

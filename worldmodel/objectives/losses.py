@@ -1,4 +1,4 @@
-"""What every training step returns."""
+"""The return value of every training step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Losses:
-    """The scalar to minimize, and its unweighted parts (detached) for the log."""
+    """The scalar to minimize, and its unweighted terms (detached) for the log."""
 
     total: Float[Tensor, ""]
     parts: Mapping[str, Float[Tensor, ""]]

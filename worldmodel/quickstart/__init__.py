@@ -1,1 +1,1 @@
-"""From a folder of robot data to a report in one command; see `run.py`."""
+"""From a folder of robot data to a report in one command, implemented in `run.py`."""

@@ -1,4 +1,4 @@
-"""The settings of a first model, chosen from what is in the data, each with its reason in words."""
+"""Settings for a first model, chosen from the data, each with its reason."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ SHAPED = {
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting, and why."""
+    """One setting, with its reason."""
 
     setting: str
     value: str
@@ -45,12 +45,12 @@ class Plan:
 
 
 def look_at(source: EpisodeSource, camera: str | None = None) -> list[EpisodeFacts]:
-    """Open every episode once."""
+    """Open every episode once and collect its properties."""
     return [facts_of(source[number], camera) for number in range(len(source))]
 
 
 def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
-    """Camera, rate, length, batch and held-out episodes."""
+    """Choose camera, rate, length, batch and held-out episodes."""
     camera, clip = _camera(facts), choose_clip(facts)
     usable = long_enough(facts, clip)
     if len(usable) < LEAST_EPISODES:
@@ -63,7 +63,7 @@ def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
     named = {*splits.val_uids, *splits.test_uids}
     count = num_clips([one for one in usable if one.uid not in named], clip)
     batch = choose_batch(count)
-    # A rate replaces the stride, and the preset has one.
+    # A rate replaces the stride set in the preset.
     pace = (f"data.clip.fps={clip.fps:g}",) if clip.fps else ()
     shares = {"val": 0.0, "test": 0.0, "val_uids": splits.val_uids, "test_uids": splits.test_uids}
     return Plan(
@@ -128,7 +128,7 @@ def _held_out(facts: Sequence[EpisodeFacts], splits: SplitConfig) -> Choice:
 
 
 def size_choice(recorded: tuple[int, int], clip: ClipConfig) -> Choice:
-    """What becomes of pictures of (height, width); the training config decides it."""
+    """How pictures of (height, width) are resized, as decided by the training config."""
     height, width = recorded
     reason = f"as the model takes them; pictures of {width}x{height} are made "
     if recorded == (clip.height, clip.width):

@@ -1,4 +1,4 @@
-"""The page of `worldmodel quickstart`: what was chosen and why, what came out, and what it is worth."""
+"""The page of `worldmodel quickstart`: the chosen settings with reasons, the results, and their meaning."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ READ_SO = (
     "better has learned nothing that counts. The autoencoder is the ceiling: no model draws better. "
     "Rows of wrong actions should be worse than the true ones, or the actions do not matter."
 )
-# columns of the table below, so that a reader finds the numbers
+# columns of the table below
 WHERE = {"clip_psnr": "on whole pictures", "moving_psnr": "on moving pixels"}
 VIDEOS_SHOW = "From the left: the recording, the model given the actions, and their difference."
 NEEDED = "True actions must give the nearer video in nearly all episodes, whatever they are compared with."
@@ -28,9 +28,9 @@ WRONG = {
     "other_episode": "actions of another episode",
     "static frame": "static frame",
 }
-LEAST_EPISODES = 4  # that must all be won before an interval lies above one half
+LEAST_EPISODES = 4  # all must be won before an interval lies above one half
 LITTLE_ROOM = 2.0  # dB from the static frame to the ceiling
-FEW_STEPS = 200  # below, a model has hardly begun
+FEW_STEPS = 200  # with fewer, a model has hardly been trained
 NEXT = (
     "rollouts/report.html has curves, videos and intervals. sensitivity/report.html says how each action "
     "dimension is answered. run/config.yaml holds all settings: worldmodel train takes it for a longer run."
@@ -39,16 +39,16 @@ NEXT = (
 
 @dataclass(frozen=True)
 class Spent:
-    """What was done, and the time it took."""
+    """The amount of work done, and its time."""
 
     steps: int
     seconds_a_step: float
-    training_s: float  # with inspection, encoding and the trial
+    training_s: float  # including inspection, encoding and the trial
     evaluation_s: float
 
 
 def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Path:
-    """report.md and report.html in `out`, from what the other commands wrote there."""
+    """Write report.md and report.html in `out`, from the results of the other commands."""
     rows = json.loads((out / "rollouts" / "results.json").read_text())
     verdict = json.loads((out / "sensitivity" / "sensitivity.json").read_text())
     lead = (
@@ -73,7 +73,7 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
 
 
 def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *, is_followed: bool) -> str:
-    """What the figures say, in a few plain sentences."""
+    """A summary of the results in a few plain sentences."""
     above = {key: _mean(rows, "true", key) - _mean(rows, "static", key) for key in WHERE}
     said = [f"{_side(above[key])} the static frame {words}" for key, words in WHERE.items()]
     found = [f"The model is {said[0]} and {said[1]}."]
@@ -106,7 +106,7 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
 
 
 def _videos(folder: Path) -> tuple[tuple[Path, str], ...]:
-    """Each video with what it shows; clips are numbered in the order of their records."""
+    """Each video with a caption; clips are numbered in the order of their records."""
     records = tuple(read_records(folder / "clips.jsonl").values())
     return tuple(
         (path, clip_caption(records[int(path.stem.removeprefix("clip"))]))
@@ -127,7 +127,7 @@ def _side(decibels: float) -> str:
 
 
 def judgment(results: Mapping[str, Any]) -> tuple[Verdict, Table]:
-    """The verdict of `worldmodel sensitivity`, its comparisons in a table; other reasons stay sentences."""
+    """The verdict of `worldmodel sensitivity`: comparisons as a table, other reasons as sentences."""
     checks = results["checks"]
     others = [reason for reason in results["reasons"] if reason.split(":")[0] not in checks]
     rows = tuple(

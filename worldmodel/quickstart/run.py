@@ -1,7 +1,6 @@
-"""Inspect, choose, fine-tune, roll out, judge, report: the steps of `worldmodel quickstart`.
+"""Inspect, choose, fine-tune, roll out, evaluate, report: the steps of `worldmodel quickstart`.
 
-Every step is a command of its own, called with settings that are printed, so that each can be repeated and
-changed by hand.
+Every step is a separate command whose settings are printed, so that it can be repeated with changes.
 """
 
 import json
@@ -27,22 +26,22 @@ from worldmodel.signals import end_on_signals
 from worldmodel.training import world_model as training
 from worldmodel.training.world_model import load_train_config
 
-TRIAL_STEPS = 4  # of which the first is not counted: it loads and warms up
+TRIAL_STEPS = 4  # the first one, which loads and warms up, is not counted
 LEAST_STEPS, MOST_STEPS = 20, 5000
 NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
 COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
-NOTES = "quickstart.json"  # what was asked for and what the trial found, so that the same command goes on
+NOTES = "quickstart.json"  # the request and the result of the trial, so that the same command can resume
 GO_ON = "what is done is in {}, the same command goes on from there"
-TRIED = ("zero", "shuffled", "reversed")  # wrong actions beside the true ones
+TRIED = ("zero", "shuffled", "reversed")  # negative controls
 
 
 @dataclass(frozen=True)
 class Quickstart:
-    """What the command was asked for."""
+    """The arguments of the command."""
 
     data: str
     out: Path
-    minutes: float  # of training, measured by a short trial
+    minutes: float  # training time, converted to steps by a short trial
     preset: str  # training config that is completed by the choices
     camera: str | None = None
     mapping: str | None = None
@@ -50,7 +49,7 @@ class Quickstart:
 
 
 def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
-    """All steps; gives the report. What a signal stopped goes on."""
+    """Run all steps and return the report's path; resumes after a signal."""
     with end_on_signals(GO_ON.format(asked.out)):
         return _run(asked, say)
 
@@ -74,7 +73,7 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
 
 
 def _read_notes(asked: Quickstart) -> dict[str, Any]:
-    """Of a quickstart that was stopped, if the folder is one of the same command; else new ones."""
+    """The notes of an interrupted quickstart with the same arguments in this folder; else new ones."""
     path, wanted = asked.out / NOTES, json.loads(json.dumps(asdict(asked), default=str))
     if path.is_file() and (notes := read_json(path)).get("asked") == wanted:
         return notes
@@ -111,9 +110,9 @@ def _training_settings(asked: Quickstart, plan: Plan) -> list[str]:
 
 
 def _trial(asked: Quickstart, settings: Sequence[str]) -> float:
-    """Seconds of one step, from a few steps that are then thrown away; the latents stay."""
+    """Seconds per step, from a few steps that are then discarded; the latents are kept."""
     folder = asked.out / "trial"
-    shutil.rmtree(folder, ignore_errors=True)  # of one that was stopped
+    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted trial
     short = [
         f"fit.steps={TRIAL_STEPS}",
         "fit.log_every=1",
@@ -152,7 +151,7 @@ def _command(
     say: Callable[[str], None] = lambda _: None,
     fine: tuple[int, ...] = (0,),
 ) -> None:
-    """One of the other commands; its own message says what went wrong."""
+    """Run one of the other commands, which prints its own errors."""
     say(f"$ worldmodel {name} {shlex.join(arguments)}")
     code = COMMANDS[name](arguments)
     if code == STOPPED:
@@ -162,7 +161,7 @@ def _command(
 
 
 class _StepError(CommandError):
-    """A step failed, and has said why."""
+    """A step failed, and has printed the reason."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

@@ -1,9 +1,9 @@
-"""What people see of results, one of each.
+"""Presentation of results.
 
-    intervals   numbers with their 95 % intervals, and which interval is taken where
-    figures     the one style of figures, and those of rollouts
-    videos      truth beside prediction and their difference
-    page        Markdown and single-file HTML from one description; `page_style` is its look
+    intervals   numbers with their 95 % intervals, and which kind of interval applies
+    figures     the common style of figures, and figures of rollouts
+    videos      truth, prediction and their difference side by side
+    page        Markdown and single-file HTML from one description; `page_style` is its CSS
 
 A leaf: it imports only `worldmodel.types` and `worldmodel.files`.
 """

@@ -8,7 +8,7 @@ Draw inside `styled` and write with `save_figure`:
         figure.subplots().plot(losses)
         save_figure(figure, path)
 
-Figures are made without pyplot, so that nothing has to be closed and no display is asked for.
+Figures are made without pyplot, so that nothing has to be closed and no display is needed.
 """
 
 import io
@@ -28,8 +28,8 @@ from worldmodel.files import atomic_file
 from worldmodel.report.intervals import Estimate
 from worldmodel.types import evenly_spread
 
-# Okabe and Ito's colors (yellow left out: it is too pale on white), then three of Tol's. They stay apart for
-# people who do not tell red from green.
+# Okabe and Ito's colors (without yellow, which is too pale on white), then three of Tol's. They are
+# distinguishable for people with red-green color blindness.
 PALETTE = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
     *("#882255", "#999933", "#332288", "#777777"),
@@ -61,33 +61,33 @@ STYLE: dict[Any, Any] = {
 DPI = 130
 ROW_COLORS = {"true": PALETTE[0], "static": INK, "autoencoder": SOFT}
 POINT_COLORS = PALETTE[:3]  # left gripper, right gripper, object
-WIDE_BAR: dict[str, Any] = {"color": "#a9c4e6", "elinewidth": 5}  # stands behind a thin one
+WIDE_BAR: dict[str, Any] = {"color": "#a9c4e6", "elinewidth": 5}  # drawn below a thin one
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Let a function draw in the style; settings of the user stay as they are."""
+    """Decorator that draws in this style; the user's own matplotlib settings are restored afterwards."""
     return matplotlib.rc_context(STYLE)(draw)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a PNG, whole or not at all."""
+    """Write a PNG atomically."""
     with atomic_file(path) as temporary:
         temporary.write_bytes(to_png(figure))
 
 
 @styled
 def to_png(figure: Figure) -> bytes:
-    """The figure as it would be written."""
+    """The figure as PNG bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, bbox_inches="tight")
     return buffer.getvalue()
 
 
 def plain(text: str) -> str:
-    """A name from data as a label: dollar signs do not start a formula, underscores are blanks."""
+    """A name from data as a label: dollar signs do not start a formula, underscores become blanks."""
     return text.replace("_", " ").replace("$", r"\$")
 
 
@@ -153,7 +153,7 @@ def draw_rows(
     *,
     cell: float = 0.8,
 ) -> None:
-    """A labeled row of pictures each, `cell` inches a side, with titles above the columns."""
+    """A labeled row of pictures each, `cell` inches per side, with titles above the columns."""
     columns = max(len(row) for row in rows.values())
     figure = Figure(figsize=(cell * columns, cell * len(rows)))
     axes = figure.subplots(len(rows), columns, squeeze=False)
@@ -166,7 +166,7 @@ def draw_rows(
         line[0].set_ylabel(plain(name), rotation=0, ha="right", va="center")
     for axis, title in zip(axes[0], titles, strict=False):
         axis.set_title(title, fontsize=8)
-    figure.subplots_adjust(0, 0, 1, 1, wspace=0.04, hspace=0.04)  # labels stand outside
+    figure.subplots_adjust(0, 0, 1, 1, wspace=0.04, hspace=0.04)  # labels are outside
     save_figure(figure, path)
 
 
@@ -181,7 +181,7 @@ class PointPanel:
 
 @styled
 def draw_points(path: Path, panels: Sequence[PointPanel]) -> None:
-    """One panel beside the other, rows from top to bottom."""
+    """Panels next to each other, rows from top to bottom."""
     count = max(len(panel.rows) for panel in panels)
     figure = Figure(figsize=(3.4 * len(panels) + 1.2, 1.2 + 0.42 * count))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

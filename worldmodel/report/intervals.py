@@ -1,4 +1,4 @@
-"""95 % intervals: one meaning for every table, figure and diagnostic.
+"""95 % intervals: one definition for every table, figure and diagnostic.
 
     mean over n episodes, seeds or points   mean +- t(n - 1) s / sqrt(n), s the sample's standard deviation
     share p of n trials (Wilson)            (p + z^2/2n +- z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n)
@@ -6,10 +6,10 @@
     function of means (bootstrap)           its 2.5 % and 97.5 % quantiles over resampled episodes
     another statistic v (jackknife)         v +- t(k - 1) sqrt((k - 1)/k sum_i (v_i - mean v_i)^2)
 
-t(n - 1) is the 97.5 % quantile of Student's t with n - 1 degrees of freedom (4.30 for n = 3, 2.78 for 5,
-2.26 for 10, 2.00 for 64) and z = 1.96 its limit. With few seeds z would promise too much: for n = 5 such an
-interval holds the true mean only 88 % of the time. v_i is the statistic without block i of k. Of a mean, the
-jackknife with k = n gives the t interval itself. One value has no interval: its ends are not a number.
+t(n - 1) is the 97.5 % quantile of Student's t with n - 1 degrees of freedom (4.30 for n = 3, 2.78 for 5, 2.26
+for 10, 2.00 for 64) and z = 1.96 its limit. With few seeds z would be too optimistic: for n = 5 such an
+interval contains the true mean only 88 % of the time. v_i is the statistic without block i of k. For a mean,
+the jackknife with k = n equals the t interval. A single value has no interval: its ends are NaN.
 
 References: Student, The probable error of a mean, 1908. Wilson, Probable inference, the law of succession,
 and statistical inference, 1927. Tukey, Bias and confidence in not-quite large samples, 1958. Efron, Bootstrap
@@ -28,21 +28,21 @@ Interval = tuple[float, float]
 Values = Sequence[float] | Float[np.ndarray, " n"]  # one number per episode; nan where there is none
 LEVEL = 0.95
 ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-UNKNOWN = (float("nan"), float("nan"))  # one value says nothing about its spread
+UNKNOWN = (float("nan"), float("nan"))  # a single value has no measurable spread
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number from a sample, and how far to trust it."""
+    """A number from a sample, with its 95 % interval."""
 
     mean: float
-    low: float  # ends of the 95 % interval; not a number where there is none
+    low: float  # ends of the 95 % interval; NaN if there is none
     high: float
-    count: int  # episodes, seeds or trials behind it
+    count: int  # number of episodes, seeds or trials
 
     def text(self, digits: int = 2) -> str:
-        """As it stands in a table: "25.40 [24.90, 25.90]"."""
+        """Format for a table: "25.40 [24.90, 25.90]"."""
         if not self.count:
             return "-"
         if not (np.isfinite(self.low) and np.isfinite(self.high)):
@@ -50,7 +50,7 @@ class Estimate:
         return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
     def percent(self) -> str:
-        """A share as it stands in a table: "48 % [40, 56]"."""
+        """Format a share for a table: "48 % [40, 56]"."""
         if not self.count:
             return "-"
         scaled = Estimate(100 * self.mean, 100 * self.low, 100 * self.high, self.count)
@@ -58,7 +58,7 @@ class Estimate:
         return f"{number} %{mark}{interval}"
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """For JSON, which has no word for a missing number."""
+        """Values for JSON, with None for NaN, which JSON lacks."""
         return {name: value if np.isfinite(value) else None for name, value in asdict(self).items()}
 
 
@@ -66,7 +66,7 @@ NOTHING = Estimate(float("nan"), *UNKNOWN, count=0)
 
 
 def estimate_of(values: Mapping[str, Any] | None) -> Estimate:
-    """What `Estimate.to_dict` wrote."""
+    """Rebuild the estimate from `Estimate.to_dict`."""
     if not values or not values["count"]:
         return NOTHING
     ends = {name: float("nan") if values[name] is None else values[name] for name in ("mean", "low", "high")}
@@ -74,7 +74,7 @@ def estimate_of(values: Mapping[str, Any] | None) -> Estimate:
 
 
 def mean_estimate(values: Values) -> Estimate:
-    """Mean and Student's t interval; numbers that are missing (nan) are left out.
+    """Mean and Student's t interval; missing numbers (nan) are ignored.
 
     Example:
         >>> mean_estimate([1.0, 2.0, 3.0, 4.0, 5.0]).text()
@@ -88,7 +88,7 @@ def mean_estimate(values: Values) -> Estimate:
 
 
 def mean_interval(values: Float[np.ndarray, " items"]) -> Interval:
-    """Student's t interval of the mean; nan to nan when there is one value only."""
+    """Student's t interval of the mean; nan to nan for a single value."""
     if len(values) < 2:
         return UNKNOWN
     mean, half = float(values.mean()), _t(len(values)) * float(values.std(ddof=1)) / len(values) ** 0.5
@@ -115,7 +115,7 @@ def wilson_interval(hits: int, trials: int) -> Interval:
 
 
 def win_estimate(ours: Values, theirs: Values, *, higher_is_better: bool, tie: float = 0.0) -> Estimate:
-    """In which share of episodes we are better, by more than `tie`; a tie is no win."""
+    """The share of episodes in which we are better by more than `tie`."""
     table = np.stack([np.asarray(ours, np.float64), np.asarray(theirs, np.float64)])
     table = table[:, ~np.isnan(table).any(0)]
     gain = (table[0] - table[1]) * (1 if higher_is_better else -1)
@@ -132,11 +132,11 @@ def median_interval(values: Float[np.ndarray, " n"]) -> Interval:
 def gap_closed(
     floor: Values, value: Values, ceiling: Values, *, higher_is_better: bool | None = None, seed: int = 0
 ) -> Estimate:
-    """Which share of the way from floor to ceiling is made, on means over episodes; bootstrap interval.
+    """The share of the gap from floor to ceiling that is closed, on means over episodes; bootstrap interval.
 
     The same formula serves dB (larger is better) and squared errors (smaller is better). A ratio of means,
-    not a mean of ratios: an episode whose floor is at its ceiling already would have no ratio. Where
-    `higher_is_better` is told and the ceiling is no better than the floor, there is no way to make: NOTHING.
+    not a mean of ratios: an episode whose floor equals its ceiling has no ratio. If `higher_is_better` is
+    given and the ceiling is no better than the floor, there is no gap: NOTHING.
     """
     if higher_is_better is not None and not _is_above(floor, value, ceiling, higher_is_better):
         return NOTHING
@@ -156,8 +156,8 @@ def ratio_estimate(value: Values, base: Values, *, seed: int = 0) -> Estimate:
 
 
 def bootstrap_interval(draws: Float[np.ndarray, " samples"]) -> Interval:
-    """Percentile interval from the values of a statistic on resampled data; nan draws are left out."""
-    # Between infinite values, as from a base of 0, there is nothing to interpolate.
+    """Percentile interval from the values of a statistic on resampled data; nan draws are ignored."""
+    # Infinite values, as from a base of 0, cannot be interpolated.
     method: Literal["nearest", "linear"] = "nearest" if np.isinf(draws).any() else "linear"
     low, high = np.nanquantile(draws, ENDS, method=method)
     return float(low), float(high)
@@ -168,7 +168,7 @@ def jackknife_interval(
 ) -> Interval:
     """Interval around `value` from leaving out one block of the points at a time.
 
-    `statistic` takes the mask of the points to keep.
+    `statistic` is called with the mask of the points to keep.
     """
     if num_points < 2:
         return UNKNOWN
@@ -180,12 +180,12 @@ def jackknife_interval(
 
 
 def interval_text(interval: Interval, num_points: int) -> str:
-    """An interval for a table of results."""
+    """Format an interval for a table of results."""
     return "one point" if num_points < 2 else f"{interval[0]:.3g} to {interval[1]:.3g}"
 
 
 def _t(count: int) -> float:
-    """How many standard errors of a mean of `count` values hold 95 %."""
+    """Half width of a 95 % interval in standard errors, for a mean of `count` values."""
     return float(stats.t.ppf(ENDS[1], count - 1))
 
 

@@ -1,4 +1,4 @@
-"""Results as a page: Markdown with files beside it, or one HTML file that needs nothing else.
+"""Results as a page: Markdown with separate picture files, or a single self-contained HTML file.
 
     page = Page("Rollouts", "64 held-out episodes.", (
         Section("Quality", (
@@ -9,9 +9,8 @@
     ))
     write_page(page, Path("report.html"))
 
-All text is plain text. What comes from data (names of tasks, robots, files) may hold HTML, Markdown or line
-breaks: it is shown as it is and never obeyed. The HTML asks for nothing outside itself, and says so to the
-browser.
+All text is plain text. Names from data (tasks, robots, files) may contain HTML, Markdown or line breaks: they
+are escaped. The HTML loads nothing from outside, and its content security policy enforces this.
 """
 
 import base64
@@ -33,7 +32,7 @@ from worldmodel.report.page_style import STYLE
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif", ".mp4": "video/mp4"}
 POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
 LONGEST_NUMBER = 40  # characters of a cell in a column of numbers, interval included
-# How a cell with a number begins; "17 frames" and "0, 1" are words.
+# How a cell with a number begins; "17 frames" and "0, 1" count as text.
 NUMBER = re.compile(r"[-+]?(\.?\d(?![\d.,]* [a-z]{3,})|inf|nan)")
 INTERVAL = re.compile(r"(.*\d(?: %)?) (\[[-+.\d][^\[\]]*\].*)")  # "25.4 [24.9, 25.9]", "48 % [40, 56] of 16"
 
@@ -62,7 +61,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     note: str = ""
-    strong: tuple[str, ...] = ()  # first cells of the rows to stand out
+    strong: tuple[str, ...] = ()  # first cells of the rows to emphasize
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -70,7 +69,7 @@ class Table:
 
     @property
     def is_number(self) -> tuple[bool, ...]:
-        """Which columns hold numbers: those whose cells mostly begin like one, the first column aside."""
+        """Which columns hold numbers: those whose cells mostly begin with one, except the first column."""
         return (
             False,
             *(_is_number([row[place] for row in self.rows]) for place in range(1, len(self.header))),
@@ -79,7 +78,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figures:
-    """Pictures and videos with a caption each: matplotlib's figures, or files of a kind in MEDIA."""
+    """Pictures and videos with a caption each: matplotlib's figures, or files with a suffix in MEDIA."""
 
     items: tuple[tuple[Path | Figure, str], ...]
     is_wide: bool = False  # one below the other instead of in a grid
@@ -90,7 +89,7 @@ Block = Text | Verdict | Table | Figures
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and its content."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -106,19 +105,22 @@ class Page:
 
 
 def write_pages(page: Page, folder: Path, name: str = "report") -> Path:
-    """NAME.md with links to its pictures, then NAME.html with everything inside; gives the HTML's path."""
+    """Write NAME.md with links to its pictures, and NAME.html with everything inside.
+
+    Returns the HTML's path.
+    """
     write_page(page, folder / f"{name}.md")
     return write_page(page, folder / f"{name}.html")[-1]
 
 
 def check_page_name(path: Path) -> None:
-    """Refuse a page of another kind; commands ask before they spend minutes on what is in it."""
+    """Refuse a page with another suffix; commands check this before they spend minutes."""
     if path.suffix not in (".html", ".md"):
         raise ValueError(f"{path}: expected a page named *.html or *.md")
 
 
 def write_page(page: Page, path: Path) -> list[Path]:
-    """Write a page named *.html or *.md; for Markdown, figures that are no files yet are written beside it.
+    """Write a page named *.html or *.md; for Markdown, matplotlib figures are written as files next to it.
 
     Returns all files written, the page last.
     """
@@ -134,7 +136,7 @@ def write_page(page: Page, path: Path) -> list[Path]:
 
 
 def to_html(page: Page) -> str:
-    """One self-contained page."""
+    """Render one self-contained HTML page."""
     title, lead = _html(page.title), f'<p class="lead">{_html(page.lead)}</p>\n' if page.lead else ""
     links = "\n".join(
         f'<a href="#part{number}">{_html(section.title)}</a>' for number, section in enumerate(page.sections)
@@ -156,9 +158,9 @@ def to_html(page: Page) -> str:
 
 
 def to_markdown(page: Page, folder: Path, files: Mapping[Figure, Path] | None = None) -> str:
-    """The same for people who read files; pictures are links relative to `folder`.
+    """Render as Markdown; pictures are links relative to `folder`.
 
-    `files` tells where figures that are no files yet will lie.
+    `files` maps matplotlib figures to the paths of their future files.
     """
     parts = [f"# {_inline(page.title)}", *([_paragraph(page.lead)] if page.lead else [])]
     for section in page.sections:
@@ -181,7 +183,7 @@ def markdown_table(table: Table) -> str:
 
 
 def _files_of_figures(page: Page, path: Path) -> dict[Figure, Path]:
-    """Places beside the page for figures that are no files yet, by section and number in it."""
+    """Paths next to the page for matplotlib figures, numbered by section and position."""
     return {
         figure: path.with_name(f"{path.stem}_{number}_{index}.png")
         for number, section in enumerate(page.sections)
@@ -196,7 +198,7 @@ def _figures(section: Section) -> Iterator[Figure]:
 
 
 def _is_number(cells: Sequence[str]) -> bool:
-    """Whether most cells that say something begin with a number, and none is a sentence."""
+    """Whether most non-empty cells begin with a number, and none is a sentence."""
     said = [cell for cell in cells if cell not in ("", "-")]
     numbers = sum(NUMBER.match(cell) is not None for cell in said)
     return bool(said) and 2 * numbers > len(said) and max(map(len, said)) <= LONGEST_NUMBER
@@ -261,14 +263,14 @@ def _media(path: Path) -> str:
 
 
 def _inline(text: str) -> str:
-    """Plain text that Markdown takes for nothing else: no HTML, links, emphasis, code or attributes."""
+    """Escape plain text for Markdown: no HTML, links, emphasis, code or attributes."""
     escaped = re.sub(r"([\\`*{])", r"\\\1", one_line(text))
     escaped = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)  # inside a word it is a letter
     return re.sub(r"&(?=#?\w+;)", "&amp;", escaped).replace("<", "&lt;").replace("](", r"]\(")
 
 
 def _paragraph(text: str) -> str:
-    """The same at the beginning of a line, where it must not become a heading, list, quote or reference."""
+    """Escape text at the start of a line, so that it is no heading, list, quote or reference."""
     escaped = re.sub(r"^(#|\[|[-+](?=[\s-]|$))", r"\\\1", _inline(text))
     escaped = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", escaped)
     return re.sub(r"^>", "&gt;", escaped)

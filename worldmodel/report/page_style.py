@@ -1,4 +1,4 @@
-"""How a page looks: light and dark, from a phone to a wide screen, without any file beside it."""
+"""CSS of a page: light and dark, from a phone to a wide screen, without external files."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a2230; --soft: #5a6778; --line: #dfe4ea; --back: #f4f6f9;

@@ -28,7 +28,7 @@ from worldmodel.serving.sessions import SessionDesk
 from worldmodel.serving.worker import Worker
 
 LOG = logging.getLogger("worldmodel.serving")
-DROPPED_BODIES = 8  # so many times the largest request are read of one that is too large
+DROPPED_BODIES = 8  # an oversized request is read up to this multiple of the limit
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>worldmodel service</title>
 <style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}
 pre{overflow:auto;padding:1rem;border:1px solid #8886}</style>
@@ -46,7 +46,7 @@ fetch("openapi.json").then(r => r.json()).then(api => {
 
 
 class Service:
-    """What the endpoints share."""
+    """State shared by the endpoints."""
 
     def __init__(self, served: ServedModel, config: ServeConfig) -> None:
         self.config = config
@@ -54,10 +54,10 @@ class Service:
         self.worker = Worker(config.max_concurrency)
         self.book = AnswerBook(config.remembered, config.remembered_bytes)
         self.desk = SessionDesk(self.predictor, self.worker, config)
-        self.held = 0  # bytes of bodies that are arriving or being answered
+        self.held = 0  # bytes of requests being received or processed
 
     def check_caller(self, headers: Any) -> None:
-        """A token where one is set; no page of another site, be it by name or by origin."""
+        """Check the token, if one is set, and refuse pages of other sites, by host name or origin."""
         host = headers.get("host", "").rsplit(":", 1)[0]
         if is_loopback(self.config.host) and not is_loopback(host):
             raise ServiceError("PERMISSION_DENIED", "this service answers to its loopback address only")
@@ -71,14 +71,14 @@ class Service:
             raise ServiceError("UNAUTHENTICATED", "expected the header Authorization: Bearer TOKEN")
 
     async def predict(self, request: Request) -> bytes:
-        """The body of an answer."""
+        """Handle a request; returns the response body."""
         if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
             raise invalid("expected the header Content-Type: application/json")
         async with self._body(request) as body:
             return await self._answer(body, request)
 
     async def _answer(self, body: bytearray, request: Request) -> bytes:
-        # In a thread, so that others are answered meanwhile.
+        # In a thread, so that other requests are served meanwhile.
         try:
             asked = await asyncio.to_thread(parse_message, PredictRequest, body)
         except ServiceError as error:
@@ -116,7 +116,7 @@ class Service:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytearray]:
-        """The body, as far as the limits go; it counts as held until it is answered."""
+        """Read the body within the limits; it counts as held until the response is sent."""
         body = bytearray()
         try:
             await self._read(request, body)
@@ -145,8 +145,8 @@ class Service:
                 refusal = too_large
             elif self.held + len(chunk) > self.config.max_concurrency * limit:
                 refusal = refusal or ServiceError("OVERLOADED", "other requests are arriving; try again soon")
-            # What is refused is read on and dropped, up to a bound: a client that is still sending would
-            # otherwise see a broken pipe instead of the answer.
+            # The rest of a refused body is read and dropped, up to a bound: a client that is still sending
+            # would otherwise get a broken pipe instead of the response.
             if num_read > DROPPED_BODIES * limit:
                 break
             if refusal is None:
@@ -166,7 +166,7 @@ def _request_id(body: bytearray) -> str | None:
 
 
 def create_app(served: ServedModel, config: ServeConfig | None = None) -> FastAPI:
-    """The application; any ASGI server can run it."""
+    """Create the application for any ASGI server."""
     service = Service(served, config or ServeConfig())
 
     @asynccontextmanager
@@ -229,7 +229,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """One structure for everything that is not 2xx, without a word about the inside of the service."""
+    """A common structure for all error responses, which reveals no internals of the service."""
 
     @app.exception_handler(ServiceError)
     async def known(_: Request, error: ServiceError) -> JSONResponse:

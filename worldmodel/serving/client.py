@@ -25,7 +25,7 @@ MAX_MESSAGE = 64 << 20  # bytes
 
 
 class RefusedError(ValueError):
-    """The service said no; `code` is machine readable."""
+    """The service refused a request; `code` is machine-readable."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error.get('code')}: {error.get('message')}")
@@ -33,7 +33,7 @@ class RefusedError(ValueError):
 
 
 class WorldModelClient:
-    """Talks to `worldmodel serve`, or to any service of WorldArena's Track-2 interface.
+    """Client of `worldmodel serve`, or of any service with WorldArena's Track-2 interface.
 
     Examples:
         >>> from worldmodel.serving.client import WorldModelClient
@@ -50,14 +50,14 @@ class WorldModelClient:
         timeout_s: float = 120,
         patience_s: float = 60,
     ) -> None:
-        """Nothing is sent yet.
+        """Create a client; sends nothing yet.
 
         Args:
             url: base address, such as http://127.0.0.1:8100.
-            token: bearer token, where the service asks for one.
+            token: bearer token, if the service requires one.
             profile_id: one of the service's profiles; empty: its first.
-            timeout_s: seconds to wait for an answer.
-            patience_s: seconds over which a busy or restarting service is asked again.
+            timeout_s: seconds to wait for a response.
+            patience_s: seconds to retry a busy or restarting service.
         """
         self.url, self.token, self.timeout_s, self.patience_s = urlsplit(url), token, timeout_s, patience_s
         self._profile_id, self._manifest = profile_id, dict[str, Any]()
@@ -67,14 +67,14 @@ class WorldModelClient:
         return self._ask("GET", "/v1/health")
 
     def capabilities(self) -> dict[str, Any]:
-        """Profiles and limits; asked once."""
+        """Profiles and limits, requested once."""
         if not self._manifest:
             self._manifest = self._ask("GET", "/v1/capabilities")
         return self._manifest
 
     @property
     def profile_id(self) -> str:
-        """The profile that requests name."""
+        """The profile used in requests."""
         return self._profile_id or self.capabilities()["profiles"][0]["profile_id"]
 
     def predict(
@@ -86,7 +86,7 @@ class WorldModelClient:
         seed: int = 0,
         request_id: str | None = None,
     ) -> UInt8[np.ndarray, "n H W 3"]:
-        """One frame for each action."""
+        """Predict one frame for each action."""
         sample = {
             "sample_id": "0",
             "seed": seed,
@@ -98,7 +98,7 @@ class WorldModelClient:
     def predict_samples(
         self, samples: Sequence[dict[str, Any]], request_id: str | None = None
     ) -> list[UInt8[np.ndarray, "n H W 3"]]:
-        """Samples as the interface writes them; frames in their order."""
+        """Predict samples given in the interface's format; returns frames in the same order."""
         asked = {
             "api_version": API_VERSION,
             "request_id": request_id or str(uuid.uuid4()),
@@ -116,14 +116,14 @@ class WorldModelClient:
         past_actions: Float[np.ndarray, "m a"] | Sequence[Sequence[float]] = (),
         seed: int = 0,
     ) -> "RemoteSession":
-        """A streaming session behind these frames."""
+        """Open a streaming session that continues these frames."""
         return RemoteSession(self, np.asarray(frames), np.asarray(past_actions, np.float64).tolist(), seed)
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """An answer; a busy or absent service is asked again for a while, the same request id each time."""
+        """Send a request; a busy or absent service is retried for a while with the same request id."""
         until = time.monotonic() + self.patience_s
         payload = None if body is None else json.dumps(body)
         while True:
@@ -155,7 +155,7 @@ class WorldModelClient:
 
 
 class RemoteSession:
-    """A session of the service. It keeps the newest frames, so that it can go on after a restart."""
+    """A session of the service. It keeps the newest frames, so that it can be reopened after a restart."""
 
     def __init__(
         self, client: WorldModelClient, frames: np.ndarray, past_actions: list[list[float]], seed: int
@@ -177,7 +177,7 @@ class RemoteSession:
         return made
 
     def reopen(self) -> None:
-        """Start again from the newest frames, for instance when the service was restarted."""
+        """Open a new session from the newest frames, for instance after a restart of the service."""
         self.close()
         base = self.client.url
         scheme = "wss" if base.scheme == "https" else "ws"
@@ -212,7 +212,7 @@ class RemoteSession:
         if self._socket is None:
             raise ConnectionError("the session is closed; reopen() goes on from its newest frames")
         try:
-            # A service that refuses says why before it closes: the sentence is read even when sending fails.
+            # A service sends the reason for a refusal before it closes: read it even if sending fails.
             with contextlib.suppress(ConnectionClosed):
                 self._socket.send(json.dumps(message))
             answer = json.loads(self._socket.recv(timeout=self.client.timeout_s))

@@ -1,4 +1,4 @@
-"""Connections of clients that send half a request, or never read the answer, do not keep others out."""
+"""Limits on connections, so that slow or stalled clients cannot keep others out."""
 
 import asyncio
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-MAX_CONNECTIONS = BACKLOG = 100  # at once, and taken in a turn of the loop; a process has 256 files or more
-UNREAD_S = 30.0  # seconds in which a client must read what stands in its connection
+MAX_CONNECTIONS = BACKLOG = 100  # at once and per turn of the event loop; a process may open 256 files
+UNREAD_S = 30.0  # seconds in which a client must read the data sent to it
 
 
 class _Read(asyncio.Protocol):
-    """Ends connections whose client does not read."""
+    """Closes connections whose client does not read."""
 
     loop: asyncio.AbstractEventLoop
     transport: Any
@@ -19,7 +19,7 @@ class _Read(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        # Closing would wait until everything is read.
+        # Closing would wait until the client has read everything.
         self.unread = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -29,7 +29,7 @@ class _Read(asyncio.Protocol):
 
 
 class WebProtocol(_Read, AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Where there are too many connections, the oldest that waits for its client gives way to the new one."""
+    """If there are too many connections, the oldest one that waits for its client is closed."""
 
     def connection_made(self, transport: Any) -> None:
         self.born = self.loop.time()
@@ -40,7 +40,7 @@ class WebProtocol(_Read, AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class SocketProtocol(_Read, WebSocketsSansIOProtocol):
-    """A websocket."""
+    """A websocket with the same limit."""
 
 
 def _waits(one: Any) -> bool:

@@ -24,7 +24,7 @@ MAX_MESSAGE = 400  # characters
 
 @dataclass
 class ServiceError(Exception):
-    """An answer that is not 2xx."""
+    """A response other than 2xx."""
 
     code: str  # a key of STATUS
     message: str
@@ -36,7 +36,7 @@ class ServiceError(Exception):
         return STATUS[self.code]
 
     def body(self) -> dict[str, Any]:
-        """The one structure of all errors."""
+        """The common JSON structure of all errors."""
         return {
             "error": {
                 "code": self.code,
@@ -48,18 +48,18 @@ class ServiceError(Exception):
 
 
 def invalid(message: str) -> ServiceError:
-    """A request that cannot be meant."""
+    """The error for a malformed request."""
     return ServiceError("INVALID_ARGUMENT", message)
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault of a message in words: where, and what was expected."""
+    """A description of the first error in a message: the field, and what was expected."""
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = field_path(fault["loc"])
     return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
 def field_path(parts: Sequence[int | str]) -> str:
-    """`samples[0].actions`, as in the published examples."""
+    """Format a path as `samples[0].actions`, as in the published examples."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return text.removeprefix(".")

@@ -1,4 +1,4 @@
-"""Answers kept for retries: the same request id and content get the same bytes, other content a conflict."""
+"""An idempotency cache: a repeated request id with the same content gets the same bytes, else a conflict."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,18 +12,18 @@ from worldmodel.serving.errors import ServiceError
 class _Entry:
     digest: bytes
     answer: asyncio.Future[bytes]
-    size: int = 0  # bytes, when it is there
+    size: int = 0  # bytes, once complete
 
 
 class AnswerBook:
-    """The latest answers, bounded in number and size; failures are not kept."""
+    """The latest responses, limited in number and size; failures are not kept."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self.max_entries, self.max_bytes = max_entries, max_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     async def answer(self, request_id: str, digest: bytes, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The kept answer, the one that is being made, or a new one."""
+        """The cached response, the pending one, or a new one."""
         entry = self._entries.get(request_id)
         if entry is not None and entry.digest != digest:
             raise ServiceError(
@@ -38,7 +38,7 @@ class AnswerBook:
         except BaseException as error:
             del self._entries[request_id]
             entry.answer.set_exception(error if isinstance(error, ServiceError) else _gone(request_id))
-            entry.answer.exception()  # looked at, so that nobody complains when no one else waits
+            entry.answer.exception()  # retrieved, so that asyncio does not log an unhandled exception
             raise
         entry.answer.set_result(made)
         entry.size = len(made)

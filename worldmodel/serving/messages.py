@@ -1,6 +1,6 @@
 """The JSON of WorldArena's Track-2 interface, version 1.0, and of the session websocket.
 
-Unknown fields are ignored; known ones are checked strictly. Numbers must be finite.
+Unknown fields are ignored; the others are checked strictly. Numbers must be finite.
 """
 
 from typing import Annotated, Literal, TypeVar
@@ -11,13 +11,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from worldmodel.serving.errors import first_fault, invalid
 
 API_VERSION = "1.0"
-MAX_ROWS = 4096  # actions of one sample, before the profile's own bound is checked
+MAX_ROWS = 4096  # actions of one sample, before the profile's own limit is checked
 MAX_COLUMNS = 256  # of an action
-# Signs in a message: of values, lists and names. The parser takes up to a kilobyte for each, before any
-# other bound is checked.
+# Limits on separators in a message (values, lists, names), checked first: the parser may use up to a kilobyte
+# for each.
 MAX_SIGNS = {",": 1 << 18, "[": 1 << 14, ":": 1 << 14}
 Number = Annotated[float, Field(allow_inf_nan=False, strict=False)]
-# The first fault is the one that is told: a million of them would take gigabytes.
+# Stop at the first error: a million of them would use gigabytes.
 Row = Annotated[list[Number], Field(max_length=MAX_COLUMNS, fail_fast=True)]
 Rows = Annotated[list[Row], Field(max_length=MAX_ROWS, fail_fast=True)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -26,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def _uuid_text(text: str) -> str:
-    """The text itself, to be echoed letter by letter."""
+    """The text itself, which is echoed unchanged."""
     UUID(text)
     return text
 
@@ -35,7 +35,7 @@ RequestId = Annotated[str, Field(max_length=64), AfterValidator(_uuid_text)]
 
 
 class Message(BaseModel):
-    """A message from outside."""
+    """An incoming message."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
 
@@ -52,14 +52,14 @@ class Picture(Message):
 
 
 class CameraText(Message):
-    """Beyond the published interface: the camera, for models that draw commands into the picture."""
+    """An extension of the interface: the camera, for models that draw commands into the picture."""
 
     intrinsics: list[Row] = Field(min_length=3, max_length=3)  # 3 x 3, pixels of the pictures sent
     extrinsics: list[Row] = Field(min_length=3, max_length=3)  # 3 x 4, world to camera, OpenCV axes, metres
 
 
 class Context(Message):
-    """What is known before the first action to predict."""
+    """Frames and actions before the first action to predict."""
 
     frames: list[Picture] = Field(min_length=1, max_length=64, fail_fast=True)  # oldest first
     actions: Rows  # one less than frames
@@ -88,20 +88,20 @@ class PredictRequest(Message):
 
 
 class Identified(Message):
-    """Of a request that is otherwise wrong, whose error is."""
+    """The request id of a request that is invalid otherwise, for its error."""
 
     request_id: RequestId
 
 
 class Prediction(BaseModel):
-    """As many frames as actions."""
+    """One frame per action."""
 
     sample_id: str
     frames: list[Picture]
 
 
 class PredictResponse(BaseModel):
-    """The answer to POST /v1/predict."""
+    """The response to POST /v1/predict."""
 
     model_config = ConfigDict(protected_namespaces=())
     api_version: str = API_VERSION
@@ -134,7 +134,7 @@ class CloseMessage(Message):
 
 
 def parse_message(kind: type[M], text: bytes | bytearray) -> M:
-    """A message, or its first fault; what has too many values is not looked into."""
+    """Parse a message, or raise its first error; a message with too many values is not parsed."""
     for sign, most in MAX_SIGNS.items():
         count = text.count(sign.encode())
         if count > most:

@@ -1,4 +1,4 @@
-"""RGB pictures as base64 PNG, both ways. What arrives is measured before it is unpacked."""
+"""RGB pictures as base64 PNG, both ways. Sizes are checked before decoding."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ RGB, BITS = 2, 8  # PNG's color type without palette or alpha, and its depth
 
 
 def encode_picture(rgb: UInt8[np.ndarray, "H W 3"]) -> dict[str, object]:
-    """A picture in the interface's form, without metadata."""
+    """A picture in the interface's format, without metadata."""
     height, width, channels = rgb.shape
     return {
         "encoding": "png_base64",
@@ -30,14 +30,14 @@ def encode_picture(rgb: UInt8[np.ndarray, "H W 3"]) -> dict[str, object]:
 
 
 def png_bytes(rgb: UInt8[np.ndarray, "H W 3"]) -> bytes:
-    """A PNG file, packed lightly: small pictures travel far faster than they deflate."""
+    """A lightly compressed PNG file: for small pictures, sending is much faster than compressing."""
     buffer = io.BytesIO()
     Image.fromarray(rgb).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
 def decode_picture(picture: Picture, size: tuple[int, int], place: str) -> UInt8[np.ndarray, "H W 3"]:
-    """The pixels; a picture of another size, kind or content than it says is refused."""
+    """Decode the pixels; a picture whose size, kind or content differs from its declaration is refused."""
     if (picture.height, picture.width) != size:
         raise invalid(
             f"{place}: the profile has pictures of {size[0]}x{size[1]}, got {picture.height}x{picture.width}"

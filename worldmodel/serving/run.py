@@ -1,4 +1,4 @@
-"""From a checkpoint to a running service."""
+"""Starts a service from a checkpoint."""
 
 import socket
 from pathlib import Path
@@ -20,7 +20,7 @@ from worldmodel.types import CameraMatrices
 def serve_model(
     source: str, profiles: dict[str, str] | None = None, *, allow_external: bool = False
 ) -> ServedModel:
-    """A checkpoint with its version; without given profiles, one per robot, called after it."""
+    """Load a checkpoint with its version; by default one profile per robot, named after it."""
     folder = locate(source)
     model = WorldModel.from_pretrained(source, allow_external=allow_external)
     known = profiles or {f"worldmodel-{robot}": robot for robot in model.normalizer.embodiments}
@@ -29,7 +29,7 @@ def serve_model(
 
 
 def bind(config: ServeConfig) -> socket.socket:
-    """The port, before anything is loaded: another program may have it."""
+    """Reserve the port before anything is loaded: another program may use it."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         return socket.create_server((config.host.strip("[]"), config.port), family=family, backlog=BACKLOG)
@@ -46,7 +46,7 @@ def run_app(app: FastAPI, config: ServeConfig, door: socket.socket) -> None:
 
 
 def server_config(app: FastAPI, config: ServeConfig) -> uvicorn.Config:
-    """How requests and messages are taken in."""
+    """How requests and messages are received."""
     return uvicorn.Config(
         app,
         host=config.host,
@@ -62,7 +62,7 @@ def server_config(app: FastAPI, config: ServeConfig) -> uvicorn.Config:
 
 
 def _tabletop_camera(model: WorldModel) -> CameraMatrices | None:
-    """Where the camera of the embedded simulator stands, for models that were trained on it."""
+    """Camera matrices of the embedded simulator, for models trained on it."""
     try:
         return TabletopScenes(WorldSpec.of(model.contract, model.normalizer))(0).camera
     except ValueError:  # another camera, another robot, or no simulator

@@ -6,7 +6,7 @@
     service  {"type": "frames", "step_id": 0, "frames"}         as many as actions
     client   {"type": "close"}
 
-A message that does not fit is answered by {"type": "error", "error"}; the session stays as it was.
+The response to an invalid message is {"type": "error", "error"}; the session is not changed.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ class _Open:
 
 
 class SessionDesk:
-    """Opens sessions, one per websocket, up to a bound."""
+    """Opens sessions, one per websocket, up to a limit."""
 
     def __init__(self, predictor: Predictor, worker: Worker, config: ServeConfig) -> None:
         self.predictor, self.worker, self.config = predictor, worker, config
         self.num_open = 0
 
     async def serve(self, socket: WebSocket) -> None:
-        """One client from its first message to its last."""
+        """Serve one client from its first message to its last."""
         await socket.accept()
         if self.num_open >= self.config.max_sessions:
             full = ServiceError("OVERLOADED", f"{self.num_open} sessions are open; try again later")
@@ -120,7 +120,7 @@ class SessionDesk:
         return {"type": "frames", "step_id": message.step_id, "frames": frames}
 
     async def _run(self, job: Any) -> Any:
-        # Sessions are bounded by their number: each has at most one job waiting.
+        # The number of sessions is limited: each has at most one job waiting.
         return await self.worker.run(job, self.config.deadline_s, is_bounded=False)
 
 

@@ -1,4 +1,4 @@
-"""The one thread that computes. Requests beyond the bound are turned away at once instead of queueing."""
+"""The single computing thread. Requests beyond the limit are refused at once instead of queued."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs one job after the other, so that clients cannot slow each other's arithmetic down."""
+    """Runs one job at a time, so that clients do not compete for the CPU."""
 
     def __init__(self, max_jobs: int) -> None:
         self.max_jobs, self.num_jobs = max_jobs, 0
@@ -20,7 +20,7 @@ class Worker:
     async def run(
         self, job: Callable[[Callable[[], bool]], T], deadline_s: float, *, is_bounded: bool = True
     ) -> T:
-        """`job(is_wanted)` in the thread; `is_wanted` turns false when nobody waits any more."""
+        """Run `job(is_wanted)` in the thread; `is_wanted` becomes false once the client no longer waits."""
         if is_bounded and self.num_jobs >= self.max_jobs:
             raise ServiceError("OVERLOADED", f"{self.num_jobs} requests are being served; try again soon")
         self.num_jobs += 1
@@ -35,5 +35,5 @@ class Worker:
             self.num_jobs -= 1
 
     def close(self) -> None:
-        """Wait for the running job and forget the others."""
+        """Wait for the running job and discard the others."""
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -53,8 +53,8 @@ class TrainConfig:
     """One training run of a world model."""
 
     output: str = "outputs/world_model"  # folder of checkpoints, curves, rollouts and the finished model
-    # start_from continues a whole world model: what `model` leaves out is as there, and what cannot change is
-    # refused. For a new model on its backbone alone, name it in model.pretrained instead.
+    # start_from continues a whole world model: omitted settings of `model` are taken from it, and unsupported
+    # changes are refused. For a new model on its backbone alone, set model.pretrained instead.
     start_from: str = ""  # world model folder or hub id to fine-tune; empty: a new model
     allow_external: bool = False  # also load from other places that the model of start_from names
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
@@ -85,7 +85,7 @@ class TrainConfig:
             )
 
     def check_sharding(self, parallel: str) -> None:
-        """Refuse a contrast that cannot be trained in shards, which the launch may ask for too."""
+        """Refuse a contrast that does not support sharding, which the launch file may also request."""
         mode = None if self.model.mcl is None else self.model.mcl.mode
         if parallel == "fsdp2" and mode in ("exact", "hessian_diag", "jvp"):
             raise ValueError(
@@ -95,13 +95,13 @@ class TrainConfig:
 
     @property
     def is_validated(self) -> bool:
-        """Whether the run measures held-out clips; their split must then have some."""
+        """Whether the run validates on held-out clips; their split must then have some."""
         splits = self.data.splits
         return bool(self.validation.num_clips and (splits.val or splits.val_uids))
 
     @property
     def fit_with_heads(self) -> FitConfig:
-        """`fit` with a learning rate of their own for critic and heads, where model.mcl.head_lr gives one."""
+        """`fit` with a separate learning rate for critic and heads, if model.mcl.head_lr is set."""
         optim, mcl = self.fit.optim, self.model.mcl
         if mcl is None or not mcl.head_lr:
             return self.fit
@@ -110,7 +110,7 @@ class TrainConfig:
 
 
 def load_train_config(path: str | None, overrides: Sequence[str] = ()) -> TrainConfig:
-    """As `load_config`; with start_from, what `model` leaves out is as in the model it starts from."""
+    """As `load_config`; with start_from, omitted settings of `model` are those of that model."""
     return load_config(TrainConfig, path, overrides, settings_beneath)
 
 
@@ -151,7 +151,7 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
 
 
 def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
-    """The same weights for the same config: random parts are drawn from the seed."""
+    """Build the model; random weights depend only on the seed."""
     torch.manual_seed(config.fit.seed)
     if config.start_from:
         model = continued_model(
@@ -175,7 +175,7 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
 
 
 def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
-    """What a training step does: the model's own objective, or that of a student of it as it is now."""
+    """The training step: the model's own objective, or distillation from a frozen copy of the model."""
     if not run.model.config.objective.student_steps:
         return world_model_step
     teacher = deepcopy(run.model).requires_grad_(False).eval().to(device)
@@ -183,21 +183,21 @@ def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
 
 
 def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
-    """What the contrast will train, read off the gradients of two clips; nothing without one."""
+    """Log what the contrast will train, from the gradients of two clips; nothing without a contrast."""
     if run.model.mcl is None or not accelerator.is_main_process:
         return
-    fit = run.config.fit  # the report takes no more memory than a step
+    fit = run.config.fit  # so that the report needs no more memory than a step
     switch_on(run.model, fit.gradient_checkpointing, compile_blocks=False)
     clips = [run.train_clips[number] for number in range(min(2, fit.micro_batch, len(run.train_clips)))]
     batch = collate_clips(clips).to(accelerator.device)
-    # In evaluation mode: no dropout draws from the global generator, so losses do not depend on the look.
+    # In evaluation mode: no dropout draws from the global generator, so that the losses stay the same.
     model = run.model.to(accelerator.device).eval()
     with accelerator.autocast():
         log.info("%s", mcl_reach(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
 
 
 def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
-    """What a resumed run must find unchanged: start, clips, frame contract, each embodiment's actions."""
+    """Start, clips, frame contract and action statistics: a resumed run must have the same ones."""
     return {
         "start_from": _weights_of(config.start_from) if config.start_from else "",
         "clip": {**asdict(config.data.clip), "merge": model.contract.merge},
@@ -211,7 +211,7 @@ def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
 
 
 def _scale(entry: ActionStats) -> dict[str, Any]:
-    """Without what runs of older versions did not note: they are still resumed."""
+    """Without fields that older versions did not store, so that their runs can be resumed."""
     return {key: value for key, value in asdict(entry).items() if key not in ("action_space", "deltas")}
 
 
@@ -229,14 +229,14 @@ def _validation(config: TrainConfig, index: EpisodeIndex, model: WorldModel) -> 
 
 
 def whole_model(run: WorldModelRun) -> WorldModel:
-    """The model on this process alone: the trained one, or one built again when that is in shards."""
+    """The unsharded model in this process: the trained one, or a new one if that is sharded."""
     if any(isinstance(parameter, DTensor) for parameter in run.model.parameters()):
         return build_model(run.config, run.index)
     return run.model
 
 
 def export_model(model: WorldModel, trained: Checkpoint, folder: Path) -> None:
-    """Write a checkpoint as a world model folder, averaged weights where there are any, through `model`."""
+    """Write a checkpoint as a world model folder, with averaged weights if there are any, through `model`."""
     tensors = {**trained.tensors("weights"), **trained.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
     assert not unexpected, unexpected
@@ -244,7 +244,7 @@ def export_model(model: WorldModel, trained: Checkpoint, folder: Path) -> None:
 
 
 def train(config: TrainConfig, resume: bool) -> bool:
-    """Build, fit, export; False when a signal ended it early."""
+    """Build, fit, export; returns False if a signal stopped it early."""
     accelerator = start_accelerator(config.fit.machine)
     config.check_sharding(resolve_parallel(config.fit.machine, accelerator.num_processes))
     output = Path(config.output)
@@ -276,7 +276,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run."""
+    """Parse arguments and run."""
     return run_script(TrainConfig, train, __doc__ or "", argv, load_train_config)
 
 

@@ -1,8 +1,8 @@
-"""Proposition 1: the rank test that a GMD family of laws leaves an LRD family.
+"""Proposition 1: a rank test for whether a GMD family contains laws outside an LRD family.
 
 A chart maps parameters to finitely many numbers that describe the conditional laws, such as moments at some
-conditions. Where the Jacobian of the GMD chart has a higher rank than that of the LRD chart ever has, almost
-no GMD law is one of the LRD family.
+conditions. If the Jacobian of the GMD chart has a higher rank than that of the LRD chart anywhere, almost no
+GMD law belongs to the LRD family.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,15 @@ Chart = Callable[[Tensor], Tensor]  # parameters[p] -> description of the laws[q
 
 @dataclass(frozen=True)
 class CapacityGap:
-    """Ranks of both charts over the parameters looked at."""
+    """Ranks of both charts over the sampled parameters."""
 
     lrd_rank: int  # highest
     gmd_rank: int  # highest
-    gmd_generic: float  # share of the GMD parameters that have it
+    gmd_generic: float  # share of the GMD parameters with that rank
 
     @property
     def leaves(self) -> bool:
-        """Whether the GMD family leaves the LRD family."""
+        """Whether the GMD family contains laws outside the LRD family."""
         return self.gmd_rank > self.lrd_rank
 
     def verdict(self) -> str:

@@ -1,8 +1,8 @@
 """How close a trained MCL is to the premises of Theorem 2: alignment, spread and the rank of its contrasts.
 
-The theorem speaks of queries q and keys k on the unit sphere of R^d. At its optimum q(z, u) = k(u)
-(alignment) and the keys fill the sphere evenly (spread). With d >= 2 d_z + 1, the contrasts
-q(z, u_n) - q(z, u_0) are then linearly independent. Axes: n rows, d width of the embedding.
+The theorem concerns queries q and keys k on the unit sphere of R^d. At its optimum q(z, u) = k(u) (alignment)
+and the keys fill the sphere evenly (spread). With d >= 2 d_z + 1, the contrasts q(z, u_n) - q(z, u_0) are
+then linearly independent. Axes: n rows, d width of the embedding.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SHARPNESS = 2.0  # t of the uniformity exp(-t |x - y|^2)
 
 @dataclass(frozen=True)
 class ContrastPremises:
-    """What Theorem 2 assumes, measured; what is `wanted` holds at its optimum."""
+    """The measured premises of Theorem 2; `wanted` are the values at its optimum."""
 
     num_rows: int
     width: int  # d of the embedding

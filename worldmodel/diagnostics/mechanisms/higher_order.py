@@ -44,7 +44,7 @@ class TypeH:
     per_point: Float[np.ndarray, " n"]
     shape: str  # "curved", "affine generator" or "piecewise linear generator"
     across: Float[np.ndarray, " k"]  # per block, root mean square of ||D^2_{i, others}||
-    within: Float[np.ndarray, " k"]  # per block, root mean square of ||D^2_ii||; 0 leaves Type H empty there
+    within: Float[np.ndarray, " k"]  # per block, root mean square of ||D^2_ii||; at 0, Type H is trivial
     pairs: Float[np.ndarray, "k k"] | None  # root mean square of ||D^2_ij|| when all pairs were probed
     thresholds: tuple[float, ...]  # tau: a block of the Hessian up to tau times the largest counts as zero
     curve: Float[np.ndarray, " taus"]  # mean score at each of `thresholds`
@@ -62,9 +62,9 @@ def type_h(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> TypeH:
-    """Probe the Hessian of a smooth generator; warns where it vanishes because of the generator's form.
+    """Probe the Hessian of a smooth generator; warns if it vanishes because of the generator's form.
 
-    A Jacobian does not tell second derivatives, so this measure needs the generator itself.
+    A Jacobian does not determine second derivatives, so this measure needs the generator itself.
 
     `score = mean over z of ||D^2 g across factors|| / ||D^2 g||`
 
@@ -204,5 +204,5 @@ def _masks(blocks: Blocks | None, z: Float[Tensor, "n d"]) -> Float[Tensor, "k d
 
 
 def _spread(z: Float[Tensor, "n d"]) -> Float[Tensor, "n2 d"]:
-    """At least two different points, to step between when looking for corners."""
+    """At least two different points, needed to detect kinks between points."""
     return z if len(z) > 1 and not z.eq(z[:1]).all() else torch.cat([z, z + 1])

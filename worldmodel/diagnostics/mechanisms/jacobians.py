@@ -1,7 +1,7 @@
 """Jacobians of a generator at sampled latents, in blocks of latent coordinates.
 
-Every measure of mechanistic independence takes a generator with points z, or a Jacobian, or the
-JacobianBlocks of either. Axes: n points, m outputs, d latent coordinates, k blocks.
+Every measure of mechanistic independence accepts a generator with points z, a Jacobian, or the JacobianBlocks
+of either. Axes: n points, m outputs, d latent coordinates, k blocks.
 """
 
 import dataclasses
@@ -19,44 +19,44 @@ from worldmodel.report.intervals import Interval, wilson_interval
 
 Generator = Callable[[Tensor], Tensor]  # z[n d] -> x[n ...], samples independent of each other
 Blocks = Sequence[Sequence[int]]  # latent coordinates of each factor
-CHUNK_ELEMENTS = 2**19  # entries of one chunk's Jacobian: larger chunks leave the cache and are slower
+CHUNK_ELEMENTS = 2**19  # entries of one chunk's Jacobian, limited by the CPU cache
 THRESHOLDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tau of the curves
 FULL_RANK = 1e-7  # smallest over largest singular value below which a Jacobian counts as singular
 
 
 @dataclass(frozen=True)
 class JacobianBlocks:
-    """Jacobians at n points, and which latent coordinates belong together."""
+    """Jacobians at n points, and the grouping of latent coordinates."""
 
     jacobian: Float[Tensor, "n m d"]
     blocks: tuple[tuple[int, ...], ...]
 
     @property
     def num_points(self) -> int:
-        """How many points the Jacobians were taken at."""
+        """Number of points."""
         return self.jacobian.shape[0]
 
     @property
     def latent_dim(self) -> int:
-        """How many latent coordinates there are."""
+        """Number of latent coordinates."""
         return self.jacobian.shape[2]
 
     @cached_property
     def row_norms(self) -> Float[Tensor, "n m k"]:
-        """||J_i[row, :]|| of every block i: how strongly a factor moves an output."""
+        """||J_i[row, :]|| of every block i: the effect of a factor on an output."""
         if self.latent_dim == len(self.blocks):
             return self.jacobian[:, :, [block[0] for block in self.blocks]].abs()
         return torch.stack([self.block(i).norm(dim=2) for i in range(len(self.blocks))], dim=2)
 
     @cached_property
     def relative_sizes(self) -> Float[Tensor, "n m d"]:
-        """Every entry's size over the largest one of its Jacobian; nan where all are zero."""
+        """Absolute entries over the largest one of their Jacobian; nan if all are zero."""
         size = self.jacobian.abs()
         return size / size.amax((1, 2), keepdim=True)
 
     @cached_property
     def singular_values(self) -> Float[Tensor, "n r"]:
-        """Of each Jacobian, largest first."""
+        """Singular values of each Jacobian, largest first."""
         # The triangular factor has the same singular values and is d x d.
         return torch.linalg.svdvals(torch.linalg.qr(self.jacobian, mode="r")[1])
 
@@ -69,7 +69,7 @@ class JacobianBlocks:
         return self.relative_sizes > threshold
 
     def block_support(self, threshold: float) -> Bool[Tensor, "n m k"]:
-        """Outputs that each factor moves."""
+        """Outputs that each factor affects."""
         support = self.support(threshold)
         return torch.stack([support[:, :, list(block)].any(2) for block in self.blocks], dim=2)
 
@@ -79,7 +79,7 @@ Source = Generator | JacobianBlocks | Tensor | np.ndarray
 
 @dataclass(frozen=True)
 class LocalDiffeomorphism:
-    """Whether the generator can be undone near the sampled points: all theory here asks for it."""
+    """Whether the generator is locally invertible at the sampled points, which all theory here requires."""
 
     share: float  # of the points, with full column rank
     interval: Interval  # 95 % of the share
@@ -107,10 +107,10 @@ def jacobian_blocks(
     Args:
         source: generator, or a Jacobian [m d] or [n m d], or JacobianBlocks (which keep what is not given).
         z: points, for a generator.
-        blocks: coordinates of each factor; every coordinate on its own when left out.
-        batched: whether the generator takes [n d]; otherwise it takes one point [d].
+        blocks: coordinates of each factor; every coordinate on its own if omitted.
+        batched: whether the generator expects [n d]; otherwise one point [d].
         dtype: of the computation. Which entries are zero should be decided in double precision.
-        chunk_size: points at a time; chosen by size when left out.
+        chunk_size: points at a time; chosen by size if omitted.
 
     Examples:
         >>> import torch
@@ -130,7 +130,7 @@ def jacobian_blocks(
     else:
         if z is None:
             raise ValueError("a generator needs points z [n d] to be differentiated at")
-        # Forward mode lays tangents out like the points and cannot write to an expanded layout.
+        # Forward mode gives tangents the layout of the points and cannot write to an expanded layout.
         points = z.detach().to(dtype).contiguous()
         jacobian = _differentiate(as_batched(source, batched, dtype), points, chunk_size)
     if not jacobian.isfinite().all():
@@ -140,7 +140,7 @@ def jacobian_blocks(
 
 
 def as_batched(generator: Generator, batched: bool, dtype: torch.dtype) -> Generator:
-    """The generator as z[n d] -> x[n m] in `dtype`; modules are evaluated with cast weights, not changed."""
+    """The generator as z[n d] -> x[n m] in `dtype`; modules run on converted copies of their weights."""
     call = generator
     if isinstance(generator, nn.Module):
         _check_mode(generator)
@@ -159,7 +159,7 @@ def as_batched(generator: Generator, batched: bool, dtype: torch.dtype) -> Gener
 def local_diffeomorphism(
     source: Source, z: Float[Tensor, "n d"] | None = None, *, tolerance: float = FULL_RANK
 ) -> LocalDiffeomorphism:
-    """Share of points whose Jacobian has full column rank, with the singular values behind it.
+    """Share of points whose Jacobian has full column rank, and its singular values.
 
     Examples:
         >>> import torch

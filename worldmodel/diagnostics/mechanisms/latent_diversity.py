@@ -1,12 +1,12 @@
-"""Latent-distribution diversity (LRD), Assumption 1: does the condition move the prior in enough ways?
+"""Latent-distribution diversity (LRD), Assumption 1: does the condition change the prior in enough ways?
 
 For log densities log p(z_i | u) of independent latents, the vector is
 
     w(z, u) = (d log p(z_i | u) / dz_i, d^2 log p(z_i | u) / dz_i^2)_{i = 1..d}
 
-and Assumption 1 asks for 2d + 1 conditions whose contrasts w(z, u_n) - w(z, u_0) are linearly independent.
-Beside `mechanism_diversity` (Assumption 2) it says which of the two a model relies on. Axes: n latent points,
-k conditions, d latents, a size of a condition.
+and Assumption 1 requires 2d + 1 conditions whose contrasts w(z, u_n) - w(z, u_0) are linearly independent.
+Together with `mechanism_diversity` (Assumption 2) it shows which of the two a model relies on. Axes: n latent
+points, k conditions, d latents, a size of a condition.
 """
 
 from collections.abc import Callable

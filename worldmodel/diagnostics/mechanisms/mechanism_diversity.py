@@ -1,12 +1,12 @@
-"""Generating-mechanism diversity (GMD): does the condition reshape a generator in enough independent ways?
+"""Generating-mechanism diversity (GMD): does the condition change a generator in enough independent ways?
 
 For x = g(z, u) with Jacobian J, the mechanism vector is
 
     V(z, u) = (d log|J| / dz_i, d^2 log|J| / dz_i^2)_{i = 1..d},    log|J| = 1/2 log det(J^T J)
 
-and Assumption 2 asks for 2d + 1 conditions whose contrasts V(z, u_n) - V(z, u_0) are linearly independent at
-every z. log|J| of an affine or piecewise linear generator does not change with z: V is 0 there, whatever the
-conditions do. Axes: n latent points, k conditions, d latents, a size of a condition.
+and Assumption 2 requires 2d + 1 conditions whose contrasts V(z, u_n) - V(z, u_0) are linearly independent at
+every z. log|J| of an affine or piecewise linear generator does not change with z, so there V is 0 for all
+conditions. Axes: n latent points, k conditions, d latents, a size of a condition.
 """
 
 import warnings
@@ -28,21 +28,21 @@ MAX_LATENT_DIM = 64  # third derivatives: the cost grows with the cube of d
 
 @dataclass(frozen=True)
 class MechanismDiversity:
-    """Rank and conditioning of the contrasts, point by point, and the verdict on Assumption 2."""
+    """Rank and conditioning of the contrasts at every point, and the verdict on Assumption 2."""
 
     latent_dim: int
     num_conditions: int
-    rank: Int[Tensor, " n"]  # of the contrasts at each z; Assumption 2 asks for 2 d
+    rank: Int[Tensor, " n"]  # of the contrasts at each z; Assumption 2 requires 2 d
     singular_values: Float[
         Tensor, "n r"
     ]  # of the contrasts, each coordinate of V scaled to unit root mean square
     largest_contrast: float  # largest |V(z, u_n) - V(z, u_0)| before scaling
-    limits: tuple[Limit, ...]  # what stands in the way; empty when nothing does
-    assumption: str = "Assumption 2"  # which of the two the contrasts are those of
+    limits: tuple[Limit, ...]  # obstacles to the assumption; empty if there are none
+    assumption: str = "Assumption 2"  # the assumption that the contrasts belong to
 
     @property
     def full_rank(self) -> Bool[Tensor, " n"]:
-        """Where Assumption 2 holds."""
+        """Points at which Assumption 2 holds."""
         return self.rank == 2 * self.latent_dim
 
     @property
@@ -53,7 +53,7 @@ class MechanismDiversity:
 
     @property
     def effective_rank(self) -> Float[Tensor, " n"]:
-        """Exponential of the entropy of the singular values: how many directions the contrasts really use."""
+        """Exponential of the entropy of the singular values: the number of directions in effective use."""
         share = self.singular_values / self.singular_values.sum(1, keepdim=True).clamp(min=1e-300)
         entropy = -torch.special.xlogy(share, share).sum(1)
         return torch.where(self.rank > 0, entropy.exp(), 0)
@@ -111,7 +111,7 @@ def mechanism_diversity(
     relative_tolerance: float = 1e-7,
     chunk_size: int = 256,
 ) -> MechanismDiversity:
-    """Rank, singular values and limits of the contrasts at the points z; warns where V vanishes by form.
+    """Rank, singular values and limits of the contrasts at z; warns if V vanishes because of the form of g.
 
     Examples:
         >>> import torch
@@ -150,7 +150,7 @@ def contrast_rank(
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, "n r"]]:
     """Rank and singular values of contrasts, each coordinate scaled to unit root mean square."""
     scale = contrasts.square().mean((0, 1)).sqrt()
-    # Rounding in third derivatives is far below this; a coordinate that small carries no diversity.
+    # Rounding in third derivatives is far below this; a coordinate that small adds no diversity.
     carries = scale > 1e-10
     scaled = torch.where(carries, contrasts / scale.where(carries, torch.ones_like(scale)), 0)
     singular = torch.linalg.svdvals(scaled)
@@ -160,14 +160,14 @@ def contrast_rank(
 def generator_shape(
     generator: Generator, z: Float[Tensor, "n d"], conditions: Float[Tensor, "k a"]
 ) -> Literal["curved", "affine generator", "piecewise linear generator"]:
-    """Whether g bends as a function of z: smoothly, at corners only, or not at all."""
+    """Whether g is curved as a function of z: smoothly, only at kinks, or not at all."""
     z = z.double()
     u = conditions.double()[torch.arange(len(z)) % len(conditions)]
 
     def directional(latent: Tensor) -> Tensor:
         return torch.func.jvp(lambda inner: generator(inner, u), (latent,), (step,))[1]
 
-    # Steps as long as the points themselves cross corners, which the derivative at a point cannot see.
+    # Steps between points cross kinks, which the derivative at a point cannot detect.
     step = z.roll(1, 0) - z + z.std() / z.shape[1] ** 0.5
     curvature = torch.func.jvp(directional, (z,), (step,))[1]
     outputs = generator(z + step, u), generator(z, u), generator(z - step, u)

@@ -1,8 +1,8 @@
 """Types D, M and S of mechanistic independence, and the compositional contrast, from Jacobians.
 
-J_i are the Jacobian columns of factor i and Omega_i the outputs that it moves. With a threshold tau, an entry
-counts as zero up to tau times the largest entry of its Jacobian; results carry a curve over tau, since
-learned generators have no exact zeros.
+J_i are the Jacobian columns of factor i and Omega_i the outputs that it affects. With a threshold tau, an
+entry counts as zero up to tau times the largest entry of its Jacobian; results include a curve over tau,
+since learned generators have no exact zeros.
 
     D  disjoint supports            Omega_i and Omega_j share no output
     M  mutual non-inclusion         no coordinate's support lies inside that of another factor's coordinate
@@ -101,7 +101,7 @@ def compositional_contrast_loss(
     """The contrast as a training loss, mean over the points; gradients flow into the Jacobian.
 
     The raw form is the one in the literature. It can be lowered by shrinking the generator's Jacobian, which
-    the reconstruction term of an autoencoder does not forbid; the normalized form cannot.
+    the reconstruction loss of an autoencoder does not prevent; the normalized form cannot.
 
     Examples:
         >>> import torch
@@ -161,8 +161,8 @@ def type_m(
 ) -> Criterion:
     """Mutual non-inclusion of coordinates, in the given basis.
 
-    The score is the smallest share of one coordinate's outputs that a coordinate of another factor leaves
-    alone: 1 for disjoint supports, 0 when one support lies inside the other.
+    The score is the smallest share of one coordinate's outputs that a coordinate of another factor does not
+    affect: 1 for disjoint supports, 0 if one support lies inside the other.
 
     Examples:
         >>> import torch
@@ -200,9 +200,9 @@ def type_s(
 ) -> Criterion:
     """Sparsity gap: the score is (rho- - rho+) / rho+, positive where Type S holds.
 
-    Exact for few latents and outputs, otherwise a surrogate whose rho- is the best mixing basis it found and
-    so only an upper bound: see `sparsity_gap`, which also says which of both was used. The curve is nan where
-    the entries above a threshold have lost rank.
+    Exact for few latents and outputs; otherwise a surrogate whose rho- comes from the best mixing basis
+    found, an upper bound. `sparsity_gap` explains both and reports which one was used. The curve is nan where
+    the entries above a threshold do not have full rank.
 
     Examples:
         >>> import torch
@@ -231,7 +231,7 @@ def gap_criterion(
     num_steps: int = 200,
     seed: int = 0,
 ) -> Criterion:
-    """Type S from the gap found at `threshold`; the rest of the curve is searched for in the same way."""
+    """Type S from the gap found at `threshold`; the gap is searched for again at the other thresholds."""
 
     def gap(tau: float) -> Float[np.ndarray, " n"]:
         if tau == threshold:

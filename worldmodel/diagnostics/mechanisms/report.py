@@ -37,13 +37,13 @@ from worldmodel.report.figures import styled
 from worldmodel.report.intervals import Interval, interval_text
 from worldmodel.report.page import Figures, Section, Table, Text
 
-FEW_THRESHOLDS = (1e-3, 1e-2, 1e-1)  # of Type S where each takes a search by descent
+FEW_THRESHOLDS = (1e-3, 1e-2, 1e-1)  # thresholds of Type S if each needs a search by gradient descent
 NOT_CURVED = ("affine generator", "piecewise linear generator")
 
 
 @dataclass(frozen=True)
 class MechanisticReport:
-    """Every measure at the same points; those that cannot be had are None."""
+    """Every measure at the same points; None for those that do not apply."""
 
     num_points: int
     latent_dim: int
@@ -55,7 +55,7 @@ class MechanisticReport:
     type_m: Criterion
     sparsity: SparsityGap | None  # None with a single block or where the Jacobian loses rank
     type_s: Criterion | None  # the same gap over rho+, with its curve
-    type_h: TypeH | None  # None when only a Jacobian was given, or when not asked for
+    type_h: TypeH | None  # None if only a Jacobian was given, or if not requested
     graph: SupportGraph
     irreducible: IrreducibleComponents | None  # None where the Jacobian loses rank
 
@@ -131,7 +131,7 @@ def mechanistic_report(
 ) -> MechanisticReport:
     """Types D, M, S and H, contrast, graphs and rank of a generator at z, or of a Jacobian.
 
-    The sparsity gap and Type H, which cost most, are taken at the first `num_slow_points` points.
+    The sparsity gap and Type H, the most expensive, are computed at the first `num_slow_points` points.
 
     Examples:
         >>> import torch

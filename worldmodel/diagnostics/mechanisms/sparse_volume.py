@@ -4,12 +4,11 @@ For Jacobian blocks J_i with orthonormal bases Q_i of their column spaces,
 
     L = sum_i d_i log sum_rows ||Q_i[row]||  +  1/2 (sum_i log det J_i^T J_i - log det J^T J)
 
-The first term is the l1 size of each factor's outputs at unit l2 size: it falls as the factor's effect
-gathers on few outputs, and overlap costs nothing by itself, unlike in the compositional contrast. The second
-is zero for orthogonal factors and infinite for dependent ones: it keeps factors from gathering on the same
-outputs.
-L does not change when coordinates are scaled or mixed inside a factor.
-Axes: n points, m outputs, d latent coordinates.
+The first term is the l1 norm of each factor's outputs at unit l2 norm: it decreases as the factor's effect
+concentrates on few outputs, and unlike the compositional contrast it does not penalize overlap itself. The
+second is zero for orthogonal factors and infinite for dependent ones: it keeps factors from concentrating on
+the same outputs. L does not change if coordinates are scaled or mixed within a factor. Axes: n points, m
+outputs, d latent coordinates.
 """
 
 import torch
@@ -20,7 +19,7 @@ from worldmodel.diagnostics.mechanisms.jacobians import Blocks
 
 NORM_FLOOR = 1e-6  # of ||Q_i[row]||, so that the gradient stays finite at 0; norms are about 1 / sqrt(m)
 JITTER = 1e-6  # on Gram matrices of unit columns
-TINY = 1e-30  # squared length of a column that does nothing
+TINY = 1e-30  # squared length of a column without effect
 
 
 def sparse_volume_loss(
@@ -36,7 +35,7 @@ def sparse_volume_loss(
         >>> bool(sparse_volume_loss(sparse, blocks) < sparse_volume_loss(mixed, blocks))
         True
     """
-    # L does not see the scale of coordinates; unit columns condition the Gram matrices.
+    # L does not depend on the scale of coordinates; unit columns make the Gram matrices better conditioned.
     unit = jacobian / (jacobian.square().sum(-2, keepdim=True) + TINY).sqrt()
     gram = unit.transpose(-1, -2) @ unit
     sparsity, volume = unit.new_zeros(()), -_log_det(_factor(gram))

@@ -1,14 +1,14 @@
-"""The sparsity gap of Type S: how many more nonzeros a basis needs once it mixes factors.
+"""The sparsity gap of Type S: how many more nonzeros a basis needs if it mixes factors.
 
-For a basis A of the latent directions, ||J A||_0 counts nonzeros. rho+ is the least count over bases whose
-every vector stays inside one factor, rho- the least over bases with at least one vector that mixes factors.
+For a basis A of the latent directions, ||J A||_0 counts nonzeros. rho+ is the smallest count over bases whose
+vectors each stay within one factor, rho- the smallest over bases with at least one vector that mixes factors.
 Type S holds where rho+ < rho-.
 
 Exact: an elementary vector makes d - 1 independent rows of J vanish; optimal bases consist of them. Choosing
-the lightest basis is a matroid problem, so greedy choice is optimal, and the lightest basis that contains a
+the sparsest basis is a matroid problem, so greedy choice is optimal, and the sparsest basis that contains a
 given vector c differs from it by one exchange. Surrogate: minimize sum_a log ||J A_a||_1 - log |det A|, which
-does not change when a column is scaled, from random starts, and count nonzeros of what comes out.
-Axes: n points, m outputs, d latent coordinates, e elementary vectors, r restarts.
+does not change if a column is scaled, from random starts, and count the nonzeros of the result. Axes: n
+points, m outputs, d latent coordinates, e elementary vectors, r restarts.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from worldmodel.report.intervals import Interval, mean_interval
 
 ZERO = 1e-8  # relative size of J w below which a row counts as zero
 MAX_SUBSETS = 40_000  # row subsets up to which the exact search is run
-SURROGATE_ROWS = 512  # outputs the surrogate looks at
+SURROGATE_ROWS = 512  # number of outputs used by the surrogate
 SURROGATE_ZERO = 1e-2  # relative size that counts as zero after gradient descent
 
 
@@ -59,9 +59,9 @@ def sparsity_gap(
     Args:
         source: generator with points z, or a Jacobian.
         z: points, for a generator.
-        blocks: coordinates of each factor; every coordinate on its own when left out.
+        blocks: coordinates of each factor; every coordinate on its own if omitted.
         threshold: entries up to this share of the largest count as zero.
-        is_exact: search exactly (cost: m choose d - 1); when left out, wherever that is cheap.
+        is_exact: search exactly (cost: m choose d - 1); if omitted, wherever that is cheap.
         num_restarts: random starts of the surrogate.
         num_steps: gradient steps of the surrogate.
         seed: of the surrogate's starts and rows.
@@ -128,7 +128,7 @@ def _elementary(rows: Float[np.ndarray, "m d"]) -> tuple[Float[np.ndarray, "e d"
     subsets = np.array(list(combinations(range(len(rows)), dim - 1)))
     _, sizes, right = np.linalg.svd(rows[subsets], full_matrices=True)
     vectors = right[sizes[:, -1] > ZERO, -1]
-    # Same zero rows, same vector: the support names it.
+    # Vectors with the same zero rows are the same: the support identifies them.
     supports = np.packbits(_moved(rows, vectors), axis=1)
     _, first = np.unique(supports, axis=0, return_index=True)
     return vectors[first], _counts(rows, vectors[first])
@@ -150,7 +150,7 @@ def _sums(
     rows: Float[np.ndarray, "m d"],
     aligned: list[tuple[np.ndarray, np.ndarray]],
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Generic sums of elementary vectors of two factors: no cancellation, so supports unite."""
+    """Generic sums of elementary vectors of two factors: nothing cancels, so supports are united."""
     moved = [_moved(rows, vectors) for vectors, _ in aligned]
     sums = []
     for i, j in combinations(range(len(aligned)), 2):
@@ -191,7 +191,7 @@ def _surrogate(
     num_steps: int,
     rng: torch.Generator,
 ) -> tuple[float, float]:
-    """(rho+, rho-) of the sparsest aligned and the sparsest mixing basis that descent finds."""
+    """(rho+, rho-) of the sparsest aligned and the sparsest mixing basis found by gradient descent."""
     active = jacobian[jacobian.ne(0).any(1)]
     if len(active) > SURROGATE_ROWS:
         active = active[torch.randperm(len(active), generator=rng)[:SURROGATE_ROWS].to(active.device)]
@@ -217,7 +217,7 @@ def _surrogate(
 def _cheapest_sum(
     rows: Float[Tensor, "m d"], basis: Float[Tensor, "d d"], blocks: tuple[tuple[int, ...], ...]
 ) -> float:
-    """Least growth of the count when one vector gives way to a generic sum with one of another factor."""
+    """Smallest increase of the count if a vector is replaced by a generic sum across two factors."""
     image = (rows @ basis).abs()
     moved = (image > SURROGATE_ZERO * image.amax(0)).double()
     sizes, shared = moved.sum(0), moved.T @ moved
@@ -239,13 +239,13 @@ def _descend(
     basis = (starts.float() * allowed).requires_grad_()
     slope, square = torch.zeros_like(basis), torch.zeros_like(basis)
     for step in range(num_steps):
-        # The absolute value sharpens as the descent goes on.
+        # The smoothed absolute value gets sharper as the descent proceeds.
         softness = 10 ** (-1 - 3 * step / num_steps) * unit.abs().mean()
         with torch.enable_grad():
             sizes = ((unit @ basis).square() + softness**2).sqrt().sum(1).log().sum(1)
             loss = (sizes - torch.linalg.slogdet(basis)[1]).sum()
             gradient = torch.autograd.grad(loss, basis)[0] * allowed
-        # Adam in three lines: torch.optim takes seconds to import on first use.
+        # Adam in three lines: importing torch.optim for the first time needs seconds.
         slope = 0.9 * slope + 0.1 * gradient
         square = 0.99 * square + 0.01 * gradient.square()
         basis.data -= 0.1 * (1 - step / num_steps) * slope / (square.sqrt() + 1e-8)

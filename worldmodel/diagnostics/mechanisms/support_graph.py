@@ -1,4 +1,4 @@
-"""Which latent coordinates share outputs, as a graph; and the finest split of the tangent space.
+"""A graph of latent coordinates that share outputs, and the finest split of the tangent space.
 
 The support graph joins coordinates whose outputs overlap: independent irreducible factors are its connected
 components, and a basis that mixes factors can only have fewer of them. `irreducible_components` needs no
@@ -31,19 +31,19 @@ ZERO_ROW = 1e-9  # norm, relative to the largest, below which a row moves with n
 class SupportGraph:
     """Coordinates joined where their outputs overlap, with components at one threshold and at all of them."""
 
-    components: tuple[tuple[int, ...], ...]  # coordinates that hang together, at `threshold`
+    components: tuple[tuple[int, ...], ...]  # connected coordinates, at `threshold`
     threshold: float  # share of the largest entry up to which an entry counts as zero
     num_points: int
     per_point: Int[np.ndarray, " n"]  # components of each point's own graph at `threshold`
     interval: Interval  # 95 % of the mean of `per_point`
     thresholds: tuple[float, ...]
-    curve: Int[np.ndarray, " taus"]  # components at each of `thresholds`, edges united as asked
+    curve: Int[np.ndarray, " taus"]  # components at each of `thresholds`, for edges united by `agreement`
     weights: Float[np.ndarray, "d d"]  # mean over points of sum |J_a J_b| / (||J_a|| ||J_b||), in [0, 1]
     merges: Float[np.ndarray, " d-1"]  # weights at which components join, largest first
 
     @property
     def num_components(self) -> int:
-        """At the chosen threshold."""
+        """Number of components at the chosen threshold."""
         return len(self.components)
 
     def components_above(self, weight: float) -> int:
@@ -52,7 +52,7 @@ class SupportGraph:
 
     @property
     def most_persistent(self) -> tuple[int, float]:
-        """The number of components that survives the widest range of weights, and that range."""
+        """The number of components that persists over the widest range of weights, and that range."""
         levels = np.concatenate([[1.0], self.merges, [0.0]])
         lengths = levels[:-1] - levels[1:]
         best = int(lengths.argmax())
@@ -61,7 +61,7 @@ class SupportGraph:
 
 @dataclass(frozen=True)
 class IrreducibleComponents:
-    """Finest split into factors with disjoint supports over all bases, point by point."""
+    """Finest split into factors with disjoint supports over all bases, at every point."""
 
     num_components: int  # the smallest count over the points: what all points allow
     num_points: int
@@ -82,9 +82,9 @@ def support_graph(
     thresholds: Sequence[float] = THRESHOLDS,
     agreement: float = 0.0,
 ) -> SupportGraph:
-    """The graph over latent coordinates; an edge counts when more than `agreement` of the points have it.
+    """The graph over latent coordinates; an edge counts if more than `agreement` of the points have it.
 
-    0 unites the edges of all points, 0.5 takes the majority.
+    0 unites the edges of all points, 0.5 requires a majority.
 
     Examples:
         >>> import torch
@@ -140,7 +140,7 @@ def irreducible_components(
         >>> import torch
         >>> from worldmodel.diagnostics import irreducible_components
         >>> z = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
-        >>> def rotated(z):  # two separate outputs, seen in a basis that mixes them
+        >>> def rotated(z):  # two separate outputs, in a basis that mixes them
         ...     return torch.stack([(z[:, 0] + z[:, 1]).exp(), (z[:, 0] - z[:, 1]).exp()], dim=1)
         >>> irreducible_components(rotated, z).num_components
         2
@@ -168,7 +168,7 @@ def irreducible_components(
 
 
 def _most_inside(arrays: Float[np.ndarray, "n m d"], block: tuple[int, ...], tolerance: float) -> int:
-    """Components inside one factor, at the point where it falls apart most."""
+    """Components inside one factor, at the point where it splits into most."""
     if len(block) == 1:
         return 1
     return max(len(RowMatroid.of(array[:, list(block)]).split(tolerance)) for array in arrays)
@@ -198,7 +198,7 @@ class RowMatroid:
     def split(self, tolerance: float) -> tuple[Float[np.ndarray, "d d_k"], ...]:
         """The directions of each connected component."""
         uses = (np.abs(self.coordinates) > tolerance).astype(np.float32)
-        # Basis rows hang together where some row uses both.
+        # Basis rows are connected if some row uses both.
         labels = _components(uses.T @ uses > 0)[1]
         return tuple(self.directions[:, labels == label] for label in np.unique(labels))
 

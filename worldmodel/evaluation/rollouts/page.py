@@ -52,7 +52,7 @@ METRIC_NOTE = (
 def write_rollout_page(
     results: Mapping[str, Any], records: Sequence[Record], shown: Sequence[int], output: Path, title: str
 ) -> Path:
-    """results.json, curves.png, report.md and report.html."""
+    """Write results.json, curves.png, report.md and report.html."""
     write_text(output / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     panels = {
         metric: {row: horizon(records, row, metric) for row in row_names(records)}
@@ -77,18 +77,18 @@ def write_rollout_page(
 
 
 def actions_line(results: Mapping[str, Any]) -> str:
-    """What the actions of an evaluation are; empty for results of older versions, which do not say."""
+    """A line on the kind of the actions; empty for results of older versions, which do not store it."""
     spaces = results.get("action_spaces")
     return f"Actions: {describe_action_spaces(spaces.values())}." if spaces else ""
 
 
 def row_title(name: str) -> str:
-    """A row as people read it."""
+    """Display name of a row."""
     return PREDICTED if name == PREDICTED else ROW_TITLES.get(name, f"{name.replace('_', ' ')} actions")
 
 
 def _view_sections(results: Mapping[str, Any]) -> list[Section]:
-    """Quality of each camera by itself, where the picture shows several."""
+    """Quality of each camera separately, if the picture contains several."""
     tables = tuple(
         quality_table(rows, title=f"Camera {name}", note="This camera's part of the picture alone.")
         for name, rows in results.get("views", {}).items()
@@ -161,7 +161,7 @@ def horizon_blocks(
 
 
 def summary_text(results: Mapping[str, Any]) -> str:
-    """Quality, wins and gap for a terminal: of quality and gap only means, the report has their intervals."""
+    """Quality, wins and gap for a terminal; means only, the report has the intervals."""
     quality, wins = quality_table(results["rows"]), _wins_table(results)
     means = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in quality.rows)
     gaps = {title: results["gap_closed"][metric] for metric, title in GAP_TITLES.items()}

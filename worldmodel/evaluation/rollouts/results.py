@@ -23,8 +23,8 @@ from worldmodel.report.intervals import (
 )
 
 STATIC, CEILING, TRUE = "static", "autoencoder", "true"
-# PSNR of a whole clip, from its mean squared error: the mean over frames is ruled by frames in which nothing
-# has moved yet, which a static frame shows perfectly. Shares of the gap and wins are taken on these.
+# PSNR of a whole clip, from its mean squared error: a mean over frames is dominated by frames in which
+# nothing has moved yet, which a static frame matches exactly. Shares of the gap and wins are based on these.
 CLIP_PSNR = {"clip_psnr": "mse", "moving_clip_psnr": "moving_mse"}
 GAP_METRICS = ("clip_psnr", "mse", "moving_clip_psnr", "moving_mse")
 HIGHER_IS_BETTER = {
@@ -42,7 +42,7 @@ Record = Mapping[str, Any]
 
 
 def row_names(records: Sequence[Record]) -> list[str]:
-    """All rows of all records: floors and true actions first, then controls as they come."""
+    """All rows of all records: floors and true actions first, then controls in order of appearance."""
     found = dict.fromkeys(name for record in records for name in record["rows"])
     first = [name for name in (STATIC, CEILING, TRUE) if name in found]
     return first + [name for name in found if name not in first]
@@ -107,7 +107,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def by_view(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Camera -> records of that part of the picture alone, for models that see several."""
+    """Camera -> records of that part of the picture alone, for models with several cameras."""
     names = dict.fromkeys(name for record in records for name in record.get("views", {}))
     return {
         name: [
@@ -128,10 +128,10 @@ def _row_means(records: Sequence[Record], rows: Sequence[str]) -> dict[str, Any]
 
 
 def above_static(records: Sequence[Record], metric: str) -> dict[str, Any]:
-    """Whether true actions beat the static frame at every generated frame, and where by the least.
+    """Whether true actions beat the static frame at every generated frame, and the smallest margin.
 
-    By the error's mean over episodes, not by dB of each clip: a frame in which nothing has moved yet counts
-    100 dB. `frame` 1 is the first generated one, `ratio` its error over that of the static frame.
+    By the error's mean over episodes, not by each clip's dB, because a frame in which nothing has moved yet
+    counts 100 dB. `frame` 1 is the first generated one, `ratio` its error over that of the static frame.
     """
     columns = [
         [record["rows"].get(row, {}).get(metric) or () for record in records] for row in (TRUE, STATIC)
@@ -151,7 +151,7 @@ def above_static(records: Sequence[Record], metric: str) -> dict[str, Any]:
 
 
 def wins(records: Sequence[Record], control: str, metric: str) -> Estimate:
-    """In which share of episodes the true actions score better than the control."""
+    """The share of episodes in which the true actions score better than the control."""
     return win_estimate(
         episode_scores(records, TRUE, metric),
         episode_scores(records, control, metric),
@@ -201,7 +201,7 @@ def _clip_score(record: Record, row: str, metric: str) -> float | None:
 
 
 def _object_summary(records: Sequence[Record]) -> dict[str, Any]:
-    """How often the object is carried, and of those clips: where the prediction has it at the end."""
+    """How often the object is moved, and for those clips: its predicted position at the end."""
     judged = [record["object"] for record in records if record.get("object")]
     names = dict.fromkeys(name for one in judged for name in one["in_place"])
     carried = [one for one in judged if one["moved"]]

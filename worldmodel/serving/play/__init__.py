@@ -1,1 +1,1 @@
-"""`worldmodel play`: a page to drive a world model, beside the simulator where there is one."""
+"""`worldmodel play`: a page to drive a world model, next to the simulator if available."""

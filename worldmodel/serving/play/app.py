@@ -1,4 +1,4 @@
-"""The page and its websocket. One person has one game; all share the model and the one computing thread.
+"""The page and its websocket. Every visitor has a game; all share the model and the one computing thread.
 
 page    {"type": "reset", "seed"} | {"type": "load", "episode", "frame"} | {"type": "back"}
         {"type": "robot", "robot", "seed"}
@@ -33,7 +33,7 @@ from worldmodel.serving.play.teleop import Inputs
 from worldmodel.serving.worker import Worker
 
 LOG = logging.getLogger("worldmodel.serving")
-PAGE = {  # address -> file beside this one, its kind
+PAGE = {  # address -> file in this folder, media type
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
@@ -41,10 +41,10 @@ PAGE = {  # address -> file beside this one, its kind
 POLICY = "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'"
 HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
 MAX_GAMES = 4
-MAX_LISTED = 64  # episodes that the page offers
+MAX_LISTED = 64  # episodes offered on the page
 MAX_MESSAGE = 65_536  # characters
-STEP_S = 60.0  # seconds that a block may take
-# What a message that no page sends may end in; the game stays as it was.
+STEP_S = 60.0  # time limit of a block in seconds
+# Errors that a malformed message may raise; the game is not changed.
 ODD = (
     ArithmeticError,
     AttributeError,
@@ -60,7 +60,7 @@ SAVED = re.compile(r"drive-\d+\.mp4")
 
 @dataclass
 class PlayServer:
-    """What all games share."""
+    """State shared by all games."""
 
     new_game: Callable[[], Game]
     title: str  # of the model
@@ -69,7 +69,7 @@ class PlayServer:
     num_games: int = 0
 
     def describe(self, game: Game) -> dict[str, Any]:
-        """What the page must know before the first scene."""
+        """The information that the page needs before the first scene."""
         spec, dataset = game.spec, game.dataset
         lengths = (
             [] if dataset is None else [dataset[i].num_frames for i in range(min(len(dataset), MAX_LISTED))]
@@ -94,7 +94,7 @@ class PlayServer:
         }
 
     async def talk(self, socket: WebSocket) -> None:
-        """One page from open to close."""
+        """Serve one page until it closes."""
         game = await self._run(self.new_game)
         turn = await self._run(lambda: game.reset(0))
         await socket.send_bytes(encode({"type": "hello", **self.describe(game)}, turn, game))
@@ -136,7 +136,7 @@ class PlayServer:
 
 
 def read_inputs(message: dict[str, Any]) -> Inputs:
-    """Held keys and sliders, checked."""
+    """Held keys and sliders, validated."""
     hands = {str(side): _numbers(values, 4) for side, values in dict(message.get("hands", {})).items()}
     sliders = {
         int(column): _numbers([value], 1)[0] for column, value in dict(message.get("sliders", {})).items()
@@ -152,7 +152,7 @@ def _numbers(values: Any, count: int) -> list[float]:
 
 
 def encode(header: dict[str, Any], turn: Turn | None, game: Game) -> bytes:
-    """One message for the page: dream pictures first, then as many beside it where there are some."""
+    """One message for the page: generated pictures, then as many from the simulator or recording, if any."""
     pictures: list[bytes] = []
     if turn is not None:
         beside = [] if turn.beside is None else list(turn.beside)
@@ -174,7 +174,7 @@ def _file(name: str, media_type: str) -> Callable[[], Response]:
 
 
 def create_play_app(server: PlayServer, host: str = "127.0.0.1") -> FastAPI:
-    """The application of one model."""
+    """Create the application for one model."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -183,7 +183,7 @@ def create_play_app(server: PlayServer, host: str = "127.0.0.1") -> FastAPI:
 
     app = FastAPI(title="worldmodel play", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
-    if is_loopback(host):  # the page of another site cannot read what its visitors drive
+    if is_loopback(host):  # pages of other sites must not read what visitors drive
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     for address, (name, media_type) in PAGE.items():
         app.get(address)(_file(name, media_type))

@@ -1,4 +1,4 @@
-"""One person's drive: the dream, the simulator beside it under the same commands, and what was recorded."""
+"""One visitor's drive: the world model, the simulator under the same commands, and the recording."""
 
 import time
 from collections import deque
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from robotwin_adapters.tabletop.drive import DrivenTabletop, TabletopState
     from robotwin_adapters.tabletop.simulate import Frame
 
-BACK = 40  # blocks that can be taken back
-TRIM_EVERY = 200  # frames between two times that free memory is given back
-KEPT_FRAMES = 1500  # of the recording: three minutes of the desk model
+BACK = 40  # blocks that can be undone
+TRIM_EVERY = 200  # frames between two times that free memory is returned
+KEPT_FRAMES = 1500  # length of the recording: three minutes of the desk model
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one block of commands led to."""
+    """The result of one block of commands."""
 
     dream: UInt8[np.ndarray, "n H W 3"]
     beside: UInt8[np.ndarray, "n H W 3"] | None
@@ -52,7 +52,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A place to go back to."""
+    """A state to return to."""
 
     session: Session
     simulator: "TabletopState | None"
@@ -61,7 +61,7 @@ class _Mark:
 
 
 class Game:
-    """Steps the dream and the simulator, a block at a time."""
+    """Steps the world model and the simulator, a block at a time."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Game:
         num_inference_steps: int = 0,
         locator: Locator | None = None,
     ) -> None:
-        """The first scene is set by `reset` or `load`."""
+        """Create a game; the first scene is set by `reset` or `load`."""
         self.model, self.dataset, self.locator = model, dataset, locator
         self.spec = WorldSpec.of(model.contract, model.normalizer, embodiment)
         self.num_frames = num_video_frames(model.config.history)
@@ -97,11 +97,11 @@ class Game:
 
     @property
     def robots(self) -> tuple[str, ...]:
-        """Those that the model knows."""
+        """The robots of the model."""
         return tuple(self.model.normalizer.embodiments)
 
     def change_robot(self, name: str, seed: int) -> Turn:
-        """A new scene with another robot of the model."""
+        """Start a new scene with another robot of the model."""
         self._set_robot(name)
         return self.reset(seed)
 
@@ -110,7 +110,7 @@ class Game:
         self.scenes = _scenes(self.spec, self.task, self.num_frames)
 
     def reset(self, seed: int) -> Turn:
-        """A new scene: simulated where that is possible, else the start of a recorded episode.
+        """Start a new scene: simulated if possible, else at the beginning of a recorded episode.
 
         In a simulated scene the commands of the scripted expert can be followed until a key is pressed.
         """
@@ -127,7 +127,7 @@ class Game:
         return turn
 
     def load(self, number: int, frame: int) -> Turn:
-        """A recorded episode from one of its frames on; it is followed until a key is pressed."""
+        """Start at a frame of a recorded episode, which is followed until a key is pressed."""
         if self.dataset is None or not 0 <= number < len(self.dataset):
             have = 0 if self.dataset is None else len(self.dataset)
             raise ValueError(f"episode {number}: the dataset has {have}")
@@ -142,7 +142,7 @@ class Game:
         return turn
 
     def step(self, inputs: Inputs, *, follow: bool = False) -> Turn:
-        """One block of commands, from the keys or from the recording."""
+        """Run one block of commands, from the keys or from the recording."""
         began = time.perf_counter()
         self._marks.append(self._mark())
         commands, beside, robot = self._commands(inputs, follow), None, None
@@ -166,7 +166,7 @@ class Game:
         return Turn(dream, beside, reading)
 
     def measure(self) -> dict[str, Any]:
-        """Distrust and errors of the last block, which are shown with the next one: nobody waits for them."""
+        """Uncertainty and errors of the last block, shown with the next one so that they cause no delay."""
         if self._unmeasured is None:
             return self._measured
         before, given, made = self._unmeasured
@@ -234,7 +234,7 @@ class Game:
 
     def _asked(self, inputs: Inputs, follow: bool) -> Float[np.ndarray, "n a"]:
         self._followed_frames = None
-        if not inputs.is_idle:  # from here on it is another drive than the one that was followed
+        if not inputs.is_idle:  # from here on the drive differs from the followed one
             self._follow = None
         if follow and self._follow is not None and self._num_left:
             part = slice(self._followed, self._followed + FRAMES_PER_LATENT)
@@ -245,7 +245,7 @@ class Game:
         return self.teleop.block(inputs, FRAMES_PER_LATENT)
 
     def _recorded(self, episode: Episode, frame: int) -> tuple[np.ndarray, np.ndarray]:
-        """Commands and pictures behind a frame, at the model's rate."""
+        """Commands and pictures after a frame, at the model's rate."""
         left = int((episode.num_frames - 1 - frame) * self.spec.fps / episode.fps + 1e-6)
         count = 1 + FRAMES_PER_LATENT * (left // FRAMES_PER_LATENT)
         frames, actions = cut_clip(episode, frame, self.model.contract.clip_config(num_frames=count))
@@ -262,7 +262,7 @@ class Game:
         return np.stack(pictures), robot
 
     def _errors(self, dream: np.ndarray, beside: np.ndarray | None) -> dict[str, Any]:
-        """How far the last frame is from the truth beside it: in gray levels, and of the hands in pixels."""
+        """Difference of the last frame to the truth: in gray levels, and of the hands in pixels."""
         if beside is None:
             return {}
         gray = float(np.abs(dream.astype(np.int16) - beside).mean())
@@ -271,14 +271,14 @@ class Game:
         pair = torch.from_numpy(np.stack([dream, beside])).permute(0, 3, 1, 2)
         found = self.locator.locate(to_unit_range(pair))
         gaps = (found.points[0, :2] - found.points[1, :2]).norm(dim=-1).tolist()
-        is_seen = found.is_visible[1, :2].tolist()  # a hand outside the picture has no place to compare
+        is_seen = found.is_visible[1, :2].tolist()  # a hand outside the picture cannot be compared
         return {
             "error": gray,
             "gap": [round(g, 2) if seen else None for g, seen in zip(gaps, is_seen, strict=True)],
         }
 
     def _places(self) -> dict[str, Any]:
-        """Where the hands are in the picture, as shares of its width and height, for dragging."""
+        """Positions of the hands in the picture, as shares of its width and height, for dragging."""
         if self.simulator is None:
             return {}
         intrinsics, extrinsics = self.simulator.camera_matrices(self.spec.camera)

@@ -1,4 +1,4 @@
-"""The last minutes of a drive, in arrays that are allocated once, so that memory stays flat."""
+"""A ring buffer with the last minutes of a drive, in preallocated arrays, so that memory stays constant."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ class Moment:
     """A frame of the recording."""
 
     dream: UInt8[np.ndarray, "H W 3"]
-    beside: UInt8[np.ndarray, "H W 3"] | None  # simulator or recording
-    command: Float[np.ndarray, " a"]  # that led here; of the first frame, the last known one
+    beside: UInt8[np.ndarray, "H W 3"] | None  # from the simulator or recording
+    command: Float[np.ndarray, " a"]  # that led here; for the first frame, the last given one
     robot: "Frame | None" = None  # joints and poses of the simulator
 
 
 class Tape:
-    """A ring of moments; the oldest ones are overwritten."""
+    """A ring buffer of moments; the oldest ones are overwritten."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -44,12 +44,12 @@ class Tape:
         self._next = (self._next + 1) % self.size
 
     def pop(self) -> None:
-        """Forget the newest moment."""
+        """Remove the newest moment."""
         self._rest.pop()
         self._next = (self._next - 1) % self.size
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all moments."""
         self._rest.clear()
 
     def __len__(self) -> int:

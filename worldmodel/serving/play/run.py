@@ -1,4 +1,4 @@
-"""From a checkpoint to a page."""
+"""Creates the page's application from a checkpoint."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def play_app(
     num_inference_steps: int = 0,
     out: str = "outputs/play",
 ) -> FastAPI:
-    """The application; the model is loaded once, and the first scene is tried."""
+    """Create the application; loads the model once and tests the first scene."""
     model = WorldModel.from_pretrained(checkpoint)
     episodes = None
     if dataset:

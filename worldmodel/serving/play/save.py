@@ -1,4 +1,4 @@
-"""A drive as files: an episode in LeRobot's or RoboTwin's format, and a video."""
+"""Saves a drive: an episode in LeRobot's or RoboTwin's format, and a video."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from worldmodel.types import CameraMatrices, Episode
 
 FORMATS = ("mp4", "lerobot", "robotwin")
 VIDEO_SCALE = 4  # pixels of the video per pixel of the picture
-BESIDE = "simulator"  # the camera under which what was shown beside the dream is stored
+BESIDE = "simulator"  # camera name of the simulator's or recorded frames
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class OneEpisode:
 
 
 def save_game(game: Game, folder: Path, kind: str) -> Path:
-    """Write what was recorded; the new file or folder."""
+    """Write the recording; returns the new file or folder."""
     moments = list(game.moments)
     if len(moments) < 2:
         raise ValueError("nothing was driven yet")
@@ -78,7 +78,7 @@ def save_game(game: Game, folder: Path, kind: str) -> Path:
 
 
 def game_episode(game: Game, moments: Sequence[Moment]) -> Episode:
-    """The dream under the model's camera; what was beside it under another."""
+    """An episode with generated frames under the model's camera, and true ones under another."""
     commands = np.stack([moment.command for moment in moments]).astype(np.float32)
     frames = {game.spec.camera: StoredFrames(np.stack([moment.dream for moment in moments]))}
     beside = [moment.beside for moment in moments if moment.beside is not None]
@@ -121,7 +121,7 @@ def _write_robotwin(game: Game, moments: Sequence[Moment], place: Path) -> None:
 
 
 def _matrices(camera: CameraMatrices, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of a camera that stands still, once for every frame."""
+    """The matrices of a static camera, repeated for every frame."""
     return np.repeat(camera.intrinsics[None], count, 0), np.repeat(camera.extrinsics[None], count, 0)
 
 
@@ -133,7 +133,7 @@ def _video_frames(moments: Sequence[Moment]) -> Iterator[UInt8[np.ndarray, "H W 
 
 
 def _free_place(folder: Path, kind: str) -> Path:
-    """drive-000.mp4, drive-001-lerobot, ...: the first name that is free."""
+    """The first unused name of drive-000.mp4, drive-001-lerobot, ..."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(100_000):
         name = f"drive-{number:03d}" + (".mp4" if kind == "mp4" else f"-{kind}")

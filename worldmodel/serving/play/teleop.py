@@ -1,7 +1,7 @@
-"""From held keys to robot commands, a block at a time.
+"""Converts held keys to robot commands, a block at a time.
 
-Hands move in the picture: right, up and height are directions that a person sees, turned into the world by
-the camera. Robots without named hand poses are driven by sliders, one per action dimension.
+Hands move in the directions of the picture: right, up and height, converted to the world by the camera.
+Robots without named hand poses are driven by sliders, one per action dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,28 +15,28 @@ from worldmodel.types import CameraMatrices
 
 HAND_SPEED = 0.30  # m/s at full deflection
 GRIP_SPEED = 2.0  # openings per second
-SLIDER_SPEED = 0.7  # ranges per second that a slider is followed at
+SLIDER_SPEED = 0.7  # speed of following a slider, in ranges per second
 AXES = ("x", "y", "z")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the person holds down."""
+    """The inputs held by the visitor."""
 
     hands: Mapping[str, Sequence[float]] = field(
         default_factory=dict
     )  # side -> right, up, height, opening; -1..1
-    sliders: Mapping[int, float] = field(default_factory=dict)  # column -> where it shall go, robot units
-    hold: Sequence[str] = ()  # concepts of `arm_concepts` that stay as they are, whatever else is asked
+    sliders: Mapping[int, float] = field(default_factory=dict)  # column -> target value, robot units
+    hold: Sequence[str] = ()  # concepts of `arm_concepts` that are held constant
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held."""
+        """Whether no input is held."""
         return not self.sliders and not any(any(values) for values in self.hands.values())
 
 
 class Teleop:
-    """Keeps the command that the robot was given last and moves it on."""
+    """Keeps the robot's last command and updates it."""
 
     def __init__(self, spec: WorldSpec, camera: CameraMatrices | None = None) -> None:
         self.spec = spec
@@ -70,14 +70,14 @@ class Teleop:
                 step = right * self.right + up * self.up + height * np.array([0.0, 0.0, 1.0])
                 command[place] += HAND_SPEED * seconds * step
                 command[grip] += GRIP_SPEED * seconds * opening
-        # A start outside the range of the training data is not pulled in, only kept from going on.
+        # A start outside the range of the training data is kept, but cannot move further out.
         low, high = np.minimum(self.spec.low, self.command), np.maximum(self.spec.high, self.command)
         self.command = np.clip(command, low, high)
         return self.command.copy()
 
 
 def _picture_axes(camera: CameraMatrices | None) -> tuple[np.ndarray, np.ndarray]:
-    """Level directions of the world that look like right and up in the picture."""
+    """Horizontal directions of the world that correspond to right and up in the picture."""
     if camera is None:
         return np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])
     rotation = np.asarray(camera.extrinsics, np.float64).reshape(-1, 3, 4)[0, :, :3]
