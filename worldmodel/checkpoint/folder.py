@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import Dinov2Model
 
 from worldmodel.checked import build, check_object, is_regular, read_json, shorten
+from worldmodel.checkpoint.lora_files import without_prefix
 from worldmodel.config import load_config, save_config
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import FILE as TRAINED_ON_FILE
@@ -234,7 +235,7 @@ def has_backbone(folder: Path) -> bool:
 def read_adapters(folder: Path, backbone: WanTransformer3DModel) -> None:
     """Put the saved adapters of a folder on a backbone that has adapters."""
     with naming(folder / LORA_FILE):
-        load_lora_state(backbone, read_tensors(folder / LORA_FILE))
+        load_lora_state(backbone, without_prefix(read_tensors(folder / LORA_FILE)))
 
 
 def read_backbone(

@@ -162,14 +162,29 @@ class LoraConfig:
     rank: int = 0  # of every adapter; 0 = no adapters
     alpha: int = 32  # adapters are scaled by alpha / rank
     dropout: float = 0.0  # on the adapters' input
+    targets: tuple[str, ...] = TARGETS  # linear layers of a block, by the end of their names
+    layers: tuple[int, ...] = ()  # blocks that get adapters; empty: all
+    start: str = ""  # safetensors file of a published Wan LoRA, which is folded into the backbone first
     seed: int = 0  # of the adapters' random half
 
     def __post_init__(self) -> None:
         check_ranges(self, rank=(0, 4096), alpha=(0, 1 << 16), dropout=(0, 0.99))
 
     def continues(self, saved: "LoraConfig") -> bool:
-        """Whether saved adapters can be these: the same rank and scale."""
-        return self.rank > 0 and (self.rank, self.alpha) == (saved.rank, saved.alpha)
+        """Whether saved adapters can be these: the same rank, scale and places."""
+        mine, theirs = ((one.rank, one.alpha, *one.targets, *one.layers) for one in (self, saved))
+        return self.rank > 0 and mine == theirs
+
+    def modules(self, backbone: WanTransformer3DModel) -> list[str]:
+        """Names of the linear layers that get adapters."""
+        linear = [name for name, part in backbone.named_modules() if isinstance(part, nn.Linear)]
+        blocks = [f"blocks.{layer}." for layer in self.layers] or ["blocks."]
+        chosen = [name for name in linear if name.startswith(tuple(blocks))]
+        for setting, values, ends in (("layers", blocks, False), ("targets", self.targets, True)):
+            for value in values:
+                if not any(name.endswith(f".{value}") if ends else name.startswith(value) for name in chosen):
+                    raise ValueError(f"lora.{setting}: the backbone has no linear layer {value!r}")
+        return [name for name in chosen if name.endswith(tuple(f".{target}" for target in self.targets))]
 
 
 def add_lora(backbone: WanTransformer3DModel, config: LoraConfig) -> None:
@@ -179,7 +194,7 @@ def add_lora(backbone: WanTransformer3DModel, config: LoraConfig) -> None:
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=list(TARGETS),
+        target_modules=config.modules(backbone),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -33,6 +33,7 @@ from worldmodel.checkpoint.folder import (
     write_backbone,
     write_description,
 )
+from worldmodel.checkpoint.lora_files import start_backbone, write_lora
 from worldmodel.checkpoint.model_card import model_card
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedOn
@@ -45,8 +46,6 @@ from worldmodel.models.backbone import (
     PROMPT_KEY,
     LoraConfig,
     add_lora,
-    load_wan,
-    lora_state,
     merge_lora,
     read_prompt,
 )
@@ -209,7 +208,7 @@ class WorldModel(nn.Module):
             if not (self.config.lora.rank and self.has_published_base):
                 write_backbone(new / "transformer", self.fdm.backbone)
             if self.config.lora.rank:
-                write_tensors(new / LORA_FILE, lora_state(self.fdm.backbone))
+                write_lora(new / LORA_FILE, self.fdm.backbone)
             for name, module in self.parts().items():
                 write_tensors(new / f"{name}.safetensors", module.state_dict())
             if self.config.prompt:
@@ -380,4 +379,4 @@ def _new_backbone(config: WorldModelConfig, allow_external: bool) -> tuple[WanTr
         if not allow_external:
             check_external(folder, known, {"vae": config.vae, "idm.pretrained": "not loaded"})
         return read_backbone(folder, known, dtype, LoraConfig()), False
-    return load_wan(config.pretrained or config.backbone, dtype), bool(config.pretrained)
+    return start_backbone(config, dtype), bool(config.pretrained) and not config.lora.start
