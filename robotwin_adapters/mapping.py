@@ -16,7 +16,7 @@ import numpy as np
 from worldmodel.checked import check_ranges
 from worldmodel.config import load_config
 from worldmodel.data.action_deltas import ALL, NONE
-from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.action_spaces import check_action_space
 from worldmodel.types import FASTEST, SLOWEST, CameraMatrices, Episode
 
 MAPPING_FILE = "dataset.yaml"
@@ -78,7 +78,7 @@ class DataMapping:
     max_extra_frames: int = 1  # frames a video may have beyond the annotation; cut from its end
 
     def __post_init__(self) -> None:
-        current_action_space(self.action_space)
+        check_action_space(self.action_space)
         if self.action_keys == () and self.state_keys == ():
             raise ValueError("a mapping needs state_keys or action_keys, got [] for both")
         check_ranges(self, action_stride=(1, 1_000_000), max_extra_frames=(0, 1_000_000), fps=(0, FASTEST))
@@ -148,7 +148,7 @@ def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
         embodiment=mapping.embodiment or episode.embodiment,
         task=mapping.task or episode.task,
         fps=mapping.fps or episode.fps,
-        action_space=current_action_space(mapping.action_space) or episode.action_space,
+        action_space=check_action_space(mapping.action_space) or episode.action_space,
         cameras={**episode.cameras, **_calibrated(episode, mapping)},
     )
 

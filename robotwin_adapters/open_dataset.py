@@ -28,7 +28,7 @@ from robotwin_adapters.mapping import DataMapping, read_mapping
 from robotwin_adapters.robotwin.dataset import RobotwinDataset, find_robotwin
 from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
-from worldmodel.data.action_spaces import current_action_space, describe_action_space
+from worldmodel.data.action_spaces import check_action_space, describe_action_space
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.types import Episode, EpisodeSource
 
@@ -162,7 +162,7 @@ def open_dataset(
         >>> episodes[0].robot_actions.shape, episodes[0].fps  # doctest: +SKIP
         ((149, 14), 16.666666666666668)
     """
-    options = _Options(camera, mapping, verify, current_action_space(action_space), static_tolerance)
+    options = _Options(camera, mapping, verify, check_action_space(action_space), static_tolerance)
     if not str(path).strip():  # such as an unset shell variable; Path would read it as the current folder
         raise ValueError("no dataset at an empty path; write . for the current folder")
     path = Path(path)

@@ -18,7 +18,7 @@ from robotwin_adapters.annotations import ARRAY, SUFFIXES, read_annotation
 from robotwin_adapters.arrays.hdf5_files import natural_order
 from robotwin_adapters.camera_order import overview_first
 from robotwin_adapters.mapping import MAPPING_FILE, DataMapping, read_mapping, relabeled
-from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.action_spaces import check_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode
 
@@ -77,7 +77,7 @@ class VideoFolderDataset:
             raise ValueError(f"{self.root}: no annotation matches {given.annotation!r}{hint}")
         self.config = _resolved(self.root, given, self.entries)
         _check_apart(self.root, self.config, self.entries)
-        self.action_space = current_action_space(self.config.action_space)
+        self.action_space = check_action_space(self.config.action_space)
         self.format = f"videos + {Path(self.config.annotation).suffix[1:]} annotations"
 
     def __len__(self) -> int:

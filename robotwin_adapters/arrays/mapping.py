@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from robotwin_adapters.mapping import DataMapping, read_mapping
-from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.action_spaces import check_action_space
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class KeyMapping:
     upside_down: bool | None = None  # pictures are stored bottom row first; none: as in the format
 
     def __post_init__(self) -> None:
-        current_action_space(self.action_space)
+        check_action_space(self.action_space)
         if self.fps < 0:
             raise ValueError(f"fps is positive, or 0 for what the files say, got {self.fps}")
         if self.cameras and len(self.cameras) != len(self.camera_keys):

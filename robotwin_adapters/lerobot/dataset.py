@@ -24,7 +24,7 @@ from robotwin_adapters.lerobot.rows import (
     uneven_times,
 )
 from robotwin_adapters.mapping import DataMapping, read_mapping, relabeled
-from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.action_spaces import check_action_space
 from worldmodel.data.video import VideoFrames, open_video, probe_video
 from worldmodel.types import Episode, FrameReader
 
@@ -54,7 +54,7 @@ class LerobotDataset:
         self.name = Path(path).resolve().name
         self.format = f"LeRobot {self.meta.version}"
         # Only our own writer states it: a state may be measured or the last command.
-        self.action_space = current_action_space(
+        self.action_space = check_action_space(
             self.mapping.action_space or str(self.meta.extra.get("action_space", ""))
         )
         self.keys: VectorKeys = find_keys(self.meta, self.mapping)

@@ -14,7 +14,7 @@ from robotwin_adapters.robotwin.recording import ActionSpace, Recording, drop_st
 from robotwin_adapters.robotwin.side_files import read_about, read_instructions
 from robotwin_adapters.robotwin.v1 import read_v1_episode
 from robotwin_adapters.storage import FileStore, FolderFiles, Stamp, ZipFiles, errors_name
-from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.action_spaces import check_action_space
 from worldmodel.types import Episode
 
 HDF5_NAME = re.compile(r"(?:(?P<folder>.+)/)?episode_?(?P<number>\d{1,9})\.hdf5")
@@ -87,7 +87,7 @@ class RobotwinDataset:
         """
         self._path = Path(path)
         chosen = None if cameras is None else tuple(cameras)
-        space = cast(ActionSpace, current_action_space(action_space) or "joint_commands")
+        space = cast(ActionSpace, check_action_space(action_space) or "joint_commands")
         self._choices = ReadChoices(chosen, space, static_tolerance)
         with errors_name(str(path)):
             self._store, names = _open_store(self._path)

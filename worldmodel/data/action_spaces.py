@@ -1,7 +1,6 @@
 """Kinds of robot actions: joints or poses, commanded or measured."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 ACTION_SPACES = {
     "joint_commands": "joint targets that were commanded",
@@ -9,26 +8,13 @@ ACTION_SPACES = {
     "measured_poses": "end-effector poses measured in the next frame, not commands",
 }
 NOT_STATED = "the data do not state whether actions were commanded or measured"
-FORMER_NAMES = {"joint": "joint_commands", "end_effector": "measured_poses"}  # in older configs
-# Column names that identify the space of model folders from before it was stored.
-FORMER_COLUMNS = {
-    "joint_commands": re.compile(r"(left|right)_(joint\d+|gripper)"),
-    "measured_poses": re.compile(r"(left|right)_(x|y|z|qw|qx|qy|qz|gripper)"),
-}
 
 
-def current_action_space(word: str) -> str:
-    """The current name of an action space; "" (not stated) stays ""."""
-    space = FORMER_NAMES.get(word, word)
+def check_action_space(space: str) -> str:
+    """The space itself if it is one of ACTION_SPACES, or empty: not stated."""
     if space and space not in ACTION_SPACES:
-        raise ValueError(f"action_space is one of {', '.join(ACTION_SPACES)}, got {word!r}")
+        raise ValueError(f"action_space is one of {', '.join(ACTION_SPACES)}, got {space!r}")
     return space
-
-
-def former_action_space(names: Sequence[str]) -> str:
-    """The action space of an old model folder, which does not state it, from its columns; "" if unknown."""
-    fits = [space for space, column in FORMER_COLUMNS.items() if all(map(column.fullmatch, names))]
-    return fits[0] if len(fits) == 1 else ""
 
 
 def describe_action_space(space: str) -> str:

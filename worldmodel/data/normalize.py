@@ -7,7 +7,7 @@ statistics are stored in checkpoints as JSON, so that a wrong scale cannot go un
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,8 @@ from torch import Tensor
 from worldmodel.checked import LARGEST, build, check_object, check_range, check_type, shorten
 from worldmodel.data.action_deltas import NONE, describe_deltas
 from worldmodel.data.action_spaces import (
-    current_action_space,
+    check_action_space,
     describe_action_space,
-    former_action_space,
 )
 
 # Relative to max(1, |value|): ranges below this are rounding, not motion.
@@ -44,7 +43,7 @@ class ActionStats:
     deltas: tuple[str, ...] = ()  # delta dimensions, as in action_deltas.py
 
     def __post_init__(self) -> None:
-        current_action_space(self.action_space)
+        check_action_space(self.action_space)
         widths = {len(values) for values in (self.names, self.q01, self.q99, self.minimum, self.maximum)}
         if len(widths) != 1:
             raise ValueError(f"action statistics of unequal widths: {sorted(widths)}")
@@ -293,10 +292,7 @@ def _stats_from(entry: Any, where: str) -> tuple[str, ActionStats]:
     """The name of an embodiment and its statistics."""
     values = dict(check_object(entry, where))
     name = check_type(values.pop("embodiment", None), str, f"{where}: embodiment")
-    space = check_type(values.pop("action_space", None), str | None, f"{where}: action_space")
-    stats = build(ActionStats, values, f"{where} ({name})")
-    space = former_action_space(stats.names) if space is None else current_action_space(space)
-    return name, replace(stats, action_space=space)
+    return name, build(ActionStats, values, f"{where} ({name})")
 
 
 def _check_spaces(stats: Mapping[str, ActionStats]) -> None:

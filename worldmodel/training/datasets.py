@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from robotwin_adapters.open_dataset import open_dataset
-from worldmodel.data.action_spaces import current_action_space
+from worldmodel.data.action_spaces import check_action_space
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, check_action_names
 from worldmodel.data.decode_cache import Verify
@@ -54,7 +54,7 @@ class DataConfig:
                 f"data has either paths or synthetic_episodes, got {list(self.paths)} and "
                 f"{self.synthetic_episodes}: set data.synthetic_episodes=0 to train on the paths"
             )
-        current_action_space(self.action_space)
+        check_action_space(self.action_space)
         if self.latents_dtype not in ("float16", "bfloat16", "float32"):
             raise ValueError(f"latents_dtype is float16, bfloat16 or float32, got {self.latents_dtype!r}")
 

@@ -2,12 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from robotwin_adapters.actions import POSE_NAMES, ArmLayout
 from worldmodel.data.action_spaces import (
-    current_action_space,
+    check_action_space,
     describe_action_space,
     describe_action_spaces,
-    former_action_space,
 )
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
@@ -34,22 +32,14 @@ class Spaced(list):
         super().__init__(replace(source[i], action_space=space) for i, space in enumerate(spaces))
 
 
-def test_former_names_are_understood_and_others_refused() -> None:
-    assert current_action_space("joint") == "joint_commands"
-    assert current_action_space("end_effector") == "measured_poses"
-    assert current_action_space("pose_commands") == "pose_commands"
-    assert current_action_space("") == ""
-    with pytest.raises(ValueError, match=r"one of joint_commands, .* got 'pose'"):
-        current_action_space("pose")
+def test_names_of_no_space_are_refused() -> None:
+    assert check_action_space("pose_commands") == "pose_commands"
+    assert check_action_space("") == ""
+    for wrong in ("pose", "joint", "end_effector"):
+        with pytest.raises(ValueError, match=rf"one of joint_commands, .* got '{wrong}'"):
+            check_action_space(wrong)
     with pytest.raises(ValueError, match="got 'pose'"):
         stats("pose")
-
-
-def test_older_model_folders_tell_by_their_columns() -> None:
-    assert former_action_space(POSE_NAMES) == "measured_poses"
-    assert former_action_space(ArmLayout(6, 7).names) == "joint_commands"
-    assert former_action_space(("left_gripper", "right_gripper")) == ""
-    assert former_action_space(("x", "y", "z")) == ""
 
 
 def test_words_for_pages() -> None:
@@ -64,11 +54,6 @@ def test_the_space_travels_with_the_scales() -> None:
     described = index.normalizer().to_dict()
     assert described["embodiments"][0]["action_space"] == "pose_commands"
     assert ActionNormalizer.from_dict(described).stats == index.stats
-    older = {key: value for key, value in described["embodiments"][0].items() if key != "action_space"}
-    assert ActionNormalizer.from_dict({**described, "embodiments": [older]}).stats["a"].action_space == ""
-    older |= {"action_space": "end_effector"}
-    read = ActionNormalizer.from_dict({**described, "embodiments": [older]})
-    assert read.stats["a"].action_space == "measured_poses"
 
 
 def test_episodes_of_one_robot_hold_one_kind_of_actions() -> None:
