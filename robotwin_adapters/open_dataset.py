@@ -30,6 +30,7 @@ from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
 from worldmodel.data.action_spaces import check_action_space, describe_action_space
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.shipped import is_hub_id
 from worldmodel.types import Episode, EpisodeSource
 
 MAX_DEPTH = 6  # depth of the search for datasets below the given folder
@@ -142,7 +143,8 @@ def open_dataset(
     """The dataset at `path`, or all datasets below it as one.
 
     Args:
-        path: a folder of any supported format, a tree of such folders, a .zip or an .hdf5 file.
+        path: a folder of any supported format, a tree of such folders, a .zip or an .hdf5 file; or the id of
+            a dataset on the Hugging Face hub (owner/name), which is downloaded once.
         camera: keep this camera only; None keeps all, the overview camera first.
         mapping: YAML of DataMapping: which keys are actions, states and cameras, and their names.
         verify: decode each video once (`decode_cache.py`), so that a damaged one is found when its episode is
@@ -165,9 +167,7 @@ def open_dataset(
     options = _Options(camera, mapping, verify, check_action_space(action_space), static_tolerance)
     if not str(path).strip():  # such as an unset shell variable; Path would read it as the current folder
         raise ValueError("no dataset at an empty path; write . for the current folder")
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"no dataset at {path}: no such file or folder")
+    path = find_dataset(str(path))
     single = _open_here(path, options)
     if single is not None:
         return single
@@ -180,6 +180,22 @@ def open_dataset(
         return found[0][1]
     places, sources = zip(*found, strict=True)
     return JoinedDatasets(path.resolve().name, sources, places)
+
+
+def find_dataset(name: str) -> Path:
+    """The folder of a dataset given by path or hub id; what lies in the hub's local cache is not fetched."""
+    if Path(name).exists():
+        return Path(name)
+    if not is_hub_id(name):
+        raise ValueError(f"no dataset at {name}: no such file or folder")
+    from huggingface_hub import snapshot_download  # takes a moment, and folders do not need it
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, repo_type="dataset"))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"no dataset at {name}: no such folder, nor on the hub ({reason})") from error
 
 
 def describe_format(source: EpisodeSource) -> str:

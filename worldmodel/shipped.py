@@ -59,7 +59,7 @@ def check_names(kinds: Sequence[str], words: Sequence[str]) -> None:
     for kind, word in (*zip(kinds, takewhile(_is_name, words), strict=False), *places):
         if kind == "config":
             find_config(word)
-        elif kind == "data" and not Path(word).exists():
+        elif kind == "data" and not (Path(word).exists() or is_hub_id(word)):
             raise ValueError(f"no dataset at {word}: no such file or folder")
         elif kind == "model" and not (find_weights(word).exists() or is_hub_id(word) or ":" in word):
             shipped = ", ".join(sorted(path.name for path in WEIGHTS.iterdir()))

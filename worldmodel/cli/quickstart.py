@@ -14,9 +14,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Inspect a dataset, choose camera and clip settings, fine-tune the shipped desk model, "
         "roll out on held-out episodes and write a report. Says what it chose and why.",
     )
-    parser.add_argument("data", metavar="FOLDER", help="dataset of any supported format")
+    parser.add_argument("data", metavar="DATA", help="folder of any supported format, or a dataset's hub id")
     parser.add_argument("--out", help="new folder for everything (default: outputs/quickstart/NAME)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of training (default: 10)")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="wall time from files to report (default: 60)"
+    )
     parser.add_argument("--camera", help="camera to learn (default: the overview camera)")
     parser.add_argument("--mapping", metavar="YAML", help="keys and names of the dataset (DataMapping)")
     parser.add_argument(
@@ -31,13 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> None:
     """From a folder of robot data to a report in one command."""
+    from robotwin_adapters.open_dataset import find_dataset
     from worldmodel.quickstart.run import Quickstart, run
 
     if not arguments.minutes > 0:
         raise ValueError(f"--minutes is positive, got {arguments.minutes}")
     name = Path(arguments.data).resolve().name
     asked = Quickstart(
-        data=arguments.data,
+        data=str(find_dataset(arguments.data)),
+        name=name,
         out=Path(arguments.out or f"outputs/quickstart/{name}"),
         minutes=arguments.minutes,
         preset=arguments.config,

@@ -6,7 +6,7 @@ frames, its actions differ from those in the files, and robot and name identify 
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ class TrainedOn:
 
     splits: SplitConfig
     episodes: tuple[TrainedEpisode, ...]
+    skips_bad: bool = False  # whether training left out what it could not read
 
     def holds(self, uid: str, embodiment: str, actions: str) -> bool:
         """Whether this episode was trained on."""
@@ -42,7 +43,7 @@ class TrainedOn:
     def after(self, earlier: "TrainedOn | None") -> "TrainedOn":
         """Merge with the training episodes of the model it started from."""
         known = earlier.episodes if earlier else ()
-        return TrainedOn(self.splits, tuple(dict.fromkeys((*known, *self.episodes))))
+        return replace(self, episodes=tuple(dict.fromkeys((*known, *self.episodes))))
 
     @cached_property
     def _actions(self) -> frozenset[str]:
@@ -55,14 +56,15 @@ class TrainedOn:
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values for `from_dict`."""
         rows = [[one.uid, one.embodiment, one.actions] for one in self.episodes]
-        return {"splits": asdict(self.splits), "episodes": rows}
+        return {"splits": asdict(self.splits), "episodes": rows, "skips_bad": self.skips_bad}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainedOn":
         """Rebuild from `to_dict`."""
         splits = build(SplitConfig, values.get("splits"), "splits")
         rows = check_type(values.get("episodes"), tuple[tuple[str, str, str], ...], "episodes")
-        return cls(splits, tuple(TrainedEpisode(*row) for row in rows))
+        skips_bad = check_type(values.get("skips_bad", False), bool, "skips_bad")
+        return cls(splits, tuple(TrainedEpisode(*row) for row in rows), skips_bad)
 
 
 def actions_hash(episode: Episode) -> str:

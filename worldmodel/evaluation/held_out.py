@@ -32,7 +32,8 @@ class HeldOutConfig:
     episodes: int = 64  # at most this many, evenly spaced; 0 = all
     clips_per_episode: int = 1  # evenly spaced over the episode
     num_frames: int = 0  # of each clip, 1 + 4k; 0 = the length of the model's clips
-    on_bad: OnBad = "stop"  # an unreadable episode ends the evaluation (stop) or is left out (skip)
+    # an unreadable episode ends the evaluation (stop) or is left out (skip)
+    on_bad: Literal["as_trained", "stop", "skip"] = "as_trained"
 
     def __post_init__(self) -> None:
         check_ranges(self, clips_per_episode=(1, 100_000), num_frames=(0, 1_000_001))
@@ -156,7 +157,9 @@ def held_out_clips(
     splits = config.splits or (trained_on.splits if trained_on else None)
     # The model's own lists name episodes of its training data, which need not be in this source.
     is_given = config.splits is not None
-    index = index_episodes([source], clip, splits, config.on_bad, uids_must_exist=is_given, verify="once")
+    skips = trained_on is not None and trained_on.skips_bad
+    on_bad: OnBad = config.on_bad if config.on_bad != "as_trained" else "skip" if skips else "stop"
+    index = index_episodes([source], clip, splits, on_bad, uids_must_exist=is_given, verify="once")
     records = index.records if config.split == "all" else index.of(config.split)
     if not records:
         raise ValueError(

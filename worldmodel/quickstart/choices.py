@@ -13,13 +13,11 @@ from worldmodel.data.suggested_config import (
     choose_batch,
     choose_clip,
     choose_pace,
-    facts_of,
     hold_out,
     long_enough,
     num_clips,
     num_different,
 )
-from worldmodel.types import EpisodeSource
 
 SHAPED = {
     "stretch": "to fit in both directions, which changes their shape. To cut instead: data.clip.aspect=crop",
@@ -42,11 +40,6 @@ class Plan:
 
     choices: tuple[Choice, ...]
     overrides: tuple[str, ...]
-
-
-def look_at(source: EpisodeSource, camera: str | None = None) -> list[EpisodeFacts]:
-    """Open every episode once and collect its properties."""
-    return [facts_of(source[number], camera) for number in range(len(source))]
 
 
 def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:

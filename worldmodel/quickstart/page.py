@@ -1,6 +1,7 @@
 """The page of `worldmodel quickstart`: the chosen settings with reasons, the results, and their meaning."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from worldmodel.evaluation.rollouts.page import clip_caption, quality_table
 from worldmodel.quickstart.choices import Plan
 from worldmodel.report.intervals import estimate_of
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
+from worldmodel.types import evenly_spread
 
 READ_SO = (
     "Compare the row of true actions with its neighbors. The static frame is the floor: a model that is no "
@@ -19,7 +21,11 @@ READ_SO = (
 )
 # columns of the table below
 WHERE = {"clip_psnr": "on whole pictures", "moving_psnr": "on moving pixels"}
-VIDEOS_SHOW = "From the left: the recording, the model given the actions, and their difference."
+VIDEOS_SHOW = (
+    "From the left: the recording, the model given the actions, and their difference. Of all held-out clips "
+    "these are the best, the middle one and the worst, by the error of what moves."
+)
+SHEET_SHOWS = "One row for each kind of actions: the truth, the true actions, then wrong ones."
 NEEDED = "True actions must give the nearer video in nearly all episodes, whatever they are compared with."
 NONE = "none differs enough to count"
 WRONG = {
@@ -65,6 +71,9 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
             "Your data", (Figures(((out / "contact_sheet.png", "evenly chosen episodes"),), is_wide=True),)
         ),
         Section("Videos", (Text(VIDEOS_SHOW), Figures(_videos(out / "rollouts")))),
+        Section(
+            "True and wrong actions side by side", (Text(SHEET_SHOWS), Figures(_sheets(out / "sensitivity")))
+        ),
         Section("Quality", (quality_table(rows["rows"]), Text(READ_SO))),
         Section("Are the actions followed?", judgment(verdict)),
         Section("Next", (Text(NEXT),)),
@@ -106,12 +115,26 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
 
 
 def _videos(folder: Path) -> tuple[tuple[Path, str], ...]:
-    """Each video with a caption; clips are numbered in the order of their records."""
+    """The best, the middle and the worst clip; clips are numbered in the order of their records."""
     records = tuple(read_records(folder / "clips.jsonl").values())
+    paths = {int(path.stem.removeprefix("clip")): path for path in (folder / "videos").glob("clip*.mp4")}
+    order = sorted(paths, key=lambda number: (moving_error(records[number]), number))
+    chosen = [order[place] for place in evenly_spread(len(order), 3)]
+    words = ("best", "middle", "worst") if len(chosen) == 3 else ("best", "worst")
     return tuple(
-        (path, clip_caption(records[int(path.stem.removeprefix("clip"))]))
-        for path in sorted((folder / "videos").glob("clip*.mp4"))
+        (paths[number], f"{word}: {clip_caption(records[number])}")
+        for number, word in zip(chosen, words, strict=False)
     )
+
+
+def moving_error(record: Mapping[str, Any]) -> float:
+    """Mean squared error of moving pixels under true actions; infinite where nothing moves."""
+    known = [value for value in record["rows"]["true"]["moving_mse"] if value is not None]
+    return sum(known) / len(known) if known else math.inf
+
+
+def _sheets(folder: Path) -> tuple[tuple[Path, str], ...]:
+    return tuple((path, path.stem) for path in sorted(folder.glob("sheet*.png")))
 
 
 def _counted(number: int, word: str) -> str:

@@ -20,14 +20,16 @@ from worldmodel.cli_errors import STOPPED, CommandError, Stopped
 from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
 from worldmodel.files import check_apart, write_json
-from worldmodel.quickstart.choices import Plan, look_at, make_plan, size_choice
+from worldmodel.quickstart.choices import Plan, make_plan, size_choice
 from worldmodel.quickstart.page import Spent, write_quickstart_page
 from worldmodel.signals import end_on_signals
 from worldmodel.training import world_model as training
 from worldmodel.training.world_model import load_train_config
 
 TRIAL_STEPS = 4  # the first one, which loads and warms up, is not counted
-LEAST_STEPS, MOST_STEPS = 20, 5000
+LEAST_STEPS, MOST_STEPS = 20, 20_000
+EVALUATION_SHARE = 0.15  # of all minutes: rollouts, controls and report
+MOST_VIDEOS = 48  # clips whose videos are written; the report shows best, middle and worst
 NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
 COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
 NOTES = "quickstart.json"  # the request and the result of the trial, so that the same command can resume
@@ -41,11 +43,12 @@ class Quickstart:
 
     data: str
     out: Path
-    minutes: float  # training time, converted to steps by a short trial
+    minutes: float  # wall time of everything, from files to report
     preset: str  # training config that is completed by the choices
     camera: str | None = None
     mapping: str | None = None
     extra: tuple[str, ...] = ()  # further settings of the training config
+    name: str = ""  # of the data, for the report's title
 
 
 def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
@@ -59,17 +62,29 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     started = time.monotonic()
     plan = _inspect(asked, notes, say)
     settings = _training_settings(asked, plan)
-    if "seconds" not in notes:
-        write_json(asked.out / NOTES, notes := {**notes, "seconds": _trial(asked, settings)})
-    seconds = notes["seconds"]
-    steps = max(LEAST_STEPS, min(MOST_STEPS, int(60 * asked.minutes / seconds)))
-    say(f"{seconds:.2f} s a step: {steps} steps in {asked.minutes:g} minutes")
+    if "steps" not in notes:
+        say(
+            f"plan      {asked.minutes:g} minutes in all: frames are encoded once, then training, then about "
+            f"{EVALUATION_SHARE:.0%} of the time for the evaluation"
+        )
+        seconds = _trial(asked, settings)
+        steps = steps_in_time(asked.minutes, time.monotonic() - started, seconds)
+        write_json(asked.out / NOTES, notes := {**notes, "seconds": seconds, "steps": steps})
+    seconds, steps = notes["seconds"], notes["steps"]  # decided once, so that a stopped run ends equal
+    say(f"{seconds:.2f} s a step: {steps} steps, about {seconds * steps / 60:.0f} minutes")
     length = [*_length_settings(steps), f"output={asked.out}/run", "--resume"]
     _command("train", [asked.preset, *settings, *length], say)
     trained = time.monotonic()
     _evaluate(asked, say)
     spent = Spent(steps, seconds, trained - started, time.monotonic() - trained)
-    return write_quickstart_page(asked.out, Path(asked.data).resolve().name, plan, spent)
+    name = asked.name or Path(asked.data).resolve().name
+    return write_quickstart_page(asked.out, name, plan, spent)
+
+
+def steps_in_time(minutes: float, spent: float, seconds_a_step: float) -> int:
+    """Training steps that fit between the seconds spent so far and the evaluation."""
+    left = 60 * minutes * (1 - EVALUATION_SHARE) - spent
+    return max(LEAST_STEPS, min(MOST_STEPS, int(left / seconds_a_step)))
 
 
 def _read_notes(asked: Quickstart) -> dict[str, Any]:
@@ -85,15 +100,17 @@ def _read_notes(asked: Quickstart) -> dict[str, Any]:
 
 def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None]) -> Plan:
     source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping)
-    summary = summarize(source, range(len(source)))
+    summary = summarize(source, range(len(source)), "skip")
     say(format_summary(summary))
-    facts = look_at(source, asked.camera)
+    facts = summary.facts
     plan = make_plan(facts)
+    if summary.skipped:
+        plan = replace(plan, overrides=(*plan.overrides, "data.on_bad=skip"))
     clip = load_train_config(asked.preset, _training_settings(asked, plan)).data.clip
     plan = replace(plan, choices=(*plan.choices, size_choice(facts[0].size, clip)))
     asked.out.mkdir(parents=True, exist_ok=True)
     write_json(asked.out / NOTES, notes)
-    write_pictures(source, summary, asked.out)
+    write_pictures(source, summary, asked.out, "skip")
     for choice in plan.choices:
         say(f"{choice.setting:<9} {choice.value}: {choice.reason}")
     return plan
@@ -138,9 +155,11 @@ def _length_settings(steps: int) -> list[str]:
 
 def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
     model = [f"{asked.out}/run/model", asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
-    held_out = ["held_out.episodes=16", "held_out.clips_per_episode=2"]
+    held_out = ["held_out.episodes=24", "held_out.clips_per_episode=2"]
     controls = f"controls=[{','.join(TRIED)}]"
-    _command("rollout", [*model, *held_out, controls, "videos=3", f"output={asked.out}/rollouts"], say)
+    _command(
+        "rollout", [*model, *held_out, controls, f"videos={MOST_VIDEOS}", f"output={asked.out}/rollouts"], say
+    )
     few = ["response_clips=2", "scales=[0.5,1.0,2.0]", f"output={asked.out}/sensitivity"]
     _command("sensitivity", [*model, *held_out, *few], say, fine=(0, NOT_FOLLOWED))
 

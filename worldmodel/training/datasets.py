@@ -85,6 +85,7 @@ def trained_on(config: DataConfig, index: EpisodeIndex) -> TrainedOn:
             TrainedEpisode(record.uid, record.embodiment, record.actions if is_comparable else "")
             for record in index.of("train")
         ),
+        skips_bad=config.on_bad == "skip",
     )
 
 

@@ -155,3 +155,30 @@ def test_names_stand_for_episodes_whose_actions_cannot_be_compared():
     later = TrainedOn(SplitConfig(val=0.3), (TrainedEpisode("x", "b", "ff"),)).after(known)
     assert later.holds("episode3", "a", "12ab")
     assert TrainedOn.from_dict(json.loads(json.dumps(later.to_dict()))) == later
+
+
+class OneMissing:
+    """A dataset whose second episode cannot be opened."""
+
+    def __init__(self, source):
+        self.source, self.name = source, source.name
+
+    def __len__(self):
+        return len(self.source)
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise ValueError("no video file at videos/1.mp4")
+        return self.source[index]
+
+
+def test_what_training_left_out_is_left_out_here(source, contract, training_clips):
+    missing, normalizer = OneMissing(source), training_clips.normalizer
+    known = trained(source)
+    with pytest.raises(ValueError, match="no video file"):
+        held_out_clips(missing, contract, normalizer, HeldOutConfig("all"), known)
+    skips = dataclasses.replace(known, skips_bad=True)
+    assert len(held_out_clips(missing, contract, normalizer, HeldOutConfig("all"), skips)) == 11
+    assert TrainedOn.from_dict(json.loads(json.dumps(skips.to_dict()))).after(known).skips_bad
+    with pytest.raises(ValueError, match="no video file"):
+        held_out_clips(missing, contract, normalizer, HeldOutConfig("all", on_bad="stop"), skips)

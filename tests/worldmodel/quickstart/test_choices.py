@@ -7,8 +7,7 @@ import pytest
 
 from worldmodel.config import load_config
 from worldmodel.data.clips import ClipConfig
-from worldmodel.data.synthetic import synthetic_source
-from worldmodel.quickstart.choices import EpisodeFacts, Plan, look_at, make_plan, size_choice
+from worldmodel.quickstart.choices import EpisodeFacts, Plan, make_plan, size_choice
 from worldmodel.training.world_model import TrainConfig
 
 OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
@@ -29,10 +28,15 @@ def test_usual_data() -> None:
     config = settings(plan)
     clip, splits = config.data.clip, config.data.splits
     assert (clip.camera, clip.stride, clip.num_frames) == ("top", 4, 17)  # 30 / 4 is near 8
-    assert (len(splits.test_uids), len(splits.val_uids)) == (6, 4)
+    assert (len(splits.test_uids), len(splits.val_uids)) == (8, 4)
     assert not set(splits.test_uids) & set(splits.val_uids)
     assert (config.fit.global_batch, config.fit.micro_batch) == (16, 16)
     assert all(choice.reason for choice in plan.choices)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(12, 4), (24, 8), (50, 10), (93, 19), (300, 24)])
+def test_a_fifth_is_held_out_and_at_least_eight_of_24(count: int, held_out: int) -> None:
+    assert len(settings(make_plan(episodes(count))).data.splits.test_uids) == held_out
 
 
 def test_short_episodes_get_a_slower_pace_then_shorter_clips() -> None:
@@ -57,7 +61,7 @@ def test_three_episodes_are_one_each() -> None:
 def test_copies_of_an_episode_stay_together() -> None:
     facts = [replace(one, actions=str(number % 10)) for number, one in enumerate(episodes(20))]
     splits = settings(make_plan(facts)).data.splits
-    assert (len(splits.test_uids), len(splits.val_uids)) == (6, 4)
+    assert (len(splits.test_uids), len(splits.val_uids)) == (6, 4)  # 3 of 10 different ones, stored twice
     number = {one.uid: one.actions for one in facts}
     tested = {number[uid] for uid in splits.test_uids}
     assert sorted(splits.test_uids) == sorted(uid for uid in number if number[uid] in tested)
@@ -71,12 +75,6 @@ def test_refusals_say_what_is_needed() -> None:
     mixed = [*episodes(3), replace(episodes(1)[0], camera="side")]
     with pytest.raises(ValueError, match="different cameras, top, side: name one with --camera"):
         make_plan(mixed)
-
-
-def test_every_episode_is_looked_at() -> None:
-    facts = look_at(synthetic_source(num_episodes=3, num_frames=17, size=(32, 32)))
-    assert [one.num_frames for one in facts] == [17, 17, 17]
-    assert facts[0].size == (32, 32)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 """The plain words of the quickstart report follow from its figures."""
 
-from worldmodel.quickstart.page import in_short, judgment
+import math
+
+import pytest
+
+from worldmodel.quickstart.page import in_short, judgment, moving_error
 
 
 def rows(true: float, static: float, ceiling: float, moving: float = 14.0) -> dict:
@@ -61,3 +65,8 @@ def test_comparisons_stand_in_a_table_and_other_reasons_stay() -> None:
     assert table.rows[3][1] == "none differs enough to count"
     assert table.rows[1][1:] == ("50 % [20, 80] of 8", "no")
     assert (table.rows[0][2], table.note) == ("yes", "R")
+
+
+def test_clips_are_ordered_by_the_error_of_what_moves() -> None:
+    assert moving_error({"rows": {"true": {"moving_mse": [0.1, None, 0.3]}}}) == pytest.approx(0.2)
+    assert moving_error({"rows": {"true": {"moving_mse": [None, None]}}}) == math.inf

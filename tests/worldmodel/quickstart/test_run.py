@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.array_sets import walk
 from worldmodel.cli import main
+from worldmodel.quickstart.run import steps_in_time
 
 
 def write_moving_boxes(folder: Path, count: int = 5, frames: int = 40) -> Path:
@@ -40,14 +41,25 @@ def test_too_little_data_is_refused_before_training(
     assert not (tmp_path / "out").exists()
 
 
+def test_minutes_are_wall_time_of_everything() -> None:
+    # Of 60 minutes a sixth or so is for the evaluation, and what was spent on files and latents is gone.
+    assert steps_in_time(60, spent=0, seconds_a_step=0.5) == 6120
+    assert steps_in_time(60, spent=600, seconds_a_step=0.5) == 4920
+    assert steps_in_time(1, spent=600, seconds_a_step=0.5) == 20
+
+
 @pytest.mark.slow
 def test_from_files_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = write_moving_boxes(tmp_path / "boxes")
+    (data / "broken.npz").write_bytes((data / "0.npz").read_bytes()[:2000])  # left out, by all steps alike
     assert main(["quickstart", str(data), "--minutes", "0.1"]) == 0
     out = tmp_path / "outputs/quickstart/boxes"
     report = (out / "report.md").read_text()
     for words in (
+        "best: ",
+        "worst: ",
+        "True and wrong actions side by side",
         "First model of boxes",
         "the only camera",
         "64x64 pixels | as recorded",
