@@ -191,13 +191,12 @@ PRESETS = sorted(
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_presets_load(path: Path) -> None:
-    from studies.ablation.cells import AblationConfig
     from studies.table2.cells import Table2Config
 
     from worldmodel.training.autoencoder import AutoencoderConfig
     from worldmodel.training.world_model import TrainConfig
 
-    schemas = {"autoencoder": AutoencoderConfig, "table2": Table2Config, "ablation": AblationConfig}
+    schemas = {"autoencoder": AutoencoderConfig, "table2": Table2Config}
     config = load_config(schemas.get(path.stem.removeprefix("streaming_"), TrainConfig), str(path))
     assert config.output.startswith("outputs/")
 

@@ -118,7 +118,6 @@ COMMANDS = {
         studies.run_disentanglement, ("model.safetensors", "_last.json", "_best.json", "cells.jsonl")
     ),
     "identifiability": Command(studies.run_identifiability, ("result.json", "cells.jsonl")),
-    "near_identifiability": Command(studies.run_near_identifiability, ("cells.jsonl", "tables.md")),
 }
 
 

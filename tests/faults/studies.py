@@ -24,7 +24,6 @@ from studies.disentanglement.run import main as disentanglement_study
 from studies.identifiability.run import collect
 from studies.mcl.cells import MclStudyConfig, RobotData
 from studies.mcl.run import main as mcl_study
-from studies.near_identifiability.run import main as near_identifiability
 from studies.table2.run import main as table2
 
 from tests.support.robotwin_sets import write_robotwin_set
@@ -205,11 +204,3 @@ def run_identifiability(inputs: Path, out: Path) -> int:
         train_cell(config, quiet=True)
     collect(out / "runs", out / "results")
     return 0
-
-
-def run_near_identifiability(inputs: Path, out: Path) -> int:
-    settings = [
-        *("dsprites=", "sources=[uniform,laplace]", "bends=[0.3,0.6]", "steps=60"),
-        *("num_rows=600", "seeds=2", "width=16", "restarts=2"),
-    ]
-    return near_identifiability([str(out), *settings])

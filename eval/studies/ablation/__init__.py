@@ -1,1 +1,0 @@
-"""Ablation of the desk model."""

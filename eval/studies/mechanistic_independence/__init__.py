@@ -1,1 +1,0 @@
-"""Which criterion of mechanistic independence holds up."""

@@ -1,1 +1,0 @@
-"""Do autoencoders agree with each other and with the factors?"""
