@@ -32,8 +32,7 @@ class HeldOutConfig:
     episodes: int = 64  # at most this many, evenly spaced; 0 = all
     clips_per_episode: int = 1  # evenly spaced over the episode
     num_frames: int = 0  # of each clip, 1 + 4k; 0 = the length of the model's clips
-    # an unreadable episode ends the evaluation (stop) or is left out (skip)
-    on_bad: Literal["as_trained", "stop", "skip"] = "as_trained"
+    on_bad: Literal["as_trained", "stop", "skip"] = "as_trained"  # unreadable episodes: end here, or skip
 
     def __post_init__(self) -> None:
         check_ranges(self, clips_per_episode=(1, 100_000), num_frames=(0, 1_000_001))
