@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -15,3 +16,11 @@ def python_hears_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator_of_another_test() -> Iterator[None]:
+    """Its precision is fixed for a process: a test in bf16 would break the next one in float32."""
+    yield
+    if "accelerate" in sys.modules:
+        sys.modules["accelerate"].state.AcceleratorState._reset_state(reset_partial_state=True)

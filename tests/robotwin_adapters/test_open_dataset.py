@@ -111,13 +111,11 @@ def test_camera_is_passed_on(tmp_path: Path) -> None:
     ("word", "space"),
     [
         ("", "joint_commands"),
-        ("joint", "joint_commands"),
         ("joint_commands", "joint_commands"),
-        ("end_effector", "measured_poses"),
         ("measured_poses", "measured_poses"),
     ],
 )
-def test_the_action_space_is_passed_on_also_by_its_former_name(tmp_path: Path, word: str, space: str) -> None:
+def test_the_action_space_is_passed_on(tmp_path: Path, word: str, space: str) -> None:
     write_robotwin(tmp_path / "a")
     write_robotwin(tmp_path / "b")
     episode = open_dataset(tmp_path, action_space=word)[3]

@@ -265,7 +265,7 @@ def overview() -> str:
     lines = ["usage: worldmodel COMMAND ...", "", "Robotics world models: data, training, evaluation.", ""]
     for group in dict.fromkeys(command.group for command in COMMANDS):
         lines += [f"{group}:"]
-        lines += [f"  {command.name:<19}{command.help}" for command in COMMANDS if command.group == group]
+        lines += [f"  {command.name:<22}{command.help}" for command in COMMANDS if command.group == group]
         lines += [""]
     return "\n".join([*lines, "`worldmodel COMMAND --help` explains a command and ends with an example."])
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
@@ -216,7 +217,7 @@ class ConditionAttnProcessor(WanAttnProcessor):
     ) -> Float[Tensor, "rows p h e"]:
         assert self.gates is not None, "a path that embeds tokens has gates"
         key, value = project_context(attn, tokens.flatten(0, 1).to(query.dtype))
-        gate = torch.tanh(self.gates.gates[self.layer])[:, None]
+        gate = torch.tanh(cast(Tensor, self.gates.gates)[self.layer])[:, None]
         return self._attend(query, key, value) * gate.to(query.dtype)
 
 

@@ -13,6 +13,7 @@ There is no pose, no camera and no fixed size in it. Mixing moved pixels of know
 "Unsupervised Learning for Physical Interaction through Video Prediction" (arXiv 1605.07157).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -169,11 +170,11 @@ def sample_at(
 ) -> Float[Tensor, "m c y x"]:
     """Every pixel from where the flow points: an offset in halves of the picture."""
     # Cubic where it is shown: linear sampling between pixels is a blur.
-    at = (pixel_places(*images.shape[-2:], flow) + flow).movedim(1, -1)
+    at = (pixel_places(images.shape[-2], images.shape[-1], flow) + flow).movedim(1, -1)
     return F.grid_sample(images, at, mode=mode, padding_mode="border", align_corners=False)
 
 
-def resized(images: Float[Tensor, "m c _ _"], size: tuple[int, int]) -> Float[Tensor, "m c y x"]:
+def resized(images: Float[Tensor, "m c _ _"], size: Sequence[int]) -> Float[Tensor, "m c y x"]:
     """Another size, smoothed where it is smaller; unchanged where it is the same."""
     if images.shape[-2:] == torch.Size(size):
         return images

@@ -103,7 +103,9 @@ def contrast_actions(
     # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
     groups = action_groups(clips.actions).detach()
     rows = clips.rows
-    keys = {"action": groups if _config(model).key == "group" else reading.embedding.frames.detach()}
+    embedded = reading.embedding.frames
+    assert embedded is not None, "adaln is always there"
+    keys = {"action": groups if _config(model).key == "group" else embedded.detach()}
     keys |= {name: auxiliary_keys(name, clips.batch, model) for name in _config(model).auxiliaries}
     if _config(model).latent == "history":
         keys["action"] = keys["action"][:, model.config.history :].flatten(1)

@@ -89,13 +89,13 @@ class DirectPredictor(nn.Module):
     ) -> tuple[Float[Tensor, "b n 2 H W"], Float[Tensor, "b n k H W"]]:
         """Early flows, and all else that the U-Net answers, for every frame."""
         size, count = given.shape[-2:], codes.shape[1]
-        place = pixel_places(*size, given).expand(len(given), -1, -1, -1)
+        place = pixel_places(size[0], size[1], given).expand(len(given), -1, -1, -1)
         features = self.enter(
             F.pixel_unshuffle(torch.cat([2 * given - 1, place], 1), CELL).contiguous(
                 memory_format=torch.channels_last
             )
         )
-        kept = []
+        kept: list[Tensor] = []
         for level, block in enumerate(self.before):
             kept.append(block(features if level == 0 else self.downs[level - 1](kept[-1])))
         code = codes.flatten(0, 1)

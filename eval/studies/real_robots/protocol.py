@@ -14,7 +14,7 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.splits import SplitConfig
 
 SEED = 31  # of the draw
-EPISODES = Path(__file__).parents[3] / "docs" / "results" / "real_robots" / "episodes.json"
+EPISODES = Path(__file__).with_name("episodes.json")
 HELD_OUT = {"g1": (18, 6), "cr5": (12, 4)}  # set -> episodes for the test, and for choices
 CLIPS_PER_EPISODE = 4  # evenly spread
 CLIP = ClipConfig(num_frames=17, stride=4, height=64, width=64, step=1)  # 16 frames from one given, stretched

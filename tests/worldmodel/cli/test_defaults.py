@@ -28,7 +28,8 @@ CALL = "import sys; from worldmodel.cli import main; sys.exit(main())"
 # The others need the hub, an earlier run or minutes of training, or run until they are stopped.
 ELSEWHERE = {
     "quickstart", "collect", "encode-latents", "encode-prompt", "train", "train-autoencoder", "train-locator",
-    "export", "score", "score-concepts", "play", "serve",
+    "train-identifiability", "smoke-test", "export", "score", "score-concepts", "compare-models", "play",
+    "serve",
 }  # fmt: skip
 
 

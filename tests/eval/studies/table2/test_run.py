@@ -64,14 +64,13 @@ def test_what_cannot_be_is_refused_before_anything_runs():
 
 def script_cell(tmp_path: Path, name: str, *needs: str, setting: str = "1") -> Cell:
     """Counts its runs in a file; fails while a file named NAME.bad is there."""
-    script = tmp_path / "work.py"
-    script.write_text(
-        "import sys; from pathlib import Path; folder = Path(sys.argv[1])\n"
+    script = (
+        "import sys; from pathlib import Path; folder = Path(sys.argv[4])\n"  # behind -m worldmodel train
         "print('working on', folder.name); (folder / 'runs').open('a').write('x')\n"
         "sys.exit(3) if folder.with_suffix('.bad').exists() else (folder / 'result').touch()\n"
     )
-    folder = tmp_path / name
-    return Cell(name, folder, script, (str(folder), setting), (sys.executable,), folder / "result", needs)
+    folder, launch = tmp_path / name, (sys.executable, "-c", script)
+    return Cell(name, folder, "train", (str(folder), setting), launch, folder / "result", needs)
 
 
 def test_a_failed_cell_blocks_only_what_needs_it_and_is_tried_again(tmp_path):
