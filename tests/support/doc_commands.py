@@ -107,7 +107,7 @@ def _existing(word: str) -> str:
 
 def _without_launcher(words: list[str]) -> list[str]:
     """`python SCRIPT ARGUMENTS`; the options of the launcher must name files that exist."""
-    while words[0].startswith("-"):
+    while words[0].startswith("-") and words[0] != "-m":
         option = words.pop(0)
         if option in WITH_VALUE:
             value = words.pop(0)
