@@ -5,7 +5,6 @@ The result, with its latent statistics, is the folder OUTPUT/vae that `model.vae
 """
 
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +129,3 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and run."""
     return run_script(AutoencoderConfig, train, __doc__ or "", argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,6 @@ the cache are only checked, so it can be stopped and restarted; training encodes
 
 import argparse
 import multiprocessing
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
@@ -113,7 +112,3 @@ def _encode_episode(number: int) -> int:
     config = _worker.config
     reader = config.model.reader
     return cache_latents(config.data, _worker.index, _worker.vae, part=part, reader=reader).built
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ worldmodel encode-prompt Wan-AI/Wan2.1-T2V-1.3B-Diffusers outputs/wan/empty_prom
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +25,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_tensors(arguments.file, {PROMPT_KEY: embedding})
     print(f"{arguments.file}: {tuple(embedding.shape)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,6 @@ curves.png: this run and those that it started from. Absolute paths of this mach
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -110,7 +109,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = ship(arguments.run, arguments.target, arguments.model, config=arguments.config, renamed=renamed)
     print(f"{arguments.target}: {size / 1e6:.1f} MB")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,6 @@ validation number), which `WorldModel.from_pretrained` loads.
 """
 
 import logging
-import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -278,7 +277,3 @@ def train(config: TrainConfig, resume: bool) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and run."""
     return run_script(TrainConfig, train, __doc__ or "", argv, load_train_config)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from worldmodel.context_module.data.open_contexts import (
     ContextDataConfig,
     ContextPictures,
     context_identity,
+    load_contexts,
     open_contexts,
 )
 from worldmodel.context_module.data.types import ContextDataset, Do, training_contexts
@@ -27,9 +28,9 @@ from worldmodel.context_module.objective import ContextObjective, context_step, 
 from worldmodel.files import fingerprint
 from worldmodel.hub import load_part
 from worldmodel.mddiff.models.image_vae import ImageVae
+from worldmodel.mddiff.training.image_run import ImageRun
 from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.fit import FitConfig
-from worldmodel.training.loop.step import StepFn
 from worldmodel.training.loop.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -70,17 +71,6 @@ class ContextTrainConfig:
             raise ValueError("context models are small: use machine.parallel=ddp")
 
 
-@dataclass(frozen=True)
-class ContextRun:
-    """A model with its data, ready for `fit`."""
-
-    config: ContextTrainConfig
-    model: ContextModel
-    pictures: ContextPictures
-    step: StepFn
-    validation: "ContextValidation | None"
-
-
 class ContextValidation:
     """Bound on test pictures in bits per dimension, for trained contexts and for held-out pairs."""
 
@@ -111,7 +101,7 @@ class ContextValidation:
         return float(np.mean(bits))
 
 
-def build_run(config: ContextTrainConfig) -> ContextRun:
+def build_run(config: ContextTrainConfig) -> ImageRun:
     """Open the data, build or load the model, and freeze what is not trained."""
     dataset = open_contexts(config.data, "train")
     pictures = ContextPictures(dataset, config.contexts)
@@ -125,7 +115,15 @@ def build_run(config: ContextTrainConfig) -> ContextRun:
     if config.validation.num_pictures:
         test = open_contexts(config.data, "test")
         validation = ContextValidation(test, config.validation, config.fit.seed)
-    return ContextRun(config, model, pictures, step, validation)
+    identity = {
+        "start_from": fingerprint(Path(config.start_from), (".safetensors",)) if config.start_from else "",
+        "train": config.train,
+        "data": context_identity(pictures),
+        "model": asdict(config.model),
+        "objective": asdict(config.objective),
+    }
+    export = partial(export_model, config, dataset)
+    return ImageRun(config, model, pictures, step, load_contexts, validation, identity, export)
 
 
 def check_concepts(config: ContextTrainConfig, dataset: ContextDataset) -> None:
@@ -184,22 +182,11 @@ def _started(model: ContextModel, folder: str, dataset: ContextDataset) -> Itera
     yield from ((f"host.{name}", tensor) for name, tensor in host.state_dict().items())
 
 
-def run_identity(run: ContextRun) -> dict[str, Any]:
-    """Start, pictures, model and objective: a resumed run must have the same ones."""
-    config = run.config
-    start = Path(config.start_from)
-    return {
-        "start_from": fingerprint(start, (".safetensors",)) if config.start_from else "",
-        "train": config.train,
-        "data": context_identity(run.pictures),
-        "model": asdict(config.model),
-        "objective": asdict(config.objective),
-    }
-
-
-def export_model(run: ContextRun, checkpoint: Checkpoint, folder: Path) -> None:
+def export_model(
+    config: ContextTrainConfig, dataset: ContextDataset, checkpoint: Checkpoint, folder: Path
+) -> None:
     """Write a training checkpoint as a model folder, with averaged weights if there are any."""
-    model = build_model(run.config, run.pictures.dataset)
+    model = build_model(config, dataset)
     tensors = {**checkpoint.tensors("weights"), **checkpoint.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
     assert not unexpected, unexpected

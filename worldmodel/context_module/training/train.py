@@ -10,28 +10,18 @@ Writes OUTPUT/checkpoints, log.jsonl, tensorboard/ and, when finished, metrics.j
 train=module_first the first phase, host frozen, has a folder of its own: OUTPUT/module_first.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from worldmodel.cli_errors import one_way_out
-from worldmodel.config import save_config
-from worldmodel.context_module.data.open_contexts import load_contexts
-from worldmodel.context_module.training.context_run import (
-    ContextTrainConfig,
-    build_run,
-    export_model,
-    run_identity,
-)
-from worldmodel.mddiff.training.cost import write_cost
+from worldmodel.context_module.training.context_run import ContextTrainConfig, build_run
+from worldmodel.mddiff.training.image_run import train_run
 from worldmodel.training.command_line import run_script
-from worldmodel.training.loop.checkpoints import export_finished, open_store
-from worldmodel.training.loop.distributed import start_accelerator
-from worldmodel.training.loop.fit import fit
 
 FIRST_PHASE = "module_first"
+train_phase = partial(train_run, build_run)
 
 
 def train(config: ContextTrainConfig, resume: bool) -> bool:
@@ -54,37 +44,7 @@ def phases(config: ContextTrainConfig) -> tuple[ContextTrainConfig, ContextTrain
     return first, replace(config, train="all", start_from=f"{folder}/model", fit=rest)
 
 
-def train_phase(config: ContextTrainConfig, resume: bool) -> bool:
-    """Build, fit, export; returns False if a signal stopped it early."""
-    accelerator = start_accelerator(config.fit.machine)
-    output = Path(config.output)
-    store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
-    run = build_run(config)
-    result = fit(
-        run.step,
-        run.model,
-        run.pictures,
-        config.fit,
-        output,
-        load=load_contexts,
-        validate=run.validation,
-        resume=resume,
-        accelerator=accelerator,
-        identity=run_identity(run),
-        on_start=partial(save_config, config, output / "config.yaml"),
-    )
-    if result.is_finished and accelerator.is_main_process:
-        write_cost(output, result, config.fit, run.model)
-        export_finished(store, result.metrics, partial(export_model, run))
-    accelerator.end_training()
-    return result.is_finished
-
-
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and run."""
     return run_script(ContextTrainConfig, train, __doc__ or "", argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

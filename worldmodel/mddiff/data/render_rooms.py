@@ -1,11 +1,10 @@
-"""Brightness maps of the Rooms dataset: python -m worldmodel.mddiff.data.render_rooms FILE.safetensors
+"""Renders the brightness maps of the Rooms dataset into one file.
 
 A room with a floor and three walls, an object in its middle, and a camera that moves around it: 8 sizes, 4
 shapes and 15 viewpoints, rendered with the tabletop's ray caster. Floor, walls and object are red, green and
 blue, so the channels of one image are the brightness maps of the three surfaces.
 """
 
-import argparse
 from pathlib import Path
 
 import mujoco
@@ -82,9 +81,3 @@ def render_rooms(path: Path, *, quiet: bool = False) -> None:
     maps = np.stack([brightness(*job) for job in tqdm(jobs, "rooms", disable=quiet)])
     with atomic_file(path) as temporary:
         save_file({"maps": maps}, temporary)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    render_rooms(parser.parse_args().path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from diffusers.models.autoencoders.vq_model import VQModel
@@ -17,7 +17,7 @@ from worldmodel.checkpoint.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.config import load_config
 from worldmodel.files import fingerprint, replaced_folder
 from worldmodel.hub import load_part
-from worldmodel.mddiff.data.factors import FactorDataConfig, data_identity, open_factor_data
+from worldmodel.mddiff.data.factors import FactorDataConfig, data_identity, load_images, open_factor_data
 from worldmodel.mddiff.data.types import FactorDataset
 from worldmodel.mddiff.models.config import MDDiffConfig
 from worldmodel.mddiff.models.first_stage import build_vq, codes_from_latents
@@ -29,6 +29,7 @@ from worldmodel.mddiff.objectives.mddiff import (
     mddiff_step,
     set_trained,
 )
+from worldmodel.mddiff.training.image_run import ImageRun
 from worldmodel.mddiff.training.validation import (
     ConceptValidation,
     ConceptValidationConfig,
@@ -80,18 +81,7 @@ class ConceptTrainConfig:
             raise ValueError("concept models are small: use machine.parallel=ddp")
 
 
-@dataclass(frozen=True)
-class ConceptRun:
-    """A model with its data, ready for `fit`."""
-
-    config: ConceptTrainConfig  # with every default resolved
-    model: MDDiff | VqGan
-    data: FactorDataset
-    step: StepFn
-    validation: ConceptValidation | None
-
-
-def build_run(config: ConceptTrainConfig) -> ConceptRun:
+def build_run(config: ConceptTrainConfig) -> ImageRun:
     """Open the data, build or load the model, and log what is trained."""
     data = open_factor_data(config.data)
     log.info("%s: %s pictures, factors %s", data.name, f"{len(data):,}", factor_summary(data))
@@ -107,19 +97,14 @@ def build_run(config: ConceptTrainConfig) -> ConceptRun:
     validation = None
     if config.validation.num_images:
         validation = ConceptValidation(data, config.validation, config.objective, config.fit.seed)
-    return ConceptRun(config, model, data, step, validation)
-
-
-def run_identity(run: ConceptRun) -> dict[str, Any]:
-    """Start, images, model and objective: a resumed run must have the same ones."""
-    config = run.config
-    start = Path(config.start_from)
-    return {
-        "start_from": fingerprint(start, (".safetensors",)) if config.start_from else "",
-        "data": data_identity(run.data),
+    identity = {
+        "start_from": fingerprint(Path(config.start_from), (".safetensors",)) if config.start_from else "",
+        "data": data_identity(data),
         "model": asdict(config.model),
         "objective": asdict(config.vq_objective if config.stage == "vqvae" else config.objective),
     }
+    export = partial(export_model, config, data)
+    return ImageRun(config, model, data, step, load_images, validation, identity, export)
 
 
 def resolve(config: ConceptTrainConfig) -> ConceptTrainConfig:
@@ -208,9 +193,9 @@ def additions(before: MDDiffConfig, model: MDDiff) -> dict[str, int]:
     return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
 
 
-def export_model(run: ConceptRun, saved: Checkpoint, folder: Path) -> None:
+def export_model(config: ConceptTrainConfig, data: FactorDataset, saved: Checkpoint, folder: Path) -> None:
     """Write a training checkpoint as a model folder, with averaged weights if there are any."""
-    model = build_model(run.config, run.data)
+    model = build_model(config, data)
     tensors = {**saved.tensors("weights"), **saved.tensors("ema")}
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
     assert not unexpected, unexpected
