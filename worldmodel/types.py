@@ -147,6 +147,7 @@ class Row(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    is_action: bool = False  # in the robot's own units where it is read; the model gets it scaled as actions
 
 
 # What action paths bring beside the actions, by name: [b n ...], one row per transition, as robot_actions;

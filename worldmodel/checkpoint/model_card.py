@@ -2,6 +2,7 @@
 
 from worldmodel.data.action_spaces import describe_action_spaces
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.models.actions.published.first_action import PublishedPath
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.types import num_video_frames
 
@@ -12,7 +13,7 @@ DRIVES = {
 }
 
 TEMPLATE = """---
-library_name: worldmodel
+library_name: worldmodel{license}
 pipeline_tag: image-to-video
 tags:
 - world-model
@@ -29,7 +30,7 @@ Predicts robot video from its first frames. Driven by {drive}.
 | action paths | {path} |
 | clip | {num_frames} frames, of which the first {num_history} are given |
 | backbone | {backbone} |
-| network predicts | {prediction} |
+{credits}| network predicts | {prediction} |
 | MCL | {mcl} |
 
 Input that differs from this table is refused. Actions are in the robot's own units; their scales are inside.
@@ -54,8 +55,11 @@ video = pipeline(frames, robot_actions, **settings).frames
 def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer) -> str:
     """Markdown with the front matter the hub reads."""
     adapters = f" with rank {config.lora.rank} adapters" if config.lora.rank else ""
-    stats = normalizer.stats.items()
+    stats, paths = normalizer.stats.items(), config.actions.paths().values()
+    published = [path for path in paths if isinstance(path, PublishedPath)]
     return TEMPLATE.format(
+        license="".join(f"\nlicense: {path.license}" for path in published if path.license),
+        credits="".join(f"| weights from | {path.credits} |\n" for path in published),
         regime=config.regime,
         drive=DRIVES[config.regime],
         height=contract.height,
@@ -74,5 +78,5 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
         embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),
         first=normalizer.embodiments[0],
-        cameras=', "cameras": episode.cameras[name]' if config.reader is not None else "",
+        cameras=', "cameras": episode.cameras[name]' if config.actions.needs_views else "",
     )

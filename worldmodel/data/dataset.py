@@ -16,7 +16,7 @@ from worldmodel.data.index import BadEpisode, EpisodeIndex, EpisodeRecord, OnBad
 from worldmodel.data.latents import LatentTable
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.splits import Split, SplitConfig
-from worldmodel.data.transitions import clip_transitions, read_rows
+from worldmodel.data.transitions import clip_transitions, read_rows, scale_rows
 from worldmodel.types import (
     Clip,
     ClipBatch,
@@ -96,6 +96,8 @@ class ClipDataset(Dataset[Clip]):
                 extras = read_rows(
                     self.reader, clip_transitions(episode, start, robot_actions, self.index.config)
                 )
+        if self.reader is not None:
+            extras = scale_rows(extras, self.reader, self.normalizer, record.embodiment)
         return Clip(
             robot_actions=self.normalizer.normalize(robot_actions, record.embodiment, names),
             action_mask=self.normalizer.mask(record.embodiment),

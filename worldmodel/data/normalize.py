@@ -181,6 +181,13 @@ class ActionNormalizer:
         padded[..., : scaled.shape[-1]] = scaled
         return torch.from_numpy(padded)
 
+    def normalize_tensor(self, rows: Float[Tensor, "*n raw"], embodiment: str) -> Float[Tensor, "*n a"]:
+        """As `normalize`, but differentiable; columns beyond the embodiment's are padding already."""
+        low, high = (rows.new_tensor(bound) for bound in self._bounds_of(embodiment))
+        span = torch.where(high > low, high - low, torch.inf)
+        scaled = torch.where(high > low, (rows[..., : len(low)] - low) / span * 2 - 1, 0.0).clamp(-1, 1)
+        return torch.nn.functional.pad(scaled, (0, self.width - len(low)))
+
     def denormalize(
         self, robot_actions: Float[Tensor, "*n a"], embodiment: str
     ) -> Float[np.ndarray, "*n raw"]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import Aspect, ClipConfig, clip_offsets, crop_box
 from worldmodel.data.layouts import JOINT
+from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.types import CameraMatrices, Episode, Extras, RowReader, Transitions
 
 
@@ -21,11 +22,14 @@ def clip_transitions(
 ) -> Transitions:
     """The transitions of the clip that starts at this recorded frame, given its raw actions.
 
-    An episode starts with its first command.
+    An episode starts with its first command, or with the pose measured at its first frame.
     """
     frames = start + clip_offsets(episode.fps, config)
     first, step = int(frames[0]), int(frames[1] - frames[0]) if len(frames) > 1 else 1
     before = episode.robot_actions[[max(first - 1 - step, 0), max(first - 1, 0)]]
+    is_measured = episode.action_space == "measured_poses" and episode.state_names == episode.action_names
+    if not first and is_measured and episode.robot_states is not None:
+        before = episode.robot_states[[0, 0]]
     changes = episode.delta_actions or (episode.action_names if config.merge == "sum" else ())
     camera = choose_camera(episode, config.camera).name
     views, why = None, ""
@@ -59,6 +63,14 @@ def read_rows(reader: RowReader, clip: Transitions) -> Extras:
     if got != expected:
         raise ValueError(f"{clip.source}: action paths declare rows {expected}, and read {got}")
     return rows
+
+
+def scale_rows(rows: Extras, reader: RowReader, normalizer: ActionNormalizer, embodiment: str) -> Extras:
+    """The rows as a model takes them: those that hold actions are scaled as actions are."""
+    return {
+        name: normalizer.normalize_tensor(part, embodiment) if reader.row_shapes[name].is_action else part
+        for name, part in rows.items()
+    }
 
 
 def clip_projections(

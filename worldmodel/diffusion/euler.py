@@ -34,17 +34,22 @@ def euler_sample(
     history: Float[Tensor, "b c past h w"],
     noise: Float[Tensor, "b c future h w"],
     sigmas: Float[Tensor, " levels"],
+    redraw: Callable[[], Float[Tensor, "b c future h w"]] | None = None,
 ) -> Float[Tensor, "b c future h w"]:
     """Follow the velocity from `noise` at sigmas[0] to sigmas[-1]; history frames stay as they are.
 
-    The velocity is asked once for each step, in order.
+    The velocity is evaluated once for each step, in order. With `redraw`, which draws noise, every step
+    estimates the clean latents and adds new noise of the next level, instead of an Euler step.
     """
     num_history = history.shape[2]
     latents = torch.cat([history, noise], 2)
     shape = len(latents), latents.shape[2]
     per_frame = schedule_per_frame(sigmas.to(latents), *shape, num_history=num_history)
     for (level, following), sigma in zip(pairwise(sigmas.tolist()), per_frame, strict=True):
-        change = velocity(latents, sigma)[:, :, num_history:]
-        future = latents[:, :, num_history:] + (following - level) * change
+        change, future = velocity(latents, sigma)[:, :, num_history:], latents[:, :, num_history:]
+        if redraw is None or following == 0:
+            future = future + (following - level) * change
+        else:
+            future = (1 - following) * (future - level * change) + following * redraw().to(future)
         latents = torch.cat([history, future], 2)
     return latents[:, :, num_history:]

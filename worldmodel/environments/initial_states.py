@@ -179,7 +179,8 @@ def open_session(
 
 def camera_argument(model: WorldModel, cameras: Sequence[CameraMatrices | None]) -> dict[str, Any]:
     """The argument `cameras` of the pipeline, for a model whose action paths read the camera."""
-    if getattr(model.config, "reader", None) is None:
+    actions = getattr(model.config, "actions", None)
+    if actions is None or not actions.needs_views:
         return {}
     if any(camera is None for camera in cameras):
         if model.contract.projection:  # the camera of the training data never moved

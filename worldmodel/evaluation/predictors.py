@@ -77,7 +77,8 @@ class ModelPredictor:
         """The rows of these actions, whatever was done to them, in the place of the clip's own."""
         model = self.pipeline.model
         raw = model.normalizer.denormalize_tensor(actions, clip.embodiment)
-        return rows_of(model, [replace(clip.transitions, actions=one) for one in raw])
+        clips = [replace(clip.transitions, actions=one) for one in raw]
+        return rows_of(model, clips, [clip.embodiment] * len(clips))
 
     @property
     def num_given(self) -> int:

@@ -181,10 +181,13 @@ class ConditionAttnProcessor(WanAttnProcessor):
         return output if added is None else output + added.flatten(0, 1).to(output.dtype)
 
     def _cross_attend(self, attn: WanAttention, hidden_states: Tensor, call: NetworkCall) -> Tensor:
-        text, actions = call.text, call.actions
-        if text.tokens.shape[1] == 1 and actions.tokens is None and actions.context is None:
+        text, actions, context = call.text, call.actions, call.actions.context
+        if text.tokens.shape[1] == 1 and actions.tokens is None and context is None:
             output = text.outputs[self.layer] if text.outputs else single_token_attention(attn, text.tokens)
             return output.repeat_interleave(len(hidden_states) // len(output), 0)
+        if actions.tokens is None and context is not None and context.shape[2:-1] == (1,):
+            token = context.flatten(0, 1).to(hidden_states.dtype)
+            return single_token_attention(attn, token).expand_as(hidden_states)
         query = attn.norm_q(attn.to_q(hidden_states)).unflatten(2, (attn.heads, -1))
         attended = self._attend_to_context(attn, query, call)
         if actions.tokens is not None:

@@ -31,6 +31,8 @@ class ObjectiveConfig:
     student_steps: int = 0  # > 0: distill start_from into a model that samples in so many steps; 0: off
     student_substeps: int = 8  # teacher's steps in each step of the student
     shift: float = 3.0  # flow shift of the sampled noise levels; 3 up to about 320 pixels, 5 at 480
+    # resample: each step estimates the clean latents and adds new noise of the next level (open-world).
+    sampler: Literal["euler", "resample"] = "euler"  # how a rollout steps through the noise levels
     action_dropout: float = 0.1  # share of clips whose actions are hidden behind the null embedding
     beta: float = 1e-4  # weight of the KL term (lacg)
     adversarial_weight: float = 0.01  # lambda_adv of the embodiment classifier (lacg)

@@ -284,10 +284,9 @@ class WorldModel(nn.Module):
         """Actions and the rows of action paths, as the backbone takes them.
 
         Args:
-            actions: what drives each transition; none: unknown, or regime no_action, and `missing` says of
-                how many latent frames.
+            actions: of each transition; none: unknown or no_action, `missing` says of how many frames.
             extras: what `config.actions` reads; none: unknown as well.
-            missing: latent frames whose actions are unknown; frame 0 always is one of them.
+            missing: latent frames whose actions are unknown.
         """
         if actions is None:
             assert missing is not None, "the size of unknown actions"
@@ -358,6 +357,8 @@ class WorldModel(nn.Module):
     def _freeze_unused(self) -> None:
         if self.text.shape[1] == 1 and not self.config.actions.cross_attends:
             self.fdm.freeze_unused_query_key()
+        if self.config.actions.replaces_prompt:
+            self.fdm.backbone.get_submodule("condition_embedder.text_embedder").requires_grad_(False)
 
     def _autoencoder(self) -> VideoAutoencoder:
         if self.vae is None:

@@ -5,6 +5,7 @@ and so writes down its keys and values. Further sampling steps carry the new fra
 """
 
 import copy
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -102,7 +103,10 @@ class CausalStream:
         return model.embed(None if model.config.regime == "no_action" else given, actions.extras, missing)
 
     def _next(self, actions: Actions) -> Float[Tensor, "b 4 3 H W"]:
-        embedding = self._embed(actions, FRAMES_PER_LATENT)[1:]
+        embedding = self._embed(actions, FRAMES_PER_LATENT)
+        if self.num_latents == 1:  # what a path embeds for the first frame comes with the first transitions
+            self.waiting_actions = embedding[:1]
+        embedding = embedding[1:]
         latents = self._sample(embedding)
         self.waiting, self.waiting_actions = latents, embedding
         self.num_latents += 1
@@ -132,7 +136,9 @@ class CausalStream:
                 waiting = 0
             return output.velocity
 
-        return euler_sample(velocity, noise[:, :, :0], noise, self.sigmas)
+        redraw = partial(draw_noise, num_samples, (channels, 1, *size), self.generator)
+        is_resampled = self.model.config.objective.sampler == "resample"
+        return euler_sample(velocity, noise[:, :, :0], noise, self.sigmas, redraw if is_resampled else None)
 
     def _last_maps(self, embedding: ActionEmbedding) -> Float[Tensor, "b 1 m h w"] | None:
         """Maps of the latest known frame."""

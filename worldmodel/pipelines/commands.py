@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.data.transitions import clip_projections, read_rows
+from worldmodel.data.transitions import clip_projections, read_rows, scale_rows
 from worldmodel.models.model import WorldModel
 from worldmodel.tensors import check_numbers
 from worldmodel.types import Actions, CameraMatrices, Extras, Transitions
@@ -64,14 +64,18 @@ def read_commands(
         )
         for number, embodiment in enumerate(embodiments)
     ]
-    return Actions(robot, extras=rows_of(model, clips))
+    return Actions(robot, extras=rows_of(model, clips, embodiments))
 
 
-def rows_of(model: WorldModel, clips: Sequence[Transitions]) -> Extras:
+def rows_of(model: WorldModel, clips: Sequence[Transitions], embodiments: Sequence[str]) -> Extras:
     """What the model's action paths read of these transitions, one sample each."""
-    if model.config.reader is None:
+    reader = model.config.reader
+    if reader is None:
         return {}
-    rows = [read_rows(model.config.reader, clip) for clip in clips]
+    rows = [
+        scale_rows(read_rows(reader, clip), reader, model.normalizer, name)
+        for clip, name in zip(clips, embodiments, strict=True)
+    ]
     return {name: torch.stack([one[name] for one in rows]) for name in rows[0]}
 
 

@@ -47,6 +47,9 @@ def continue_clip(
         history,
         noise[:, :, num_given:],
         sigmas,
+        (lambda: draw_noise(num_samples, shape, generator)[:, :, num_given:])
+        if model.config.objective.sampler == "resample"
+        else None,
     )
     return model.decode(torch.cat([history, future], 2))[:, past.shape[1] :]
 

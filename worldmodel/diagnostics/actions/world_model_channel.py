@@ -26,7 +26,7 @@ class ClipView:
         raw = model.normalizer.denormalize_tensor(actions, self.embodiment)
         clips = self.transitions * (len(raw) if len(self.transitions) == 1 else 1)
         own = [replace(clip, actions=one) for clip, one in zip(clips, raw, strict=True)]
-        return Actions(actions, extras=rows_of(model, own))
+        return Actions(actions, extras=rows_of(model, own, [self.embodiment] * len(own)))
 
 
 def driven(model: WorldModel, actions: Float[Tensor, "b n a"], view: ClipView | None) -> Actions:

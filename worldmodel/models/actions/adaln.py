@@ -26,7 +26,7 @@ from worldmodel.types import FRAMES_PER_LATENT, Extras
 
 @dataclass(frozen=True)
 class AdalnConfig(PathConfig):
-    """Modulation of every block; every model has it."""
+    """Modulation of every block; every model has it, but those that were published with their own."""
 
     hidden: int = 256  # channels of the layers between
 

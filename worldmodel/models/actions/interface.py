@@ -13,6 +13,8 @@ from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.actions.protocol import ActionEmbedding, PathConfig, PathShape
+from worldmodel.models.actions.published.bwm import BwmConfig
+from worldmodel.models.actions.published.open_world import OpenWorldConfig
 from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.types import FRAMES_PER_LATENT, Extras, Row, Transitions
 
@@ -23,9 +25,11 @@ class ActionConfig:
 
     # They are built in this order, and random weights depend on it: new paths come last.
     pose_maps: PoseMapsConfig | None = None  # hand poses drawn into the picture
-    adaln: AdalnConfig = field(default_factory=AdalnConfig)  # modulation of every block
+    adaln: AdalnConfig | None = field(default_factory=AdalnConfig)  # modulation of every block
     place_map: PlaceMapConfig | None = None  # an embedding for each place
     tokens: TokensConfig | None = None  # attention to each action
+    bwm: BwmConfig | None = None  # of a published model, with its weights
+    open_world: OpenWorldConfig | None = None  # of a published model, with its weights
 
     def __post_init__(self) -> None:
         names = [name for path in self.paths().values() for name in path.row_shapes]
@@ -66,6 +70,16 @@ class ActionConfig:
         """Whether a path does."""
         return any(path.cross_attends for path in self.paths().values())
 
+    @property
+    def needs_views(self) -> bool:
+        """Whether a path does."""
+        return any(path.needs_views for path in self.paths().values())
+
+    @property
+    def replaces_prompt(self) -> bool:
+        """Whether a path does."""
+        return any(path.replaces_prompt for path in self.paths().values())
+
     def read(self, clip: Transitions) -> Extras:
         """The rows of all paths."""
         return {name: rows for path in self.paths().values() for name, rows in path.read(clip).items()}
@@ -92,7 +106,7 @@ class ActionInterface(nn.ModuleDict):
         extras: Extras | None = None,
         missing: Bool[Tensor, "b f"] | None = None,
     ) -> ActionEmbedding:
-        """`missing` marks the latent frames whose actions are unknown; frame 0 is always one of them."""
+        """`missing` marks latent frames whose actions are unknown; of frame 0 few paths know any."""
         extras = extras or {}
         if lacking := self.row_shapes.keys() - extras.keys():
             raise ValueError(

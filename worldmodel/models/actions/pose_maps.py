@@ -53,6 +53,7 @@ class PoseMapsConfig(PathConfig):
     summary: ClassVar[str] = "hand poses drawn into the picture through the camera's matrices"
     map_channels: ClassVar[int] = MAP_CHANNELS
     on_backbone: ClassVar[bool] = True
+    needs_views: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_ranges(self, command_lag=(0.0, 1.0))

@@ -45,8 +45,15 @@ class PathConfig:
     regimes: ClassVar[tuple[str, ...]] = ("no_action", "acg", "lacg")  # that it works with
     summary: ClassVar[str] = ""  # its line in the model card
     map_channels: ClassVar[int] = 0  # of `ActionEmbedding.maps`
-    cross_attends: ClassVar[bool] = False  # whether it fills `tokens` or `context`
+    # Whether it fills `tokens`, or `context` of several tokens: of a single one every query gets the same.
+    cross_attends: ClassVar[bool] = False
+    needs_views: ClassVar[bool] = False  # whether it reads the camera's matrices
     on_backbone: ClassVar[bool] = False  # `model.pretrained` brings its weights along with the backbone
+
+    @property
+    def replaces_prompt(self) -> bool:
+        """Whether it fills `context`."""
+        return False
 
     @property
     def row_shapes(self) -> Mapping[str, Row]:

@@ -1,0 +1,1 @@
+"""Action paths of published world models: their own embedders, one file a model."""
