@@ -4,6 +4,7 @@ python eval/study.py identifiability collect outputs/identifiability   finished 
 python eval/study.py identifiability oracles                           floors and ceilings of the data
 python eval/study.py identifiability controls outputs/identifiability/*_smooth_*   rotations, diversity
 python eval/study.py identifiability choose --results .../decoder_width    a study file at the chosen widths
+python eval/study.py identifiability widths --results .../decoder_width    tables of that study
 python eval/study.py identifiability report                            tables.md and figures
 """
 
@@ -18,7 +19,7 @@ from studies.cells_file import finite, open_cells, read_cells
 from studies.identifiability.cells import load_cells
 from studies.identifiability.controls import learned_diversity, oracles, rotation_control, true_diversity
 from studies.identifiability.report import write_report
-from studies.identifiability.widths import write_choice
+from studies.identifiability.widths import write_choice, write_tables
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
 from worldmodel.md_vae.simulation import IdentifiabilityDataConfig
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("collect", "oracles", "controls", "choose", "report"))
+    parser.add_argument("command", choices=("collect", "oracles", "controls", "choose", "widths", "report"))
     parser.add_argument("runs", nargs="*", type=Path, help="folder of the study; of cells for controls")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=30, help="oracles: seeds 0 to this")
@@ -139,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_controls(run, arguments.results, arguments.diverse)
     elif arguments.command == "choose":
         write_choice(load_cells(arguments.results), CHOICE)
+    elif arguments.command == "widths":
+        write_tables(load_cells(arguments.results), arguments.results / "tables.md")
     else:
         write_report(arguments.results)
     return 0

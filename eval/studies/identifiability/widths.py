@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.identifiability.cells import Cell
+from studies.identifiability.cells import PAPER_BASELINES, PAPER_TABLE, PAPER_TEXT, Cell
+from worldmodel.files import write_text
+from worldmodel.report.intervals import mean_estimate
+from worldmodel.report.page import Table, markdown_table
 
 SEARCH = "configs/identifiability/decoder_width.yaml"
 PUBLISHED_LIKE = 0.3  # nearest to the published numbers in an earlier search by MCC, on other seeds
@@ -59,3 +62,102 @@ def write_choice(cells: list[Cell], path: Path) -> None:
     path.write_text(study_of(widths))
     for (model, dim), width in sorted(widths.items()):
         print(f"{model} d_z {dim}: {width}")
+
+
+def write_tables(cells: list[Cell], path: Path) -> None:
+    """Write what the search saw, the cells at the widths of interest, and their paired differences."""
+    search = [cell for cell in cells if cell.content["identity"]["first_seed"] == 50]
+    final = [cell for cell in cells if cell not in search]
+    titles = (
+        "Search: means over seeds 50 to 55",
+        "Medians over seeds 100 to 111",
+        "Paired differences of MCC",
+    )
+    tables = (_search_table(search), _final_table(final), _pairs_table(final))
+    text = [f"## {title}\n\n{markdown_table(table)}\n" for title, table in zip(titles, tables, strict=True)]
+    write_text(path, "\n".join(text))
+
+
+def _width(cell: Cell) -> str:
+    model = cell.content["identity"]["model"]
+    return "learned" if model["learns_std"] else f"{model['decoder_std']:g}"
+
+
+def _search_table(cells: list[Cell]) -> Table:
+    scores = ("elbo", "mcc", "axis_angle", "mcc_turned")
+    order = sorted(cells, key=lambda cell: (cell.latent_dim, cell.name.rsplit("_", 1)[0], _width(cell)))
+    rows = [
+        [
+            *(str(cell.latent_dim), cell.name.rsplit("_", 1)[0], _width(cell)),
+            *(
+                f"{np.nanmean(cell.values(score)):.{digits}f}"
+                for score, digits in zip(scores, (2, 3, 1, 3), strict=True)
+            ),
+        ]
+        for cell in order
+    ]
+    return _table(["d_z", "model", "width", "ELBO", "MCC", "axis angle", "MCC turned"], rows)
+
+
+def _final_table(cells: list[Cell]) -> Table:
+    rows = []
+    for cell in sorted(cells, key=_process):
+        model, dim = cell.name.rsplit("_", 1)[0], cell.latent_dim
+        paper = str(
+            PAPER_BASELINES.get(model.replace("ivae", "iVAE").replace("beta_vae", "beta-VAE"), {}).get(
+                dim, ""
+            )
+        )
+        if model == "concat":
+            paper = f"{PAPER_TEXT[dim]} / {PAPER_TABLE[dim][(2, 4, 8, 16, 32).index(cell.num_conditions)]}"
+        low, middle, high = np.nanpercentile(cell.values("mcc"), (25, 50, 75))
+        found = [
+            f"{np.nanmedian(cell.values(score)):.{digits}f}"
+            for score, digits in (("axis_angle", 1), ("mcc_turned", 3))
+        ]
+        rows.append(
+            [
+                cell.mixing,
+                str(dim),
+                str(cell.num_conditions),
+                model,
+                _width(cell),
+                f"{middle:.3f} [{low:.3f}, {high:.3f}]",
+                *found,
+                paper,
+            ]
+        )
+    return _table(["h", "d_z", "|U|", "model", "width", "MCC", "axis angle", "MCC turned", "published"], rows)
+
+
+def _process(cell: Cell) -> tuple[str, int, int, str, str]:
+    return cell.mixing, cell.latent_dim, cell.num_conditions, cell.name.rsplit("_", 1)[1], cell.name
+
+
+def _pairs_table(cells: list[Cell]) -> Table:
+    """By data process and width: first minus second, with a t interval over seeds."""
+    groups: dict[tuple[str, int, int, str], dict[str, Cell]] = defaultdict(dict)
+    for cell in cells:
+        groups[_process(cell)[:4]][cell.name.rsplit("_", 1)[0]] = cell
+    rows = []
+    for (mixing, dim, count, kind), found in sorted(groups.items()):
+        for first, second in (("concat", "ivae"), ("ivae", "beta_vae"), ("concat", "beta_vae")):
+            if first in found and second in found:
+                lead = found[first].values("mcc") - found[second].values("mcc")
+                wins = f"{int((lead > 0).sum())} of {len(lead)}"
+                rows.append(
+                    [
+                        mixing,
+                        str(dim),
+                        str(count),
+                        kind,
+                        f"{first} - {second}",
+                        mean_estimate(lead).text(3),
+                        wins,
+                    ]
+                )
+    return _table(["h", "d_z", "|U|", "width", "models", "difference", "seeds ahead"], rows)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> Table:
+    return Table(tuple(header), tuple(map(tuple, rows)))

@@ -31,7 +31,7 @@ def test_every_study_has_one_file_of_cells() -> None:
     assert {
         path.parent.name: len(read_cells(path.parent)) for path in RESULTS.glob(f"*/{CELLS_FILE}")
     } == COUNTS
-    assert [path.name for path in RESULTS.rglob("*.json")] == ["episodes.json"]  # names, no numbers
+    assert [path.name for path in RESULTS.rglob("*.json")] == []
 
 
 def test_numbers_that_json_does_not_know_become_none() -> None:

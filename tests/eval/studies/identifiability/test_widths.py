@@ -2,12 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from studies.identifiability.cells import Cell
-from studies.identifiability.widths import chosen_widths, study_of, write_choice
+from studies.identifiability.cells import Cell, load_cells
+from studies.identifiability.widths import chosen_widths, study_of, write_choice, write_tables
 
 from worldmodel.md_vae.train import study_cells
 
 CONFIGS = Path("configs/identifiability")
+RESULTS = Path("docs/results/identifiability/decoder_width")
 
 
 def cell(name: str, width: float, elbo: list[float], dim: int = 5, *, learns: bool = False) -> Cell:
@@ -45,3 +46,11 @@ def test_the_study_at_the_chosen_widths_uses_fresh_seeds(tmp_path: Path) -> None
     for one in cells.values():
         assert (one.first_seed, one.num_seeds, one.optimization.epochs) == (100, 12, 200)
         assert (one.optimization.lr, one.optimization.schedule) == (1e-3, "constant")
+
+
+def test_the_published_tables_and_the_choice_are_those_of_the_cells(tmp_path: Path) -> None:
+    cells = load_cells(RESULTS)
+    write_tables(cells, tmp_path / "tables.md")
+    assert (tmp_path / "tables.md").read_text() == (RESULTS / "tables.md").read_text()
+    write_choice(cells, tmp_path / "chosen.yaml")
+    assert (tmp_path / "chosen.yaml").read_text() == (CONFIGS / "chosen_width.yaml").read_text()
