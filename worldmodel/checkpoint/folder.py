@@ -44,7 +44,7 @@ from worldmodel.models.backbone import (
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.idm import IdmConfig, read_encoder_config
 from worldmodel.models.parts import build_parts, check_fit
-from worldmodel.shipped import find_weights, is_hub_id
+from worldmodel.shipped import WEIGHTS, find_weights, is_hub_id
 from worldmodel.tensors import check_headers, skeleton
 
 FORMAT = 2
@@ -124,7 +124,7 @@ def _read_trained_on(path: Path) -> TrainedOn | None:
 
 
 def external_sources(folder: Path, config: WorldModelConfig) -> dict[str, str]:
-    """Settings of config.yaml that would make us load from elsewhere, since the folder lacks the part."""
+    """What would be loaded from elsewhere: parts that config.yaml names, and links that leave the folder."""
     has_idm = config.regime == "lacg" or (config.regime == "acg" and config.objective.idm_weight)
     named = {
         "pretrained": "" if has_backbone(folder) else config.pretrained,
@@ -133,6 +133,11 @@ def external_sources(folder: Path, config: WorldModelConfig) -> dict[str, str]:
         if has_idm and not is_regular(folder / IMAGE_ENCODER_FILE)
         else "",
     }
+    inside = (folder.resolve(), folder.resolve().parent.parent / "blobs")  # of the hub's cache
+    for path in () if folder.parent == WEIGHTS else sorted(folder.rglob("*")):
+        target = path.resolve()
+        if path.is_symlink() and not any(target.is_relative_to(place) for place in inside):
+            named[path.relative_to(folder).as_posix()] = str(target)
     return {setting: place for setting, place in named.items() if place}
 
 
@@ -147,7 +152,7 @@ def describe_sources(folder: Path, config: WorldModelConfig) -> str:
 
 
 def check_external(folder: Path, config: WorldModelConfig, given: Mapping[str, str | None]) -> None:
-    """Refuse places outside the folder that only its own config.yaml names; `given` ones are the caller's."""
+    """Refuse places outside the folder that only the folder itself names; `given` ones are the caller's."""
     named = {
         setting: place
         for setting, place in external_sources(folder, config).items()
@@ -156,7 +161,7 @@ def check_external(folder: Path, config: WorldModelConfig, given: Mapping[str, s
     if named:
         places = ", ".join(f"{setting}={place}" for setting, place in named.items())
         raise ValueError(
-            f"{folder}: its config.yaml makes us load from elsewhere ({places}), and nothing was loaded. If "
+            f"{folder}: its config.yaml or links load from elsewhere ({places}), and nothing was loaded. If "
             f"you trust these places, allow them: --allow-external for commands, allow_external=true for "
             f"training, allow_external=True in Python"
         )

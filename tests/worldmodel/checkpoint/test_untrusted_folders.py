@@ -238,6 +238,23 @@ def test_other_places_need_a_word_from_the_user(folder: Path, tmp_path: Path) ->
         WorldModel.from_pretrained(folder)
 
 
+def test_a_link_out_of_the_folder_is_another_place(folder: Path, tmp_path: Path) -> None:
+    (folder / "vae").rename(tmp_path / "private")
+    (folder / "vae").symlink_to(tmp_path / "private")
+    assert "from elsewhere: vae=" in describe_sources(folder, read_description(folder).config)
+    with pytest.raises(ValueError, match=r"load from elsewhere \(vae=.*private\).*--allow-external"):
+        WorldModel.from_pretrained(folder)
+    assert WorldModel.from_pretrained(folder, allow_external=True).vae is not None
+    (folder / "vae").unlink()
+    (tmp_path / "private").rename(folder / "vae")
+    snapshot = tmp_path / "cache/snapshots/0"  # as in the hub's cache
+    (tmp_path / "cache/blobs").mkdir(parents=True)
+    shutil.move(folder, snapshot)
+    (snapshot / "interface.safetensors").rename(tmp_path / "cache/blobs/1")
+    (snapshot / "interface.safetensors").symlink_to("../../blobs/1")
+    assert WorldModel.from_pretrained(snapshot).vae is not None
+
+
 def test_a_backbone_under_adapters_is_another_place(tmp_path: Path, folder: Path) -> None:
     from worldmodel.models.config import WorldModelConfig
 
