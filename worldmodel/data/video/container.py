@@ -15,6 +15,7 @@ from jaxtyping import Int64
 
 from worldmodel.checked import is_regular, lfs_hint
 
+MAX_BYTES = 1 << 36  # of one file; sparse ones claim any size and take none
 MAX_PIXELS = 1 << 26  # of one frame; a corrupt header may declare far more
 STRICT = {"err_detect": "explode"}  # report errors that the decoder would otherwise conceal
 
@@ -39,6 +40,8 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
     if not is_regular(Path(path)):
         raise ValueError(f"no video file at {path}")
     status = os.stat(path)
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"{path}: {status.st_size} bytes, expected a video of at most {MAX_BYTES}")
     return status.st_size, status.st_mtime_ns
 
 

@@ -1,6 +1,7 @@
 """Video reader and writer: random access, sub-ranges, pickling and forking, broken files."""
 
 import multiprocessing
+import os
 import pickle
 import random
 from concurrent.futures import ProcessPoolExecutor
@@ -101,6 +102,12 @@ def test_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
         open_video(tmp_path / "x.mp4")
     with pytest.raises(ValueError, match=r"no video file at .*gone\.mp4"):
         open_video(tmp_path / "gone.mp4")
+
+
+def test_a_file_that_claims_a_terabyte_is_not_read(clip: tuple[Path, np.ndarray]) -> None:
+    os.truncate(clip[0], 1 << 40)  # takes no room on the disk
+    with pytest.raises(ValueError, match=r"clip\.mp4: 1099511627776 bytes, expected a video of at most"):
+        open_video(clip[0])
 
 
 def test_truncated_and_uneven_files_are_refused(clip: tuple[Path, np.ndarray], tmp_path: Path) -> None:
