@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor
 
-from worldmodel.checked import check_object, read_json
+from worldmodel.checked import check_object, check_type, read_json
 from worldmodel.cli_errors import CommandError
 from worldmodel.files import FolderLock, lock_folder, sync_folder, write_json, write_tensors, write_text
 from worldmodel.tensors import check_finite
@@ -149,6 +149,7 @@ def verify(path: Path) -> Checkpoint:
     try:
         state = read_json(path / "state.json")
         expected = check_object(state.get("files"), "files")
+        check_type(state.get("step"), int, "step")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: state.json is missing or damaged ({error})") from error
     for name, fingerprint in expected.items():

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,19 @@ log = logging.getLogger(__name__)
 TrackerName = Literal["tensorboard", "wandb"]
 
 
+def _except_full_disks(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread, and raises its error again when the next value is logged."""
+    if not issubclass(failure.exc_type, OSError):
+        threading.__excepthook__(failure)
+
+
 class Tracker:
     """Writes the records of one run; on resume, records after the resumed step are dropped first."""
 
     def __init__(
         self, folder: Path, names: Sequence[TrackerName], step: int, config: Mapping[str, Any]
     ) -> None:
+        threading.excepthook = _except_full_disks
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "log.jsonl"
         write_text(self._path, "".join(_lines_up_to(self._path, step)))

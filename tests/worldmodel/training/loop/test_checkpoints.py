@@ -107,7 +107,10 @@ def test_a_kill_in_the_export_cannot_lose_the_best(store: CheckpointStore) -> No
     assert written == [("step_00000001", "best"), ("step_00000002", "model")]
 
 
-@pytest.mark.parametrize("state", ["[]", '{"files": []}', '{"files": null}', '"x"', "[" * 100_000])
+@pytest.mark.parametrize(
+    "state",
+    ["[]", '{"files": []}', '{"files": null}', '"x"', "[" * 100_000, '{"files": {}, "step": "x"}'],
+)
 def test_a_description_of_another_kind_is_damage_too(store: CheckpointStore, state: str) -> None:
     store.save(1, TENSORS, {})
     (store.save(2, TENSORS, {}) / "state.json").write_text(state)

@@ -2,6 +2,7 @@ import io
 import json
 import re
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from worldmodel.training.loop.tracking import Tracker, check_trackers
 
@@ -73,6 +75,24 @@ def test_a_full_disk_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCapt
     tracker.scalars(3, {"loss": 0.5})
     assert "step 3 was not logged: [Errno 28]" in caplog.text
     tracker.close()
+
+
+def test_a_full_disk_under_tensorboard_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
+    def write(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has one of its own
+    tracker = Tracker(tmp_path, ("tensorboard",), 0, {})
+    assert tracker._board is not None
+    monkeypatch.setattr(RecordWriter, "write", write)
+    tracker.scalars(2, {"loss": 0.5})
+    tracker._board._get_file_writer().event_writer._async_writer._worker.join(10)
+    tracker.scalars(3, {"loss": 0.5})
+    tracker.close()
+    assert "step 3 was not logged: [Errno 28]" in caplog.text
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_runs_of_one_name_in_two_folders_have_two_wandb_ids(
