@@ -1,6 +1,6 @@
 """The checks of `worldmodel doctor`. They are independent: a failing check never hides the others."""
 
-import importlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -153,7 +153,8 @@ def check_video() -> Iterator[Finding]:
         error = int(np.abs(reader.read(range(9)).astype(int) - frames).max())
     if error > 16:
         yield Finding("video", "broken", f"gray levels differ by {error}", "Install av again: pip install av")
-    yield Finding("video", "ok", "H.264 by PyAV")
+    other = " or decord (data.decoder=decord)" if importlib.util.find_spec("decord") else ""
+    yield Finding("video", "ok", f"H.264 by PyAV{other}")
 
 
 def check_device() -> Iterator[Finding]:

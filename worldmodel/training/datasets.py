@@ -19,6 +19,7 @@ from worldmodel.data.normalize import ActionNormalizer, share_scales
 from worldmodel.data.provenance import TrainedEpisode, TrainedOn
 from worldmodel.data.splits import Split, SplitConfig
 from worldmodel.data.synthetic import synthetic_source
+from worldmodel.data.video.decord_frames import DecoderName, choose_decoder
 from worldmodel.files import check_apart
 from worldmodel.types import EpisodeSource, RowReader
 
@@ -44,6 +45,7 @@ class DataConfig:
     static_tolerance: float | None = None  # gray levels up to which a frame repeats the last; none: keep all
     # Files that were decoded once are remembered by content in the user's cache folder (or WORLDMODEL_CACHE).
     verify: Verify = "once"  # decode videos to find broken ones: never, once per content, or at each start
+    decoder: DecoderName = "auto"  # of videos: auto (pyav, the faster one), pyav or decord; same pixels
     on_bad: OnBad = "stop"  # an unreadable episode ends the run (stop) or is listed and skipped (skip)
     clip: ClipConfig = field(default_factory=ClipConfig)
     splits: SplitConfig = field(default_factory=SplitConfig)
@@ -68,6 +70,7 @@ def open_index(config: DataConfig) -> EpisodeIndex:
     """Index all episodes; data without a single clip is refused."""
     for folder in filter(None, (config.latents, config.frames)):
         check_apart(folder, *config.paths)
+    choose_decoder(config.decoder)
     index = index_episodes(
         _open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
     )

@@ -1,6 +1,7 @@
-"""Video files: reading selected frames by PyAV, and writing.
+"""Video files: reading selected frames by PyAV or decord, and writing.
 
 container metadata about the frames, without decoding decoders selected frames, from files that stay open
+decord_frames the choice of a decoder, and decord's frames
 frames `VideoFrames`, the reader that episodes hold write H.264 with a checksum
 """
 

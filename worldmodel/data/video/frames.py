@@ -16,6 +16,7 @@ from jaxtyping import UInt8
 from worldmodel.data.decode_cache import ensure_sound
 from worldmodel.data.video.container import naming_the_file, probe_video, stamp_of
 from worldmodel.data.video.decoders import Decoder, open_decoders
+from worldmodel.data.video.decord_frames import decord_frames, uses_decord
 from worldmodel.data.video.write import is_sealed
 
 
@@ -47,7 +48,8 @@ class VideoFrames:
         if wanted.min() < 0 or wanted.max() >= self.length:
             raise ValueError(f"{self.path}: frame {wanted.tolist()} asked for, it has 0..{self.length - 1}")
         unique, inverse = np.unique(wanted + self.offset, return_inverse=True)
-        frames = open_decoders().read(self.path, unique)
+        read = decord_frames if uses_decord() else open_decoders().read
+        frames = read(self.path, unique)
         if frames.shape != (unique.size, *self.size, 3):
             raise ValueError(
                 f"{self.path}: decoded to {frames.shape}, expected {(unique.size, *self.size, 3)}"
