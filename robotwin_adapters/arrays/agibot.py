@@ -57,20 +57,16 @@ class AgibotDataset(ArrayDataset):
 
     format = "AgiBot World"
 
-    def _find(self) -> None:
+    def _find(self) -> list[str]:
         self.action_space = JOINT_COMMANDS
         found = (p.parent for p in (self.root / NUMBERS).glob(f"*/*/{FILE}") if p.is_file())
-        self.places = sorted(
-            (p.relative_to(self.root / NUMBERS).as_posix() for p in found), key=natural_order
-        )
-        if not self.places:
+        places = sorted((p.relative_to(self.root / NUMBERS).as_posix() for p in found), key=natural_order)
+        if not places:
             raise ValueError(f"{self.root}: no {NUMBERS}/TASK/EPISODE/{FILE} in it")
-
-    def __len__(self) -> int:
-        return len(self.places)
+        return places
 
     def __getitem__(self, index: int) -> Episode:
-        place = self.places[index]
+        place = self.episodes[index]
         path = self.root / NUMBERS / place / FILE
         with errors_name(str(path)), open_hdf5(path) as file:
             numbers, _ = find_arrays(file, path, KeyMapping())

@@ -4,9 +4,10 @@ frame 0 1 2 3 T pictures and states, T or T - 1 actions action a0 a1 a2 (a3) act
 + 1; an action after the last frame is dropped
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -51,7 +52,7 @@ class NamedArrays:
 
 
 class ArrayDataset:
-    """Base class of datasets of named arrays; a format lists its episodes in `_find`."""
+    """Base class of datasets of named arrays; a format finds its episodes and reads one by its index."""
 
     format = ""  # in words
 
@@ -68,9 +69,13 @@ class ArrayDataset:
         self.action_space = self.mapping.action_space
         resolved = self.root.resolve()
         self.name = resolved.stem if self.root.is_file() else resolved.name
-        self._find()
+        self.episodes = self._find()
 
-    def _find(self) -> None:
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def _find(self) -> Sequence[Any]:
+        """Where each episode is."""
         raise NotImplementedError
 
 

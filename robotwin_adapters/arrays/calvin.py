@@ -42,7 +42,7 @@ class CalvinDataset(ArrayDataset):
 
     format = "CALVIN, a frame a file"
 
-    def _find(self) -> None:
+    def _find(self) -> list[tuple[int, int]]:
         path = self.root / BORDERS
         self.action_space = self.mapping.action_space or "pose_commands"
         with errors_name(str(path)):
@@ -50,17 +50,14 @@ class CalvinDataset(ArrayDataset):
             is_table = borders.ndim == 2 and borders.shape[1] == 2 and borders.dtype.kind in "iu"
             if not is_table or (borders < 0).any() or (borders[:, 1] <= borders[:, 0]).any():
                 raise ValueError(f"{borders.dtype} {borders.shape}, expected first and last frames")
-        self.borders = [(int(first), int(last)) for first, last in borders]
         names = sorted(p.stem for p in self.root.glob("episode_*.npz"))
         if not names:
             raise ValueError(f"{self.root}: no episode_*.npz beside {BORDERS}")
         self.digits = len(names[0].removeprefix("episode_"))
-
-    def __len__(self) -> int:
-        return len(self.borders)
+        return [(int(first), int(last)) for first, last in borders]
 
     def __getitem__(self, index: int) -> Episode:
-        first, last = self.borders[index]
+        first, last = self.episodes[index]
         with errors_name(str(self.root)):
             files = tuple(self._file(number) for number in range(first, last + 1))
             headers = npz_headers(Path(files[0]))

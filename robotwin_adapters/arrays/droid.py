@@ -45,15 +45,12 @@ class DroidDataset(ArrayDataset):
 
     format = "DROID raw"
 
-    def _find(self) -> None:
-        self.places = find_droid(self.root)
+    def _find(self) -> list[str]:
         self.action_space = self.mapping.action_space or "pose_commands"
-
-    def __len__(self) -> int:
-        return len(self.places)
+        return find_droid(self.root)
 
     def __getitem__(self, index: int) -> Episode:
-        place = self.places[index]
+        place = self.episodes[index]
         path = self.root / place / FILE
         with errors_name(str(path)), open_hdf5(path) as file:
             numbers, _ = find_arrays(file, path, KeyMapping())

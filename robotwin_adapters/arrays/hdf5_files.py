@@ -61,19 +61,17 @@ def _names_pictures(path: Path, mapping: str | Path | None) -> bool:
 class Hdf5FilesDataset(ArrayDataset):
     """The episodes of a folder of HDF5 files, or one such file."""
 
-    def _find(self) -> None:
-        self.files = [self.root] if self.root.is_file() else hdf5_files(self.root)
-        if not self.files:
+    def _find(self) -> list[Path]:
+        files = [self.root] if self.root.is_file() else hdf5_files(self.root)
+        if not files:
             raise ValueError(f"{self.root}: no .hdf5 or .h5 file in it")
-        self.is_aloha = hdf5_kind(self.files[0]) == "aloha"
+        self.is_aloha = hdf5_kind(files[0]) == "aloha"
         self.format = "ALOHA HDF5" if self.is_aloha else "HDF5, an episode a file"
         self.action_space = self.mapping.action_space or ("joint_commands" if self.is_aloha else "")
-
-    def __len__(self) -> int:
-        return len(self.files)
+        return files
 
     def __getitem__(self, index: int) -> Episode:
-        path = self.files[index]
+        path = self.episodes[index]
         with errors_name(str(path)), open_hdf5(path) as file:
             numbers, pictures = find_arrays(file, path, self.mapping)
             keys = self.mapping.over(self._defaults(numbers))

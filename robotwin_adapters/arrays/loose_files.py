@@ -96,14 +96,11 @@ class PictureFoldersDataset(LooseDataset):
 
     format = "folders of pictures"
 
-    def _find(self) -> None:
-        self.folders = _episode_folders(self.root)
-
-    def __len__(self) -> int:
-        return len(self.folders)
+    def _find(self) -> list[Path]:
+        return _episode_folders(self.root)
 
     def __getitem__(self, index: int) -> Episode:
-        folder = self.folders[index]
+        folder = self.episodes[index]
         uid = folder.relative_to(self.root).as_posix() if folder != self.root else folder.resolve().name
         with errors_name(str(folder)):
             content: dict[str, Any] = {}
@@ -121,16 +118,13 @@ class JsonLinesDataset(LooseDataset):
 
     format = "JSON lines with paths"
 
-    def _find(self) -> None:
+    def _find(self) -> list[list[dict[str, Any]]]:
         self.list = _lists(self.root)[0]
         with errors_name(str(self.list)):
             rows = list(_lines(self.list))
             self.keys = _path_keys(rows[0])
             self.of_frames = any(str(rows[0][key]).lower().endswith(PICTURES) for key in self.keys)
-            self.episodes = _grouped(rows) if self.of_frames else [[row] for row in rows]
-
-    def __len__(self) -> int:
-        return len(self.episodes)
+            return _grouped(rows) if self.of_frames else [[row] for row in rows]
 
     def __getitem__(self, index: int) -> Episode:
         rows = self.episodes[index]

@@ -63,14 +63,11 @@ class NpzDataset(ArrayDataset):
 
     format = "NPZ with frames"
 
-    def _find(self) -> None:
-        self.files = npz_files(self.root)
-
-    def __len__(self) -> int:
-        return len(self.files)
+    def _find(self) -> list[Path]:
+        return npz_files(self.root)
 
     def __getitem__(self, index: int) -> Episode:
-        path = self.files[index]
+        path = self.episodes[index]
         headers = npz_headers(path)
         with errors_name(str(path)):
             numbers = {key: partial(_array, str(path), stamp_of(path), key) for key in headers}

@@ -78,19 +78,14 @@ class RldsDataset(ArrayDataset):
 
     format = "RLDS TFRecord"
 
-    def _find(self) -> None:
+    def _find(self) -> list[tuple["Shard", int]]:
         shards = _shards(self.root)
         self.name = shards[0].name
         counts = _declared(self.root / INFO)
-        self.entries = [
-            (shard, number) for shard in shards for number in range(_count(self.root, shard, counts))
-        ]
-
-    def __len__(self) -> int:
-        return len(self.entries)
+        return [(shard, number) for shard in shards for number in range(_count(self.root, shard, counts))]
 
     def __getitem__(self, index: int) -> Episode:
-        shard, number = self.entries[index]
+        shard, number = self.episodes[index]
         path = self.root / shard.file
         with errors_name(str(path)):
             spans = _spans(str(path), stamp_of(path))

@@ -57,15 +57,12 @@ class RobomimicDataset(ArrayDataset):
 
     format = "robomimic HDF5"
 
-    def _find(self) -> None:
+    def _find(self) -> list[tuple[Path, str]]:
         files = [self.root] if self.root.is_file() else hdf5_files(self.root)
-        self.entries = [(file, demo) for file in files for demo in _demos(file)]
-
-    def __len__(self) -> int:
-        return len(self.entries)
+        return [(file, demo) for file in files for demo in _demos(file)]
 
     def __getitem__(self, index: int) -> Episode:
-        path, demo = self.entries[index]
+        path, demo = self.episodes[index]
         name = demo.removeprefix(DATA)
         with errors_name(str(path)), open_hdf5(path) as file:
             group = group_at(file, demo)

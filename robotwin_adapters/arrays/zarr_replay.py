@@ -53,7 +53,7 @@ class ZarrReplayDataset(ArrayDataset):
 
     format = "Zarr replay buffer"
 
-    def _find(self) -> None:
+    def _find(self) -> list[int]:
         self.name = self.root.resolve().name.removesuffix(".zip").removesuffix(".zarr")
         with errors_name(str(self.root)):
             self.store, prefix = _open_store(self.root)
@@ -61,16 +61,13 @@ class ZarrReplayDataset(ArrayDataset):
                 name: open_zarr_array(self.store, f"{prefix}data/{name}")
                 for name in _children(self.store, f"{prefix}data/")
             }
+            self.action_space = self.mapping.action_space or ("measured_poses" if self._umi_robots() else "")
             ends = open_zarr_array(self.store, f"{prefix}{ENDS}")
-            self.ends = _checked_ends(ends.rows(0, len(ends)), self.arrays)
-        self.action_space = self.mapping.action_space or ("measured_poses" if self._umi_robots() else "")
-
-    def __len__(self) -> int:
-        return len(self.ends)
+            return _checked_ends(ends.rows(0, len(ends)), self.arrays)
 
     def __getitem__(self, index: int) -> Episode:
         index = range(len(self))[index]
-        first, last = self.ends[index - 1] if index else 0, self.ends[index]
+        first, last = self.episodes[index - 1] if index else 0, self.episodes[index]
         with errors_name(str(self.root)):
             found = {name: a for name, a in self.arrays.items() if not _are_pictures(name, a)}
             numbers: Numbers = {name: partial(_rows, array, first, last) for name, array in found.items()}
