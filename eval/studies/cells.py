@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from studies.child_process import is_same_command, record_command, run_forked, run_logged
+from studies.child_process import is_same_command, record_command, run_logged
 from worldmodel.config import load_config
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.training.world_model import TrainConfig
@@ -21,7 +21,7 @@ class Cell:
     folder: Path
     command: str  # TRAIN or ROLL_OUT
     arguments: tuple[str, ...]  # of the command
-    launch: tuple[str, ...]  # launcher; empty: a fork, with the same results
+    launch: tuple[str, ...]  # what starts Python, or a launcher
     result: Path  # exists once the cell is done
     needs: tuple[str, ...] = ()  # cells that must be done first
 
@@ -120,12 +120,6 @@ def log_file(logs: Path, cell: Cell) -> Path:
 
 def _run(cell: Cell, log: Path) -> bool:
     record_command(cell.folder, cell.arguments)
-    told = [
-        *cell.arguments,
-        *(["--resume"] if cell.command == TRAIN else []),
-    ]  # rollouts resume anyway
-    if cell.launch:
-        code = run_logged([*cell.launch, "-m", "worldmodel", cell.command, *told], log)
-    else:
-        code = run_forked("worldmodel", [cell.command, *told], log)
+    resume = ["--resume"] if cell.command == TRAIN else []  # rollouts resume anyway
+    code = run_logged([*cell.launch, "-m", "worldmodel", cell.command, *cell.arguments, *resume], log)
     return code == 0 and cell.result.exists()

@@ -4,20 +4,25 @@ import ctypes
 import functools
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from worldmodel.cli_errors import STOPPED, CommandError
 from worldmodel.files import write_text
 
 COMMAND_FILE = "command.json"
 EXIT_NOT_STARTED = 127  # exit code that shells use for it
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class StoppedError(CommandError):
+    """A training was stopped by a signal, after saving."""
+
+    exit_code = STOPPED
 
 
 def is_same_command(folder: Path, arguments: Sequence[str]) -> bool:
@@ -62,46 +67,6 @@ def run_logged(command: Sequence[str], log: Path) -> int:
         except KeyboardInterrupt:
             _end(process)
             raise
-
-
-def run_forked(module: str, arguments: Sequence[str], log: Path) -> int:
-    """As `run_logged`, for a Python module in a fork of this process, which shares its imports.
-
-    For many trainings of a minute, whose imports would add up to a quarter of the time. This process must not
-    have used torch before: its threads do not survive the fork.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.getpid()
-    child = os.fork()
-    if not child:
-        os._exit(_run_here(module, arguments, log, parent))
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except KeyboardInterrupt:
-        os.kill(child, signal.SIGTERM)
-        os.waitpid(child, 0)
-        raise
-
-
-def _run_here(module: str, arguments: Sequence[str], log: Path, parent: int) -> int:
-    """Run the module in the child; returns its exit code."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with log.open("a", buffering=1) as file:
-        sys.stdout = sys.stderr = file
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            if _LIBC is not None:
-                _end_with(parent)
-            sys.argv = [module, *arguments]
-            runpy.run_module(module, run_name="__main__")
-        except SystemExit as ending:
-            return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-        except BaseException:
-            traceback.print_exc()
-            return 1
-    return 0
 
 
 def _end_with(parent: int) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from worldmodel.cli_errors import STOPPED, CommandError
+from studies.child_process import StoppedError
 from worldmodel.config import load_config
 from worldmodel.context_module.data.open_contexts import ContextDataConfig, open_contexts
 from worldmodel.context_module.data.types import ContextDataset
@@ -16,12 +16,6 @@ from worldmodel.context_module.models.context_model import ContextModel
 from worldmodel.context_module.training.context_run import ContextTrainConfig
 from worldmodel.context_module.training.train import train
 from worldmodel.mddiff.training.cost import read_cost
-
-
-class StoppedError(CommandError):
-    """A training was stopped by a signal, after saving."""
-
-    exit_code = STOPPED
 
 
 @dataclass(frozen=True)

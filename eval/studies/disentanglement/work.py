@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from studies.child_process import is_same_command, record_command, run_logged
+from studies.child_process import StoppedError, is_same_command, record_command, run_logged
 from studies.disentanglement.first_stage import SCORES_FILE, is_first_stage, score_first_stage
 from studies.disentanglement.rows import POINTS, Row, Study
-from worldmodel.cli_errors import STOPPED, CommandError
+from worldmodel.cli_errors import STOPPED
 from worldmodel.config import load_config
 from worldmodel.files import fingerprint, write_text
 from worldmodel.mddiff.evaluation.scores import EvaluationConfig, score_folder
@@ -41,12 +41,6 @@ class Failure:
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON."""
         return asdict(self)
-
-
-class StoppedError(CommandError):
-    """A training was stopped by a signal, after saving."""
-
-    exit_code = STOPPED
 
 
 class TrainingError(RuntimeError):

@@ -8,6 +8,7 @@ MCL on another robot, with more seeds, over regimes, updates and amounts of data
 """
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,7 @@ def _cells(
         *config.updates[comparison.update],
         *arm.settings,
     )
-    yield Cell(f"{place}/trained", trained, TRAIN, settings, (), trained / "model")
+    yield Cell(f"{place}/trained", trained, TRAIN, settings, (sys.executable,), trained / "model")
     drive = "latent" if comparison.regime == "lacg" else "robot"
     tests: Mapping[str, str] = {"target": robot.target_test, "transfer": robot.transfer_test}
     more = (f"drive={drive}", *config.rollout_settings, *robot.rollout_settings)
@@ -175,7 +176,9 @@ def _cells(
             report = folder / task
             given = (str(trained / "model"), data, f"output={report}", *more)
             needs = (f"{place}/trained",)
-            yield Cell(f"{place}/{task}", report, ROLL_OUT, given, (), report / "report.html", needs)
+            yield Cell(
+                f"{place}/{task}", report, ROLL_OUT, given, (sys.executable,), report / "report.html", needs
+            )
 
 
 def arm_names(arms: Sequence[Arm]) -> list[str]:

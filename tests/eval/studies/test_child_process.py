@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from studies.child_process import is_same_command, record_command, run_forked, run_logged
+from studies.child_process import is_same_command, record_command, run_logged
 
 SAVES_ITSELF = """
 import signal, sys, time
@@ -25,20 +25,6 @@ def test_what_is_printed_and_the_exit_code_are_kept(tmp_path: Path) -> None:
     assert run_logged(["no_such_program"], log) == 127
     assert log.read_text().startswith("one\n")
     assert "no_such_program" in log.read_text()
-
-
-def test_a_forked_module_has_its_arguments_log_and_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script, log = tmp_path / "some_script.py", tmp_path / "logs/a.log"
-    monkeypatch.syspath_prepend(tmp_path)
-    script.write_text("import sys\nprint(sys.argv[1:])\nraise SystemExit(int(sys.argv[1]))\n")
-    assert run_forked("some_script", ["3", "b"], log) == 3
-    assert run_forked("some_script", ["0"], log) == 0
-    assert log.read_text() == "['3', 'b']\n['0']\n"
-    script.write_text("raise ValueError('no')\n")
-    assert run_forked("some_script", [], log) == 1
-    assert log.read_text().endswith("ValueError: no\n")
 
 
 @pytest.mark.usefixtures("python_hears_ctrl_c")
