@@ -1,4 +1,4 @@
-"""Speed and memory of a rollout: our pipeline against a plain loop over diffusers' Wan.
+"""Speed of a rollout: our pipeline against a plain loop over diffusers' Wan.
 
     python eval/bench/rollout.py [key=value ...]        --help lists the keys
 
@@ -13,9 +13,6 @@ in the best round, since noise only adds. With `checkpoint` and `data`: quality 
 saves the results as JSON.
 """
 
-import json
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -41,10 +38,8 @@ from worldmodel.files import write_json
 from worldmodel.models.backbone import WanConfig, build_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions
-from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.report.intervals import estimate_of, mean_estimate
-from worldmodel.types import Actions, num_latent_frames
+from worldmodel.types import num_latent_frames
 
 ACTION_DIM = 14
 OURS, GUIDANCE = "ours", 5.0  # the guidance scale is the default of diffusers' Wan pipeline
@@ -63,7 +58,6 @@ class BenchConfig:
     batch: int = 1  # videos at once
     text_tokens: tuple[int, ...] = (1, 512)  # prompt lengths: the desk model's and Wan's
     rounds: int = 15  # of each variant
-    chunks: tuple[int, ...] = (1, 4, 16)  # rollout lengths whose time and memory are compared
     backbone: WanConfig = field(default_factory=lambda: DESK)
     checkpoint: str = ""  # world model folder for the quality curve; empty: none
     data: str = ""  # held-out dataset for the quality curve
@@ -136,7 +130,8 @@ class PlainLoop:
 def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str]]:
     """CPU seconds of every variant for one clip, their ratio to ours, and the difference of the videos."""
     model = build_model(config, text_tokens)
-    frames = _first_frames(config)
+    shape = (config.batch, 1, 3, config.size, config.size)
+    frames = torch.rand(shape, generator=torch.Generator().manual_seed(1))
     actions = torch.zeros(config.batch, config.num_frames - 1, ACTION_DIM)
     predictor = ModelPredictor(model, config.steps)
     plain, guided = (PlainLoop(model, config.backbone, guidance) for guidance in (None, GUIDANCE))
@@ -164,34 +159,6 @@ def compare(config: BenchConfig, text_tokens: int) -> list[dict[str, float | str
         }
         for name, fastest in best.items()
     ]
-
-
-def measure_length(config: BenchConfig, num_chunks: int) -> dict[str, float]:
-    """CPU seconds and peak resident memory of a rollout of `num_chunks` chunks whose frames are discarded."""
-    model = build_model(config, config.text_tokens[0])
-    num_frames = num_chunks * (config.num_frames - 1) + 1
-    frames = torch.rand(
-        config.batch, 1, 3, config.size, config.size, generator=torch.Generator().manual_seed(1)
-    )
-    conditions = ActionConditions(model, Actions(torch.zeros(config.batch, num_frames - 1, ACTION_DIM)))
-    start = time.process_time()
-    made = sum(chunk.shape[1] for chunk in RolloutPipeline(model).stream(frames, conditions, config.steps))
-    return {
-        "chunks": num_chunks,
-        "frames": made,
-        "seconds": time.process_time() - start,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-
-
-def measure_lengths(config: BenchConfig, overrides: list[str]) -> list[dict[str, float]]:
-    """Measure each length in its own process, since peak memory never decreases."""
-    answers = []
-    for num_chunks in config.chunks:
-        command = [sys.executable, __file__, "--length", str(num_chunks), *overrides]
-        run = subprocess.run(command, check=True, capture_output=True, text=True)
-        answers.append(json.loads(run.stdout.splitlines()[-1]))
-    return answers
 
 
 def measure_quality(config: BenchConfig) -> list[dict[str, Any]]:
@@ -239,11 +206,6 @@ def show(result: dict) -> str:
         f"{row['largest_difference']:>20.1e}"
         for row in result["compare"]
     ]
-    lines += ["", "chunks  frames  seconds  peak MB"]
-    lines += [
-        f"{row['chunks']:>6}{row['frames']:>8}{row['seconds']:>9.2f}{row['peak_mb']:>9.0f}"
-        for row in result["lengths"]
-    ]
     if result["quality"]:
         lines += [
             "",
@@ -259,27 +221,17 @@ def show(result: dict) -> str:
     return "\n".join(lines)
 
 
-def _first_frames(config: BenchConfig) -> Float[Tensor, "b 1 3 H W"]:
-    shape = (config.batch, 1, 3, config.size, config.size)
-    return torch.rand(shape, generator=torch.Generator().manual_seed(1))
-
-
 @one_way_out
 def main() -> None:
     """Run all measurements, print and save them."""
     torch.set_num_threads(1)
-    arguments = sys.argv[1:]
-    if "--help" in arguments:
+    if "--help" in sys.argv:
         print(__doc__, *describe_config(BenchConfig), sep="\n")
         return
-    if arguments[:1] == ["--length"]:
-        print(json.dumps(measure_length(load_config(BenchConfig, None, arguments[2:]), int(arguments[1]))))
-        return
-    config = load_config(BenchConfig, None, arguments)
+    config = load_config(BenchConfig, None, sys.argv[1:])
     result = {
         "config": asdict(config),
         "compare": [row for tokens in config.text_tokens for row in compare(config, tokens)],
-        "lengths": measure_lengths(config, arguments),
         "quality": measure_quality(config) if config.checkpoint else [],
     }
     print(show(result))

@@ -11,7 +11,6 @@ from bench.rollout import (
     PlainLoop,
     build_model,
     compare,
-    measure_length,
     measure_quality,
     show,
 )
@@ -72,9 +71,7 @@ def test_figures_have_the_right_names_and_print():
     assert all(row["largest_difference"] < 1e-5 for row in rows)
     assert rows[0]["contrast"] > 0.01
     assert rows[0]["times_ours"] == 1
-    lengths = [measure_length(CONFIG, chunks) for chunks in (1, 3)]
-    assert [length["frames"] for length in lengths] == [8, 24]
-    assert "ours" in show({"compare": rows, "lengths": lengths, "quality": []})
+    assert "ours" in show({"compare": rows, "quality": []})
 
 
 def test_quality_against_steps(model_folder, source, monkeypatch):
@@ -88,7 +85,7 @@ def test_quality_against_steps(model_folder, source, monkeypatch):
     assert set(quality[0]) == {"steps", "seconds", *QUALITY}
     # The error's mean over frames is ruled by the worst ones, the mean of dB by those that did not move.
     assert all(row["clip_psnr"]["mean"] < row["psnr"]["mean"] for row in quality)
-    text = show({"compare": [], "lengths": [], "quality": quality})
+    text = show({"compare": [], "quality": quality})
     assert f"{quality[1]['moving_psnr']['mean']:.2f} [" in text
     near = measure_quality(dataclasses.replace(config, teacher=str(model_folder), teacher_steps=3))
     assert near[0]["to_teacher"]["mean"] > near[1]["to_teacher"]["mean"] == 0  # itself, in as many steps
