@@ -48,6 +48,7 @@ def test_it_holds_two_packages_with_presets_and_weights_and_nothing_else(wheel: 
         "worldmodel/presets/desk/demo.yaml",
         "worldmodel/weights/desk/contract.json",
         "worldmodel/cli/__init__.py",
+        "worldmodel/report/page.html",
         "robotwin_adapters/tabletop/collect.py",
     } <= set(names)
     assert not [

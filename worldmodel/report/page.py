@@ -10,11 +10,11 @@
     write_page(page, Path("report.html"))
 
 All text is plain text. Names from data (tasks, robots, files) may contain HTML, Markdown or line breaks: they
-are escaped. The HTML loads nothing from outside, and its content security policy enforces this.
+are escaped. The HTML (page.html) loads nothing from outside, and its content security policy
+enforces this.
 """
 
 import base64
-import html
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from worldmodel.files import write_text
 from worldmodel.plain_text import one_line
 from worldmodel.report.figures import save_figure, to_png
-from worldmodel.report.page_style import STYLE
 
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif", ".mp4": "video/mp4"}
-POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
 LONGEST_NUMBER = 40  # characters of a cell in a column of numbers, interval included
 # How a cell with a number begins; "17 frames" and "0, 1" count as text.
 NUMBER = re.compile(r"[-+]?(\.?\d(?![\d.,]* [a-z]{3,})|inf|nan)")
@@ -137,24 +137,7 @@ def write_page(page: Page, path: Path) -> list[Path]:
 
 def to_html(page: Page) -> str:
     """Render one self-contained HTML page."""
-    title, lead = _html(page.title), f'<p class="lead">{_html(page.lead)}</p>\n' if page.lead else ""
-    links = "\n".join(
-        f'<a href="#part{number}">{_html(section.title)}</a>' for number, section in enumerate(page.sections)
-    )
-    contents = f'<nav aria-label="Contents">{links}</nav>\n' if len(page.sections) > 2 else ""
-    sections = "\n".join(
-        f'<section id="part{number}"><h2>{_html(section.title)}</h2>\n'
-        + "\n".join(_html_block(block) for block in section.blocks)
-        + "</section>"
-        for number, section in enumerate(page.sections)
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style></head>\n"
-        f"<body><header><h1>{title}</h1>\n{lead}{contents}</header>\n<main>{sections}</main></body></html>\n"
-    )
+    return _HTML.get_template("page.html").render(page=page)
 
 
 def to_markdown(page: Page, folder: Path, files: Mapping[Figure, Path] | None = None) -> str:
@@ -204,56 +187,29 @@ def _is_number(cells: Sequence[str]) -> bool:
     return bool(said) and 2 * numbers > len(said) and max(map(len, said)) <= LONGEST_NUMBER
 
 
-def _html(text: str) -> str:
-    return html.escape(one_line(text))
-
-
-def _html_block(block: Block) -> str:
-    if isinstance(block, Text):
-        return f"<p>{_html(block.text)}</p>"
-    if isinstance(block, Verdict):
-        reasons = "".join(f"<div>{_html(reason)}</div>" for reason in block.reasons)
-        kind = {True: "verdict good", False: "verdict bad", None: "verdict"}[block.is_good]
-        return f'<div class="{kind}"><strong>{_html(block.title)}</strong>{reasons}</div>'
-    if isinstance(block, Table):
-        return _html_table(block)
-    figures = "\n".join(_html_figure(source, caption) for source, caption in block.items)
-    return figures if block.is_wide else f'<div class="grid">{figures}</div>'
-
-
-def _html_table(table: Table) -> str:
-    kinds = [' class="number"' if is_number else "" for is_number in table.is_number]
-    head = "".join(
-        f'<th scope="col"{kind}>{_html(cell)}</th>' for cell, kind in zip(table.header, kinds, strict=True)
-    )
-    rows = "".join(
-        f"<tr{' class=strong' if row[0] in table.strong else ''}>"
-        + "".join(f"<td{kind}>{_html_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
-        + "</tr>\n"
-        for row in table.rows
-    )
-    caption = f"<caption>{_html(table.title)}</caption>" if table.title else ""
-    note = f'<p class="note">{_html(table.note)}</p>' if table.note else ""
-    body = f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>"
-    return f'<div class="scroll" tabindex="0"><table>{caption}{body}</table></div>{note}'
-
-
-def _html_cell(cell: str) -> str:
+def _split_interval(cell: str) -> tuple[str, str]:
+    """A cell's number and its interval, which may be empty."""
     found = INTERVAL.fullmatch(one_line(cell))
-    if found is None:
-        return _html(cell)
-    return f'{_html(found[1])} <span class="interval">{_html(found[2])}</span>'
+    return (found[1], found[2]) if found else (cell, "")
 
 
-def _html_figure(source: Path | Figure, caption: str) -> str:
-    content = to_png(source) if isinstance(source, Figure) else source.read_bytes()
+def _data_url(source: Path | Figure) -> Markup:
+    """A picture or video as a URL that needs no file."""
     kind = "image/png" if isinstance(source, Figure) else _media(source)
-    data, text = f"data:{kind};base64,{base64.b64encode(content).decode()}", _html(caption)
-    if kind.startswith("video/"):
-        media = f'<video controls loop muted autoplay playsinline aria-label="{text}" src="{data}"></video>'
-    else:
-        media = f'<img alt="{text}" src="{data}">'
-    return f"<figure>{media}<figcaption>{text}</figcaption></figure>"
+    content = to_png(source) if isinstance(source, Figure) else source.read_bytes()
+    return Markup(f"data:{kind};base64,{base64.b64encode(content).decode()}")
+
+
+# All text is escaped, after `one_line`; what Markup holds is no text.
+_HTML = Environment(
+    loader=PackageLoader("worldmodel", "report"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    finalize=lambda value: one_line(value) if type(value) is str else value,
+)
+_HTML.filters |= {"split_interval": _split_interval, "data_url": _data_url}
 
 
 def _media(path: Path) -> str:
