@@ -44,7 +44,8 @@ RESEARCH_HOMES = ("worldmodel.md_vae", "worldmodel.mddiff", "worldmodel.context_
 # The world model's own code, and its sizes at most: modules, lines, lines of a file. They only go down.
 CORE = ("models", "objectives", "mcl", "pipelines")
 # The picture head stands beside the compositor (450 lines in four modules) until one of them goes.
-CORE_MODULES, CORE_LINES, FILE_LINES, CONFIG_FIELDS = 50, 7_000, 390, 23
+CORE_MODULES, CORE_LINES, FILE_LINES, CONFIG_FIELDS = 50, 6_706, 350, 21
+MODEL_LINES = 200  # of models/model.py, the world model at one glance
 BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {
     *PACKAGES,
@@ -152,6 +153,7 @@ def test_the_core_stays_small() -> None:
     ]
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert len(files) <= CORE_MODULES
+    assert lines["worldmodel/models/model.py"] <= MODEL_LINES
     assert sum(lines.values()) <= CORE_LINES
     assert max(lines.values()) <= FILE_LINES, {
         name: count for name, count in lines.items() if count > FILE_LINES

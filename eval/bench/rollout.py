@@ -29,6 +29,7 @@ from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import score_video
@@ -68,7 +69,7 @@ class BenchConfig:
     out: str = ""  # JSON file for the figures; empty: printed only
 
 
-def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
+def build_model(config: BenchConfig, text_tokens: int, small: SmallNetConfig | None = None) -> WorldModel:
     """A world model with random weights whose actions have no effect, so that the plain loop can match it."""
     limits = ((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
     names = tuple(f"joint{i}" for i in range(ACTION_DIM))
@@ -79,7 +80,7 @@ def build_model(config: BenchConfig, text_tokens: int) -> WorldModel:
     noise = 2 * torch.rand(2, 3, 9, config.size, config.size, generator=generator) - 1
     vae.initialize_from(noise)  # otherwise every latent would decode to the same gray
     vae.set_latent_statistics(noise)
-    model_config = WorldModelConfig(backbone=config.backbone)
+    model_config = WorldModelConfig(backbone=config.backbone, small=small)
     model = WorldModel.build(model_config, contract, normalizer, vae=vae).eval()
     model.text = torch.randn(1, text_tokens, config.backbone.text_dim, generator=generator)
     return model

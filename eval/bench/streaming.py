@@ -22,10 +22,10 @@ import torch
 
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import describe_config, load_config
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.files import write_json
 from worldmodel.models.actions.protocol import blank_extras
 from worldmodel.models.model import WorldModel
-from worldmodel.models.parts import build_refiner
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
@@ -50,10 +50,7 @@ def load_model(config: StreamBenchConfig) -> WorldModel:
     """The named model, or one of the desk model's shape with a refiner."""
     if config.model:
         return WorldModel.from_pretrained(config.model)
-    model = build_model(BenchConfig(backbone=DESK), text_tokens=1)
-    model.config = dataclasses.replace(model.config, prediction="clean", refiner_width=64)
-    model.fdm.prediction, model.fdm.refiner = "clean", build_refiner(model.config, model.contract)
-    return model.eval()
+    return build_model(BenchConfig(backbone=DESK), 1, SmallNetConfig(scene=False, refiner_width=64))
 
 
 def as_causal(model: WorldModel, *, causal: bool) -> WorldModel:

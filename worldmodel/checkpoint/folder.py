@@ -8,7 +8,7 @@ transformer/                     backbone, in the hub's layout, as it is under a
                                  written for adapters on a published backbone that config.yaml names
 transformer_lora.safetensors     the adapters, if there are any
 vae/                             autoencoder, unless the config names a published one
-interface.safetensors            and idm, controller, scene, refiner, mcl, ... where they exist
+interface.safetensors            and small, idm, controller, mcl, ... where they exist
 """
 
 import dataclasses
@@ -45,12 +45,13 @@ from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.idm import IdmConfig, read_encoder_config
 from worldmodel.models.parts import build_parts, check_fit
 from worldmodel.shipped import WEIGHTS, find_weights, is_hub_id
-from worldmodel.tensors import check_headers, skeleton
+from worldmodel.tensors import check_headers, read_headers, skeleton
 
 FORMAT = 2
 CONTRACT_FILE, CONFIG_FILE, LORA_FILE = "contract.json", "config.yaml", "transformer_lora.safetensors"
 IMAGE_ENCODER_FILE = "image_encoder.json"
-BACKBONE_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # trained with a backbone; their settings
+PROMPT_FILE, SMALL_FILE = "prompt.safetensors", "small.safetensors"
+SMALL_PARTS = {"scene": "scene", "refiner": "refiner_width"}  # of a small net, and their settings
 PATTERNS = ("*.json", "*.yaml", "*.safetensors", "*.md", "*.png")  # all that is downloaded of a hub id
 
 
@@ -187,7 +188,7 @@ def check_parts(folder: Path, backbone: WanTransformer3DModel, known: Descriptio
     def planned() -> nn.ModuleDict:
         config, encoder = dataclasses.replace(known.config, idm=idm), image_encoder(folder)
         parts = build_parts(config, known.contract, known.normalizer, backbone, encoder)
-        return nn.ModuleDict(parts.by_file())
+        return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
     for name, part in skeleton(planned, str(folder)).items():
         if name != "idm" or has_encoder:
@@ -200,18 +201,20 @@ def image_encoder(folder: Path) -> Dinov2Model | None:
     return Dinov2Model(read_encoder_config(path)) if path.exists() else None
 
 
-def backbone_parts(config: WorldModelConfig) -> dict[str, Path]:
-    """Files of what was trained with the pretrained backbone, as in a world model's folder; all are used."""
-    files = {name: Path(config.pretrained) / f"{name}.safetensors" for name in BACKBONE_PARTS}
-    found = {name: file for name, file in files.items() if config.pretrained and file.is_file()}
-    for name, file in found.items():
-        setting = BACKBONE_PARTS[name]
-        if not getattr(config, setting):
+def small_net_file(config: WorldModelConfig) -> Path | None:
+    """What was trained with the pretrained backbone, in a world model's folder; all of it is used."""
+    file = Path(config.pretrained) / SMALL_FILE
+    if not config.pretrained or not file.is_file():
+        return None
+    held = {name.partition(".")[0] for name in read_headers([file])}
+    for setting in (SMALL_PARTS[part] for part in sorted(held & SMALL_PARTS.keys())):
+        if not getattr(config.small, setting, None):
             raise ValueError(
                 f"{file} was trained with the backbone of pretrained={config.pretrained} and would be left "
-                f"out: set {setting} as in the config.yaml beside it, or name the transformer folder alone"
+                f"out: set small.{setting} as in the config.yaml beside it, or name the transformer folder "
+                f"alone"
             )
-    return found
+    return file
 
 
 def backbone_paths(config: WorldModelConfig) -> dict[str, Path]:

@@ -19,10 +19,10 @@ from worldmodel.estimate.known_shapes import known_vae, local_config, num_text_t
 from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trace_step
 from worldmodel.estimate.streaming import StreamCost, stream_cost
 from worldmodel.models.actions.protocol import blank_extras
-from worldmodel.models.backbone import load_wan
+from worldmodel.models.backbone import DTYPES, load_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.gradient_checkpointing import checkpoint_blocks
-from worldmodel.models.model import DTYPES, WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import VideoAutoencoder
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.types import ClipBatch

@@ -22,6 +22,7 @@ from worldmodel.hub import find_part, load_encoder, load_part
 
 WAN_1_3B = "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"
 WAN_5B = "Wan-AI/Wan2.2-TI2V-5B-Diffusers"  # 48 latent channels, 16x16 pixels a latent
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PROMPT_KEY = "text"  # of a cached prompt embedding in its file
 MAX_PROMPT = 4096  # tokens
 TEXT_TOKENS = 512  # Wan pads its prompts with zeros to this length

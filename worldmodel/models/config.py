@@ -7,10 +7,10 @@ from typing import Literal
 from worldmodel.checked import check_ranges
 from worldmodel.data.clips import FPS_TOLERANCE, Aspect, ClipConfig, Merge
 from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
+from worldmodel.desk.small_net import Prediction, SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import LoraConfig, WanConfig
-from worldmodel.models.dynamics import Prediction
 from worldmodel.models.idm import IdmConfig
 from worldmodel.types import RowReader, num_latent_frames
 
@@ -73,7 +73,7 @@ class WorldModelConfig:
     """A world model; sizes that come from the data are in the frame contract and the normalizer."""
 
     regime: Regime = "acg"  # what drives the video: nothing, robot actions or latent actions
-    # pretrained takes the backbone alone (and scene and refiner, if a world model is named): everything else
+    # pretrained takes the backbone alone (with its `small`, if a world model is named): everything else
     # starts from random weights, and every setting here is free. start_from of a training run takes a whole
     # world model with its settings instead.
     pretrained: str = ""  # backbone folder or hub id; empty: random weights of the shape in `backbone`
@@ -81,11 +81,9 @@ class WorldModelConfig:
     dtype: Dtype = "float32"  # storage of the backbone's weights
     vae: str = ""  # autoencoder folder or hub id; empty: none (training on cached latents)
     prompt: str = ""  # safetensors file with a cached prompt embedding; empty: one zero token, as Wan pads
-    prediction: Prediction = "velocity"  # what the network predicts; clean for small nets from scratch
     actions: ActionConfig = field(default_factory=ActionConfig)  # how they reach the backbone
     causal: bool = False  # latent frames see themselves and earlier ones only, so that video can be streamed
-    scene: bool = False  # learned absolute position and projected first frame, for small nets from scratch
-    refiner_width: int = 0  # channels of a U-Net over the clean estimate, against seams of patches; 0: none
+    small: SmallNetConfig | None = None  # additions for a small net from scratch
     compositor_width: int = 0  # channels of what mixes decoded frames with the given one; 0: none
     hand_references: int = 0  # frames of each robot and arm that the compositor knows hands from; 0: none
     # A picture that is right on average has fainter edges than any true one. What moves gets them back when
@@ -95,7 +93,7 @@ class WorldModelConfig:
     history: int = 1  # clean latent frames given at the start of a clip
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
     lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
-    # interface: everything but the backbone, its scene and its refiner (adapters are settings of `lora`)
+    # interface: everything but the backbone and `small` (adapters are settings of `lora`)
     trained: Literal["all", "interface", "compositor"] = "all"  # what a training changes
     seed: int = 0  # of the random weights beside the backbone
     mcl: ActionMclConfig | None = None  # mechanistic contrast on the action channel; none: off
@@ -106,14 +104,11 @@ class WorldModelConfig:
             raise ValueError(f"history is 1 to 6 latent frames, got {self.history}")
         check_ranges(
             self,
-            refiner_width=(0, 4096),
             compositor_width=(0, 4096),
             hand_references=(0, 1024),
             sharpen=(0.0, 2.0),
             latent_action_dim=(1, 4096),
         )
-        if self.refiner_width and self.prediction != "clean":
-            raise ValueError(f"refiner_width refines clean estimates, got prediction {self.prediction!r}")
         if self.objective.student_steps and (self.regime == "lacg" or self.mcl or self.objective.idm_weight):
             raise ValueError(
                 "objective.student_steps distills the video alone: set regime acg or no_action, no mcl and "
@@ -136,6 +131,11 @@ class WorldModelConfig:
             )
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the network predicts."""
+        return "velocity" if self.small is None else self.small.prediction
 
     @property
     def reader(self) -> RowReader | None:

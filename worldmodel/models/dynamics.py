@@ -1,9 +1,7 @@
 """Forward dynamics: Wan turns noisy latents, noise levels and action embeddings into a velocity."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from diffusers.models.transformers.transformer_wan import (
     WanAttention,
     WanRotaryPosEmbed,
@@ -13,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worldmodel.desk.refiner import LatentRefiner
+from worldmodel.desk.small_net import SmallNet
 from worldmodel.diffusion.flow import TIMESTEPS, clean_from_velocity, velocity_from_clean
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention import (
@@ -28,15 +26,7 @@ from worldmodel.models.attention import (
     project_context,
     single_token_attention,
 )
-from worldmodel.models.attention_mask import (
-    FrameView,
-    RotaryTables,
-    StreamView,
-    causal_view,
-    place_tables,
-)
-
-Prediction = Literal["velocity", "clean"]
+from worldmodel.models.attention_mask import FrameView, RotaryTables, causal_view, place_tables
 
 
 @dataclass(frozen=True)
@@ -47,79 +37,31 @@ class FdmOutput:
     clean: Float[Tensor, "b c f h w"]
 
 
-class SceneEmbedding(nn.Module):
-    """A learned absolute position and the projected first latent frame, added to every token.
-
-    For small backbones trained from scratch, which otherwise spend long on finding out what stands still
-    where. Starts at zero and is tied to one latent grid. A causal backbone learns in time only which
-    frame is the first: how far apart two frames are it knows from its rotary tables, however long the video.
-    """
-
-    def __init__(
-        self, grid: tuple[int, int, int], patch_size: tuple[int, int, int], channels: int, width: int
-    ) -> None:
-        super().__init__()
-        frames, height, wide = grid
-        self.time = nn.Parameter(torch.zeros(width, frames, 1, 1))
-        self.space = nn.Parameter(torch.zeros(width, 1, height // patch_size[1], wide // patch_size[2]))
-        self.first = nn.Conv3d(channels, width, kernel_size=patch_size, stride=patch_size, bias=False)
-        nn.init.zeros_(self.first.weight)
-
-    def forward(
-        self,
-        latents: Float[Tensor, "b c f h w"],
-        num_first: int | None = None,
-        first: Float[Tensor, "b c 1 h w"] | None = None,
-    ) -> Float[Tensor, "b d f p q"]:
-        """What to add to the embedded patches of these latents.
-
-        Args:
-            latents: of the frames of this call.
-            num_first: of a causal backbone: 1 if the first frame of the video is among them, else 0.
-            first: the first frame of the video; none: that of these latents.
-        """
-        num_frames, time = latents.shape[2], self.time[:, : latents.shape[2]]
-        if num_first is not None:
-            # The first frame of a video and any other: streams have no last one.
-            other = self.time[:, 1:2].expand(-1, num_frames - num_first, -1, -1)
-            time = torch.cat([time[:, :num_first], other], 1)
-        return self.first(latents[:, :, :1] if first is None else first) + self.space + time
-
-
 class FramePatchEmbedding(nn.Conv3d):
     """Wan's `patch_embedding` (the same parameters under the same names), frame by frame.
 
     Adds the scene embedding and what the action paths embed for each place, if there are any.
     """
 
-    def __init__(self, base: nn.Conv3d, scene: SceneEmbedding | None) -> None:
+    def __init__(self, base: nn.Conv3d, small: SmallNet | None) -> None:
         kernel, stride = base.kernel_size, base.stride
         super().__init__(base.in_channels, base.out_channels, kernel, stride, device="meta")  # type: ignore[arg-type]
         self.weight, self.bias = base.weight, base.bias
         # In a tuple, as another module owns it: it is no part of the backbone.
-        self._scene = (scene,)
+        self._small = (small,)
 
     def forward(self, latents: Float[Tensor, "b c f h w"]) -> Float[Tensor, "bf d 1 y x"]:
         """Embedded patches of each latent frame."""
         call = current_call()
         assert call is not None, "the backbone is called through ForwardDynamics"
-        (scene,), output = self._scene, super().forward(latents)
-        if scene is not None:
-            output = output + self._scene_of(scene, latents, call.view).to(output.dtype)
+        (small,), output = self._small, super().forward(latents)
+        if small is not None and small.scene is not None:
+            output = output + small.scene(latents, call.view).to(output.dtype)
         output = rearrange(output, "b d f y x -> (b f) d 1 y x")
         if call.actions.places is None:
             return output
         places = rearrange(call.actions.places, "b f (y x) d -> (b f) d 1 y x", y=output.shape[3])
         return output + places.to(output.dtype)
-
-    def _scene_of(
-        self, scene: SceneEmbedding, latents: Tensor, view: FrameView | None
-    ) -> Float[Tensor, "b d f y x"]:
-        latents = latents.to(scene.space.dtype)
-        if view is None:
-            return scene(latents)
-        first = None if view.stream is None else view.stream.first.to(latents)
-        return scene(latents, int(view.starts), first)
 
 
 class CachedRotary(nn.Module):
@@ -164,21 +106,17 @@ class ForwardDynamics(nn.Module):
     def __init__(
         self,
         backbone: WanTransformer3DModel,
-        *,
-        prediction: Prediction = "velocity",
-        causal: bool = False,
-        scene: SceneEmbedding | None = None,
-        refiner: LatentRefiner | None = None,
+        small: SmallNet | None = None,
         gates: nn.Module | None = None,
+        *,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.small = backbone, small
         self.causal = causal
-        self.prediction = prediction
-        self.scene, self.refiner = scene, refiner
         backbone.rope = CachedRotary(backbone.rope)  # type: ignore[assignment]
         backbone.condition_embedder = FrameConditionEmbedder(backbone.condition_embedder)
-        backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, scene)
+        backbone.patch_embedding = FramePatchEmbedding(backbone.patch_embedding, small)
         for layer, block in enumerate(backbone.blocks):
             _attention(block.attn1).set_processor(VideoAttnProcessor(layer))  # type: ignore[arg-type]
             _attention(block.attn2).set_processor(ConditionAttnProcessor(layer, gates))  # type: ignore[arg-type]
@@ -214,32 +152,12 @@ class ForwardDynamics(nn.Module):
                 return_dict=False,
             )
         answer = answer.to(noisy.dtype)
-        if view is not None and view.stream is not None:
-            return self._latest(answer, noisy, sigma, actions.maps, view.stream)
-        if self.prediction == "velocity":
+        stream = None if view is None else view.stream
+        if stream is not None:  # the other frames are known already
+            answer, noisy, sigma = answer[:, :, -1:], noisy[:, :, -1:], sigma[:, -1:]
+        if self.small is None or not self.small.predicts_clean:
             return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
-        # The network adds to the first latent frame what moves: its answer is zero in a still scene.
-        clean = noisy[:, :, :1] + answer
-        if self.refiner is not None:
-            clean = self.refiner(clean, noisy, sigma, actions.maps)
-        return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
-
-    def _latest(
-        self,
-        answer: Float[Tensor, "b c f h w"],
-        noisy: Float[Tensor, "b c f h w"],
-        sigma: Float[Tensor, "b f"],
-        maps: Float[Tensor, "b f m h w"] | None,
-        stream: StreamView,
-    ) -> FdmOutput:
-        """As `forward`, for the latest frame of a stream alone: the others are known already."""
-        answer, noisy, sigma = answer[:, :, -1:], noisy[:, :, -1:], sigma[:, -1:]
-        if self.prediction == "velocity":
-            return FdmOutput(velocity=answer, clean=clean_from_velocity(noisy, answer, sigma))
-        clean = stream.first + answer
-        if self.refiner is not None:
-            maps = None if maps is None else maps[:, -1:]
-            clean = clean + self.refiner.change(clean, stream.before, stream.first, maps, stream.maps_before)
+        clean = self.small.clean(answer, noisy, sigma, actions.maps, stream)
         return FdmOutput(velocity=velocity_from_clean(noisy, clean, sigma), clean=clean)
 
     def tokens_per_frame(self, grid: tuple[int, int, int]) -> int:

@@ -1,71 +1,38 @@
-"""The world model as one object: backbone, autoencoder, action interface, IDM, controller and scales."""
-
-import dataclasses
-import logging
-import tempfile
-from pathlib import Path
+"""The world model as one object; `parts.py` lists what it has."""
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
-from huggingface_hub import HfApi
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from transformers import Dinov2Model
 
-from worldmodel.checkpoint.folder import (
-    CONTRACT_FILE,
-    IMAGE_ENCODER_FILE,
-    LORA_FILE,
-    Description,
-    backbone_parts,
-    backbone_paths,
-    check_external,
-    check_parts,
-    describe_sources,
-    has_backbone,
-    image_encoder,
-    locate,
-    named_prompt,
-    naming,
-    read_adapters,
-    read_backbone,
-    read_description,
-    write_backbone,
-    write_description,
-)
-from worldmodel.checkpoint.lora_files import start_backbone, write_lora
-from worldmodel.checkpoint.model_card import model_card
+from worldmodel.checkpoint.save_load import SavedModel
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.data.provenance import TrainedOn
-from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.desk.small_net import SmallNet
 from worldmodel.diffusion.euler import sigma_schedule
-from worldmodel.files import read_beneath, read_into, replaced_folder, write_tensors
+from worldmodel.mcl.contrast import MechanisticContrast
+from worldmodel.models.actions.interface import ActionInterface
 from worldmodel.models.actions.protocol import ActionEmbedding, blank_extras
 from worldmodel.models.attention import TextContext
-from worldmodel.models.backbone import (
-    PROMPT_KEY,
-    LoraConfig,
-    add_lora,
-    merge_lora,
-    read_prompt,
-)
-from worldmodel.models.compositor import Composed, KnownFrame
-from worldmodel.models.config import Dtype, FrameContract, WorldModelConfig
+from worldmodel.models.backbone import add_lora
+from worldmodel.models.compositor import Composed, Compositor, KnownFrame
+from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.dynamics import ForwardDynamics
-from worldmodel.models.idm import Controller, InverseDynamicsModel
+from worldmodel.models.hand_references import HandReferences
+from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
 from worldmodel.models.parts import build_parts, check_fit, condition_dim
 from worldmodel.models.pose_track import PoseTrack
-from worldmodel.models.vae import VideoAutoencoder, decode_latents, encode_frames, freeze, load_vae
+from worldmodel.models.vae import VideoAutoencoder, decode_latents, encode_frames, freeze
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras
 
-log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-PROMPT_FILE = "prompt.safetensors"
-
-
-class WorldModel(nn.Module):
+class WorldModel(SavedModel):
     """First frames + actions -> video; a new one comes from `build`, a saved one from `from_pretrained`.
+
+    frames --vae--> latents --noise, sigma--> fdm --velocity, sampler--> latents --vae--> frames
+    robot actions + extras (acg), or latent actions (lacg) --interface--> ActionEmbedding --> fdm
+    frames --idm--> latent actions, or a reading of the robot actions
+    robot actions --controller--> latent actions
 
     Examples:
         >>> from worldmodel import WorldModel
@@ -74,7 +41,11 @@ class WorldModel(nn.Module):
         ('acg', 17, ['crane', 'heron', 'wren'])
     """
 
-    text: Tensor  # embedding of the one prompt that all clips share
+    controller: Controller | None
+    embodiment_classifier: EmbodimentClassifier | None
+    mcl: MechanisticContrast | None
+    compositor: Compositor | None
+    hand_references: HandReferences | None
 
     def __init__(
         self,
@@ -86,154 +57,29 @@ class WorldModel(nn.Module):
         text: Float[Tensor, "1 s e"] | None = None,
         image_encoder: Dinov2Model | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         check_fit(contract, backbone, vae)
         self.config, self.contract, self.normalizer = config, contract, normalizer
-        # Whether adapters sit on what config.pretrained names, unchanged: they are then saved without it.
-        self.has_published_base = False
-        self.trained_on: TrainedOn | None = None  # set by training and by `from_pretrained`
+        self.has_published_base, self.trained_on = False, None
         if config.lora.rank:
             add_lora(backbone, config.lora)
         parts = build_parts(config, contract, normalizer, backbone, image_encoder)
-        self.fdm = ForwardDynamics(
-            backbone,
-            prediction=config.prediction,
-            causal=config.causal,
-            scene=parts.scene,
-            refiner=parts.refiner,
-            gates=parts.interface.gates,
-        )
-        self.interface = parts.interface
-        self.idm, self.controller = parts.idm, parts.controller
-        self.embodiment_classifier, self.mcl = parts.embodiment_classifier, parts.mcl
-        self.compositor, self.hand_references = parts.compositor, parts.hand_references
+        self._part_names = tuple(parts)
+        small, interface = parts.pop("small"), parts["interface"]
+        assert isinstance(interface, ActionInterface)
+        assert isinstance(small, SmallNet | None)
+        self.fdm = ForwardDynamics(backbone, small, interface.gates, causal=config.causal)
+        for name, part in parts.items():
+            self.register_module(name, part)
         self.vae = None if vae is None else freeze(vae)
-        if text is None:
-            text = torch.zeros(1, 1, backbone.config["text_dim"])
+        text = torch.zeros(1, 1, backbone.config["text_dim"]) if text is None else text
         self.register_buffer("text", text, persistent=False)
-        self._freeze_unused()
+        self.freeze_unused()
 
-    @classmethod
-    def build(
-        cls,
-        config: WorldModelConfig,
-        contract: FrameContract,
-        normalizer: ActionNormalizer,
-        *,
-        vae: VideoAutoencoder | None = None,
-        allow_external: bool = False,
-    ) -> "WorldModel":
-        """A new model on the backbone, autoencoder and prompt that the config names.
-
-        `allow_external` lets a world model named in config.pretrained name another backbone in turn.
-        """
-        trained = backbone_parts(config)
-        if vae is None and config.vae:
-            vae = load_vae(config.vae)
-        text = named_prompt(config) if config.prompt else None
-        backbone, is_published = _new_backbone(config, allow_external)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            model = cls(config, contract, normalizer, backbone, vae, text)
-        model.has_published_base = is_published
-        for name, file in trained.items():
-            # A refiner learns to look at pose maps in addition: it serves with and without them.
-            # Shorter clips than the backbone was trained on use the first of its positions in time.
-            longer = {"time": 1} if name == "scene" else None
-            read_into(model.parts()[name], file, optional=("poses.",), longer=longer)
-        for name, file in backbone_paths(config).items():
-            read_beneath(model.interface[name], file, f"{name}.")
-        return model
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        source: str | Path,
-        *,
-        pretrained: str | None = None,
-        vae: str | None = None,
-        dtype: Dtype | None = None,
-        lora: LoraConfig | None = None,
-        allow_external: bool = False,
-    ) -> "WorldModel":
-        """A saved model, from a folder or hub id.
-
-        What it says about itself is checked against its files before anything is loaded.
-
-        Args:
-            source: what `save_pretrained` or `push_to_hub` wrote.
-            pretrained: where the backbone under saved adapters is, if not where the config says.
-            vae: where a published autoencoder is, if not where the config says.
-            dtype: storage of the backbone's weights, if not as saved.
-            lora: adapters to train on, if not the saved ones; those of another rank or alpha are merged into
-                the backbone, and rank 0 leaves it without any.
-            allow_external: load also from other folders or hub ids that the model's config.yaml names.
-        """
-        folder = locate(str(source))
-        known = read_description(folder)
-        log.info("%s", describe_sources(folder, known.config))
-        if not allow_external:
-            check_external(folder, known.config, {"pretrained": pretrained, "vae": vae})
-        saved = dataclasses.replace(
-            known.config,
-            pretrained=pretrained or known.config.pretrained,
-            vae=vae or known.config.vae,
-            dtype=dtype or known.config.dtype,
-        )
-        config = dataclasses.replace(saved, lora=lora or saved.lora)
-        backbone = read_backbone(folder, saved, DTYPES[config.dtype], config.lora)
-        autoencoder = str(folder / "vae") if (folder / "vae").is_dir() else config.vae
-        prompt = folder / PROMPT_FILE
-        text = read_prompt(prompt, backbone.config["text_dim"]) if prompt.exists() else None
-        check_parts(folder, backbone, dataclasses.replace(known, config=config))
-        loaded = load_vae(autoencoder) if autoencoder else None
-        with naming(folder):
-            model = cls(
-                config, known.contract, known.normalizer, backbone, loaded, text, image_encoder(folder)
-            )
-        model.trained_on = known.trained_on
-        for name, module in model.parts().items():
-            read_into(module, folder / f"{name}.safetensors")
-        if config.lora.continues(saved.lora):
-            read_adapters(folder, backbone)
-            model.has_published_base = not has_backbone(folder)
-        return model.eval()
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the model as one folder (see `folder.py`); an older one there is replaced at the end."""
-        with replaced_folder(Path(folder), CONTRACT_FILE) as new:
-            known = Description(self.config, self.contract, self.normalizer, self.trained_on)
-            write_description(new, known)
-            (new / "README.md").write_text(model_card(self.config, self.contract, self.normalizer))
-            if not (self.config.lora.rank and self.has_published_base):
-                write_backbone(new / "transformer", self.fdm.backbone)
-            if self.config.lora.rank:
-                write_lora(new / LORA_FILE, self.fdm.backbone)
-            for name, module in self.parts().items():
-                write_tensors(new / f"{name}.safetensors", module.state_dict())
-            if self.config.prompt:
-                write_tensors(new / PROMPT_FILE, {PROMPT_KEY: self.text})
-            if self.idm is not None:
-                self.idm.encoder.config.to_json_file(new / IMAGE_ENCODER_FILE)
-            if isinstance(self.vae, CausalAutoencoder) or (self.vae is not None and not self.config.vae):
-                self.vae.save_pretrained(new / "vae")
-
-    def push_to_hub(self, repo_id: str, *, private: bool = False) -> None:
-        """Upload what `save_pretrained` writes."""
-        api = HfApi()
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "model"
-            self.save_pretrained(folder)
-            api.create_repo(repo_id, private=private, exist_ok=True)
-            api.upload_folder(repo_id=repo_id, folder_path=folder)
-
-    def merge_adapters(self) -> None:
-        """Fold LoRA adapters into the backbone: the same model without them, saved in full from now on."""
-        if not self.config.lora.rank:
-            raise ValueError("this model has no adapters to merge")
-        merge_lora(self.fdm.backbone)
-        self._freeze_unused()
-        self.config = dataclasses.replace(self.config, lora=LoraConfig())
+    @property
+    def small(self) -> SmallNet | None:
+        """What only a small net from scratch has; a part of `fdm`."""
+        return self.fdm.small
 
     @property
     def condition_dim(self) -> int:
@@ -329,36 +175,18 @@ class WorldModel(nn.Module):
         return controller(robot_actions, idm(frame[:, None]).scene[:, 0])
 
     def parts(self) -> dict[str, nn.Module]:
-        """Everything trained beside the backbone, by the name of its file."""
-        modules = {
-            "interface": self.interface,
-            "scene": self.fdm.scene,
-            "refiner": self.fdm.refiner,
-            "idm": self.idm,
-            "controller": self.controller,
-            "embodiment_classifier": self.embodiment_classifier,
-            "mcl": self.mcl,
-            "compositor": self.compositor,
-            "hand_references": self.hand_references,
-        }
-        return {name: module for name, module in modules.items() if module is not None}
+        """Everything trained beside the backbone, by the name of its attribute and of its file."""
+        found = {name: getattr(self, name) for name in self._part_names}
+        return {name: part for name, part in found.items() if part is not None}
 
     def freeze_untrained(self) -> None:
         """Before a training: no gradients for what the config leaves as it is."""
         if self.config.trained == "interface":
-            for part in (self.fdm.backbone, self.fdm.scene, self.fdm.refiner):
-                if part is not None:
-                    part.requires_grad_(False)
+            self.fdm.requires_grad_(False)
         if self.config.trained == "compositor":
             self.requires_grad_(False)
             assert self.compositor is not None, "the config asks for one"
             self.compositor.requires_grad_()
-
-    def _freeze_unused(self) -> None:
-        if self.text.shape[1] == 1 and not self.config.actions.cross_attends:
-            self.fdm.freeze_unused_query_key()
-        if self.config.actions.replaces_prompt:
-            self.fdm.backbone.get_submodule("condition_embedder.text_embedder").requires_grad_(False)
 
     def _autoencoder(self) -> VideoAutoencoder:
         if self.vae is None:
@@ -369,15 +197,3 @@ class WorldModel(nn.Module):
         if self.idm is None or self.controller is None:
             raise ValueError(f"latent actions need regime 'lacg', this model is {self.config.regime!r}")
         return self.idm, self.controller
-
-
-def _new_backbone(config: WorldModelConfig, allow_external: bool) -> tuple[WanTransformer3DModel, bool]:
-    """The backbone of a new model, and whether it is exactly what `pretrained` names."""
-    dtype, folder = DTYPES[config.dtype], Path(config.pretrained)
-    if config.pretrained and (folder / LORA_FILE).is_file():
-        # A world model with adapters: its backbone is the one with the adapters in it.
-        known = read_description(folder).config
-        if not allow_external:
-            check_external(folder, known, {"vae": config.vae, "idm.pretrained": "not loaded"})
-        return read_backbone(folder, known, dtype, LoraConfig()), False
-    return start_backbone(config, dtype), bool(config.pretrained) and not config.lora.start

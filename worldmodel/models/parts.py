@@ -1,7 +1,7 @@
 """Which parts a world model of a given config has, and at which sizes."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import nn
@@ -9,7 +9,7 @@ from transformers import Dinov2Model
 
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.desk.refiner import LatentRefiner
+from worldmodel.desk.small_net import SmallNet
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
 from worldmodel.mcl.reach import freeze_unreached
@@ -17,7 +17,6 @@ from worldmodel.models.actions.interface import ActionInterface
 from worldmodel.models.actions.protocol import PathShape
 from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor
 from worldmodel.models.config import FrameContract, WorldModelConfig
-from worldmodel.models.dynamics import SceneEmbedding
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
 from worldmodel.models.vae import VideoAutoencoder
@@ -75,29 +74,16 @@ def build_interface(
     )
 
 
-def build_scene(
+def build_small(
     config: WorldModelConfig, contract: FrameContract, backbone: WanTransformer3DModel
-) -> SceneEmbedding | None:
-    """The scene embedding, where the config asks for one."""
-    if not config.scene:
+) -> SmallNet | None:
+    """The additions to a small backbone, where the config asks for them."""
+    if config.small is None:
         return None
     shape = backbone.config
     width = shape["num_attention_heads"] * shape["attention_head_dim"]
-    return SceneEmbedding(contract.latent_grid, tuple(shape["patch_size"]), shape["in_channels"], width)
-
-
-def build_refiner(config: WorldModelConfig, contract: FrameContract) -> LatentRefiner | None:
-    """The refiner of the clean estimate, where the config asks for one."""
-    if not config.refiner_width:
-        return None
-    _, height, width = contract.latent_grid
-    if height % 2 or width % 2:
-        raise ValueError(f"a refiner halves the latents, got {height}x{width}: set refiner_width=0")
-    return LatentRefiner(
-        contract.latent_channels,
-        config.refiner_width,
-        map_channels=config.actions.map_channels,
-    )
+    size, maps = tuple(shape["patch_size"]), config.actions.map_channels
+    return SmallNet(config.small, contract.latent_grid, size, shape["in_channels"], width, maps)
 
 
 def build_compositor(config: WorldModelConfig, contract: FrameContract) -> Compositor | None:
@@ -155,45 +141,28 @@ def build_embodiment_classifier(
     return EmbodimentClassifier(config.latent_action_dim, num_embodiments)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Everything beside the backbone that a model has; none where its config asks for none."""
-
-    scene: SceneEmbedding | None
-    refiner: LatentRefiner | None
-    interface: ActionInterface
-    idm: InverseDynamicsModel | None
-    controller: Controller | None
-    embodiment_classifier: EmbodimentClassifier | None
-    mcl: MechanisticContrast | None
-    compositor: Compositor | None
-    hand_references: HandReferences | None
-
-    def by_file(self) -> dict[str, nn.Module]:
-        """Those that there are, by the name of their file."""
-        return {name: part for name, part in vars(self).items() if part is not None}
-
-
 def build_parts(
     config: WorldModelConfig,
     contract: FrameContract,
     normalizer: ActionNormalizer,
     backbone: WanTransformer3DModel,
     encoder: Dinov2Model | None,
-) -> Parts:
-    """Build all of them, always in the same order: random weights depend on it."""
+) -> dict[str, nn.Module | None]:
+    """Everything beside the backbone, by the name of its file; none where the config asks for none.
+
+    The one list of parts, always in this order: random weights depend on it.
+    """
     width = backbone.config["num_attention_heads"] * backbone.config["attention_head_dim"]
-    return Parts(
-        scene=build_scene(config, contract, backbone),
-        refiner=build_refiner(config, contract),
-        interface=build_interface(config, contract, normalizer, backbone),
-        idm=build_idm(config, normalizer, encoder),
-        controller=build_controller(config, normalizer),
-        embodiment_classifier=build_embodiment_classifier(config, normalizer),
-        mcl=build_mcl(config, contract, normalizer, width),
-        compositor=build_compositor(config, contract),
-        hand_references=build_hand_references(config, contract, normalizer),
-    )
+    return {
+        "small": build_small(config, contract, backbone),
+        "interface": build_interface(config, contract, normalizer, backbone),
+        "idm": build_idm(config, normalizer, encoder),
+        "controller": build_controller(config, normalizer),
+        "embodiment_classifier": build_embodiment_classifier(config, normalizer),
+        "mcl": build_mcl(config, contract, normalizer, width),
+        "compositor": build_compositor(config, contract),
+        "hand_references": build_hand_references(config, contract, normalizer),
+    }
 
 
 def build_mcl(

@@ -66,7 +66,7 @@ def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -
     if model.mcl is None:
         raise ValueError("this model has no mcl term")
     groups = {
-        "backbone": [*model.fdm.backbone.parameters(), *_parameters(model.fdm.refiner)],
+        "backbone": list(model.fdm.parameters()),
         "action interface": list(model.interface.parameters()),
         "inverse dynamics": _parameters(model.idm),
         "critic, heads": list(model.mcl.parameters()),

@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from worldmodel.checkpoint.folder import has_backbone, locate, read_description
+from worldmodel.checkpoint.folder import PROMPT_FILE, has_backbone, locate, read_description
 from worldmodel.data.index import EpisodeIndex
+from worldmodel.desk.small_net import build_refiner
 from worldmodel.files import fingerprint
 from worldmodel.models.backbone import read_prompt
 from worldmodel.models.config import FrameContract, WorldModelConfig
-from worldmodel.models.model import PROMPT_FILE, WorldModel
+from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import (
     build_compositor,
     build_embodiment_classifier,
     build_hand_references,
     build_idm,
     build_mcl,
-    build_refiner,
 )
 from worldmodel.training.datasets import DataConfig, extended_normalizer
 from worldmodel.training.model_data import frame_contract
@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 CHANGEABLE = ("causal", "dtype", "history", "lora", "mcl", "objective", "sharpen", "trained")
 ON_ITS_BACKBONE = "; for a new model on its backbone set model.pretrained={} instead of start_from"
 ANEW = "; for another one train a new model, without start_from"
-# Why the others cannot change, and what to do instead, by the first part of their name.
+# Why the others cannot change, and what to do instead, by their name or the first part of it.
 FIXED = {
     "regime": ("it decides which parts a model has", ON_ITS_BACKBONE),
     "pretrained": ("its own backbone is in the folder", "; for the other one leave start_from out"),
     "backbone": ("its backbone is trained already", ANEW),
     "vae": ("its backbone knows the latents of its own autoencoder only", ANEW),
     "prompt": ("it is trained with its own prompt", ON_ITS_BACKBONE),
-    "prediction": ("its backbone has learned what its output stands for", ANEW),
     "actions": ("its action interface is trained already", ON_ITS_BACKBONE),
     "latent_action_dim": ("its latent actions have their size already", ON_ITS_BACKBONE),
-    "scene": ("its backbone is trained with or without one already", ANEW),
-    "refiner_width": ("its refiner is trained already", ANEW),
+    "small": ("its backbone is trained with or without these additions already", ANEW),
+    "small.prediction": ("its backbone has learned what its output stands for", ANEW),
+    "small.refiner_width": ("its refiner is trained already", ANEW),
     "compositor_width": ("its compositor is trained already", ANEW),
     "hand_references": ("its compositor is trained with or without them already", ANEW),
     "idm": ("its IDM is trained already", ON_ITS_BACKBONE),
@@ -89,8 +89,13 @@ def continued_model(
     asked = _without_lone_class(asked, index)
     model.config, model.fdm.causal = asked, asked.causal
     _fit_judge(model)
-    if asked.refiner_width and model.fdm.refiner is None:
-        model.fdm.refiner = build_refiner(asked, model.contract)
+    if model.small is not None and asked.small is not None and model.small.refiner is None:
+        model.small.refiner = build_refiner(
+            asked.small,
+            model.contract.latent_grid,
+            model.contract.latent_channels,
+            asked.actions.map_channels,
+        )
     if model.compositor is None:
         model.compositor = build_compositor(asked, model.contract)
     if model.hand_references is None:
@@ -125,7 +130,7 @@ def _without_lone_class(asked: WorldModelConfig, index: EpisodeIndex) -> WorldMo
 def _check_settings(start_from: str, folder: Path, known: WorldModelConfig, asked: WorldModelConfig) -> None:
     for name, old, new in _changes(known, asked):
         if not _can_change(name, folder, known, asked):
-            reason, remedy = FIXED[name.partition(".")[0]]
+            reason, remedy = FIXED.get(name) or FIXED[name.partition(".")[0]]
             raise ValueError(
                 f"start_from={start_from} has model.{name}={old}, the config asks for model.{name}={new}: "
                 f"{reason}. Leave model.{name} out, or set it to {old}{remedy.format(start_from)}"
@@ -147,8 +152,8 @@ def _can_change(name: str, folder: Path, known: WorldModelConfig, asked: WorldMo
     if name == "lora.seed":
         return not asked.lora.continues(known.lora)
     setting = name.partition(".")[0]
-    if setting == "refiner_width":
-        return not known.refiner_width
+    if name == "small.refiner_width":
+        return known.small is not None and not known.small.refiner_width
     if setting in ("compositor_width", "hand_references"):
         return not known.compositor_width
     if setting == "idm":

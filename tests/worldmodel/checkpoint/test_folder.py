@@ -9,6 +9,7 @@ from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
 from worldmodel.checkpoint.folder import LORA_FILE
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.tokens import TokensConfig
@@ -59,7 +60,7 @@ def roll(model, batch) -> torch.Tensor:
 def test_folder_gives_the_same_model_back(trained, batch, tmp_path, regime, rank):
     mcl = None if regime == "no_action" else ActionMclConfig()
     actions = ActionConfig(tokens=None if regime == "no_action" else TokensConfig())
-    options = {"scene": True, "actions": actions, "mcl": mcl, "prediction": "clean"}
+    options = {"small": SmallNetConfig(), "actions": actions, "mcl": mcl}
     model = trained(regime=regime, lora=LoraConfig(rank=rank), **options)
     model.save_pretrained(tmp_path / "model")
     loaded = WorldModel.from_pretrained(tmp_path / "model")
@@ -197,7 +198,7 @@ def test_saving_replaces_as_a_whole_or_not_at_all(trained, tmp_path, monkeypatch
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("worldmodel.models.model.write_tensors", fail)
+        patch.setattr("worldmodel.checkpoint.save_load.write_tensors", fail)
         with pytest.raises(OSError, match="disk full"):
             model.save_pretrained(folder)
     assert (folder / "old_part.safetensors").exists()
@@ -257,7 +258,7 @@ def test_push_uploads_the_folder(trained, monkeypatch):
         def upload_folder(self, repo_id: str, folder_path: Path) -> None:
             calls.append(("upload", repo_id, sorted(path.name for path in folder_path.iterdir())))
 
-    monkeypatch.setattr("worldmodel.models.model.HfApi", RecordingApi)
+    monkeypatch.setattr("worldmodel.checkpoint.save_load.HfApi", RecordingApi)
     trained(regime="no_action").push_to_hub("someone/model", private=True)
     assert calls[0] == ("create", "someone/model", {"private": True, "exist_ok": True})
     assert calls[1][:2] == ("upload", "someone/model")

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from worldmodel.desk.refiner import LatentRefiner
-from worldmodel.models.config import FrameContract, WorldModelConfig
-from worldmodel.models.parts import build_refiner
+from worldmodel.desk.small_net import SmallNetConfig, build_refiner
 
 
 @pytest.fixture
@@ -19,7 +18,9 @@ def sigma() -> torch.Tensor:
 @torch.no_grad()
 def test_an_untrained_refiner_changes_nothing(make_world_model, batch, latents, sigma):
     assert torch.equal(LatentRefiner(4, 8)(latents, torch.zeros_like(latents), sigma), latents)
-    plain, refined = (make_world_model(prediction="clean", refiner_width=width) for width in (0, 8))
+    plain, refined = (
+        make_world_model(small=SmallNetConfig(scene=False, refiner_width=width)) for width in (0, 8)
+    )
     noisy = plain.encode(batch.frames)
     arguments = noisy, torch.ones(*noisy.shape[::2][:2]), plain.interface(batch.robot_actions)
     answers = [model.fdm(*arguments, model.text_context()).clean for model in (plain, refined)]
@@ -73,10 +74,9 @@ def test_every_weight_of_a_refiner_can_learn(randomize):
 
 def test_what_cannot_be_refined_is_refused():
     with pytest.raises(ValueError, match="refiner_width refines clean estimates, got prediction 'velocity'"):
-        WorldModelConfig(refiner_width=8)
-    odd = FrameContract(9, 8, 16, 10.0)
+        SmallNetConfig("velocity", refiner_width=8)
     with pytest.raises(ValueError, match="a refiner halves the latents, got 1x2"):
-        build_refiner(WorldModelConfig(prediction="clean", refiner_width=8), odd)
+        build_refiner(SmallNetConfig(refiner_width=8), (3, 1, 2), 16, 0)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.diffusion.flow import add_noise
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.protocol import ActionEmbedding
@@ -14,7 +15,7 @@ from worldmodel.models.config import ObjectiveConfig
 def causal(make_world_model, randomize):
     def make(**options):
         model = make_world_model(causal=True, **options)
-        for part in (model.interface, model.fdm.scene, model.fdm.refiner):
+        for part in (model.interface, model.small):
             if part is not None:
                 randomize(part)
         return model
@@ -28,7 +29,7 @@ def clean(model, noisy, sigma, actions, **options):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("options", [{}, {"prediction": "clean", "scene": True, "refiner_width": 8}])
+@pytest.mark.parametrize("options", [{}, {"small": SmallNetConfig(refiner_width=8)}])
 def test_a_causal_model_does_not_see_what_comes_later(causal, batch, options):
     model = causal(actions=ActionConfig(tokens=TokensConfig()), **options)
     latents = model.encode(batch.frames)
@@ -67,7 +68,7 @@ def test_a_model_that_is_not_causal_sees_all(make_world_model, batch):
 
 @torch.no_grad()
 def test_after_a_jump_the_forgotten_frames_do_not_matter(causal, batch):
-    model = causal(prediction="clean", scene=True)
+    model = causal(small=SmallNetConfig())
     latents, sigma = model.encode(batch.frames), torch.tensor([[0.0, 0.0, 0.0, 0.9]]).expand(4, -1)
     view = jump_view(4, torch.tensor([0, 1, 1, 2]))
     jumped = clean(model, latents, sigma, batch.robot_actions, view=view)

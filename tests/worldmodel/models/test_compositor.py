@@ -9,6 +9,7 @@ from tests.support.pose_sets import HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.backbone import tiny_wan
@@ -26,7 +27,7 @@ SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
 # Looks along z from 1 m before the origin; the picture spans 1 m there.
 CAMERA = torch.tensor([[1.0, 0, 0.5, 0.5], [0, 1.0, 0.5, 0.5], [0, 0, 1.0, 1.0]])
 PICTURES = ObjectiveConfig(idm_weight=0.0, pixel_weight=1.0, pixel_share=0.5)
-COMPOSED = {"objective": PICTURES, "prediction": "clean", "compositor_width": 8}
+COMPOSED = {"objective": PICTURES, "small": SmallNetConfig(scene=False), "compositor_width": 8}
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@ import copy
 
 import torch
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.diffusion.flow import add_noise, sigma_per_frame
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
@@ -24,7 +25,7 @@ def answer(model, batch, *, with_keys: bool = False):
 
 @torch.no_grad()
 def test_clean_and_velocity_networks_answer_in_the_same_flow(make_world_model, batch, randomize):
-    clean, velocity = (make_world_model(prediction=p, scene=True) for p in ("clean", "velocity"))
+    clean, velocity = (make_world_model(small=SmallNetConfig(p)) for p in ("clean", "velocity"))
     for model in (clean, velocity):
         randomize(model.interface)
         noisy, sigma = noisy_clip(model, batch)
@@ -95,7 +96,9 @@ def test_modulation_made_before_gives_the_same_answer(make_world_model, batch, r
 def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch, randomize):
     gradients = []
     for checkpointing in (False, True):
-        model = make_world_model(actions=ActionConfig(tokens=TokensConfig()), scene=True)
+        model = make_world_model(
+            actions=ActionConfig(tokens=TokensConfig()), small=SmallNetConfig("velocity")
+        )
         randomize(model.interface)
         if checkpointing:
             model.fdm.backbone.enable_gradient_checkpointing()
@@ -111,17 +114,17 @@ def test_gradient_checkpointing_gives_the_same_gradients(make_world_model, batch
 @torch.no_grad()
 def test_a_copy_of_the_model_is_independent_of_it(make_world_model, batch, randomize):
     # The scene embedding hangs on a hook: a copy (as EMA makes one) must call its own.
-    model = make_world_model(scene=True)
+    model = make_world_model(small=SmallNetConfig("velocity"))
     twin = copy.deepcopy(model)
     before = answer(model, batch).velocity
-    randomize(twin.fdm.scene)
+    randomize(twin.small.scene)
     assert torch.equal(answer(model, batch).velocity, before)
     assert (answer(twin, batch).velocity - before).abs().max() > 1e-3
 
 
 @torch.no_grad()
 def test_batch_equals_singles(make_world_model, batch, randomize):
-    model = make_world_model(actions=ActionConfig(tokens=TokensConfig()), scene=True)
+    model = make_world_model(actions=ActionConfig(tokens=TokensConfig()), small=SmallNetConfig("velocity"))
     randomize(model.interface)
     noisy, sigma = noisy_clip(model, batch)
     together = answer(model, batch).velocity

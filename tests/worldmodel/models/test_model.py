@@ -8,6 +8,7 @@ import torch
 from diffusers import AutoencoderKLWan
 
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig, build_wan, tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
@@ -27,8 +28,12 @@ PARTS = {
 def test_each_regime_has_its_parts_and_no_others(make_world_model, regime):
     assert set(make_world_model(regime=regime).parts()) == PARTS[regime]
     if regime == "acg":
-        options = {"mcl": ActionMclConfig(), "scene": True, "objective": ObjectiveConfig(idm_weight=0.0)}
-        assert set(make_world_model(**options).parts()) == {"interface", "scene", "mcl"}
+        options = {
+            "mcl": ActionMclConfig(),
+            "small": SmallNetConfig(),
+            "objective": ObjectiveConfig(idm_weight=0.0),
+        }
+        assert set(make_world_model(**options).parts()) == {"interface", "small", "mcl"}
 
 
 @pytest.mark.parametrize("regime", PARTS)
@@ -56,10 +61,10 @@ def test_new_models_repeat_with_their_seed(make_world_model):
 
 
 def test_a_backbone_from_another_regime_brings_its_scene_and_refiner(make_world_model, tmp_path):
-    options = {"scene": True, "prediction": "clean", "refiner_width": 8}
+    options = {"small": SmallNetConfig(refiner_width=8)}
     trained = make_world_model(regime="acg", **options)
-    torch.nn.init.normal_(trained.fdm.scene.space)
-    torch.nn.init.normal_(trained.fdm.refiner.leave.weight)
+    torch.nn.init.normal_(trained.small.scene.space)
+    torch.nn.init.normal_(trained.small.refiner.leave.weight)
     trained.save_pretrained(tmp_path / "acg")
     fresh = make_world_model(regime="no_action", **options, pretrained=str(tmp_path / "acg"))
     weights = fresh.fdm.state_dict()
@@ -67,8 +72,8 @@ def test_a_backbone_from_another_regime_brings_its_scene_and_refiner(make_world_
 
 
 def test_shorter_clips_use_the_first_positions_of_a_trained_scene(make_world_model, tmp_path):
-    trained = make_world_model(scene=True)
-    torch.nn.init.normal_(trained.fdm.scene.time)
+    trained = make_world_model(small=SmallNetConfig("velocity"))
+    torch.nn.init.normal_(trained.small.scene.time)
     trained.save_pretrained(tmp_path / "long")
     config = replace(trained.config, pretrained=str(tmp_path / "long"))
 
@@ -76,27 +81,33 @@ def test_shorter_clips_use_the_first_positions_of_a_trained_scene(make_world_mod
         contract = replace(trained.contract, num_frames=num_frames)
         return WorldModel.build(config, contract, trained.normalizer, vae=trained.vae)
 
-    assert torch.equal(built(5).fdm.scene.time, trained.fdm.scene.time[:, :2])
-    assert torch.equal(built(5).fdm.scene.space, trained.fdm.scene.space)
+    assert torch.equal(built(5).small.scene.time, trained.small.scene.time[:, :2])
+    assert torch.equal(built(5).small.scene.space, trained.small.scene.space)
     with pytest.raises(
-        ValueError, match=r"scene\.safetensors: time has shape .*, 4, 1, 1\), expected .*, 5, 1"
+        ValueError, match=r"small\.safetensors: scene\.time has shape .*, 4, 1, 1\), expected .*, 5, 1"
     ):
         built(17)
 
 
-@pytest.mark.parametrize(("part", "setting"), [("scene", "scene"), ("refiner", "refiner_width")])
-def test_a_trained_scene_or_refiner_is_not_left_out_in_silence(make_world_model, tmp_path, part, setting):
-    options = {"scene": True, "prediction": "clean", "refiner_width": 8}
-    make_world_model(**options).save_pretrained(tmp_path / "acg")
-    without = {**options, setting: 0 if part == "refiner" else False}
-    with pytest.raises(ValueError, match=rf"acg/{part}.safetensors was trained with .*: set {setting} as in"):
-        make_world_model(**without, pretrained=str(tmp_path / "acg"))
-    alone = make_world_model(**without, pretrained=str(tmp_path / "acg/transformer"))
-    assert part not in alone.parts()
+@pytest.mark.parametrize(
+    ("small", "setting"),
+    [
+        (SmallNetConfig(scene=False, refiner_width=8), "scene"),
+        (SmallNetConfig(), "refiner_width"),
+        (None, "refiner_width"),
+    ],
+)
+def test_a_trained_scene_or_refiner_is_not_left_out_in_silence(make_world_model, tmp_path, small, setting):
+    make_world_model(small=SmallNetConfig(refiner_width=8)).save_pretrained(tmp_path / "acg")
+    message = rf"acg/small.safetensors was trained with .*: set small\.{setting} as in"
+    with pytest.raises(ValueError, match=message):
+        make_world_model(small=small, pretrained=str(tmp_path / "acg"))
+    alone = make_world_model(small=small, pretrained=str(tmp_path / "acg/transformer"))
+    assert (alone.small is None) == (small is None)
 
 
 def test_a_prompt_that_is_not_encoded_yet_names_the_command(make_world_model, tmp_path):
-    command = r"python training/encode_prompt\.py Wan-AI/Wan2\.1-T2V-1\.3B-Diffusers .*prompt\.safetensors"
+    command = r"worldmodel encode-prompt Wan-AI/Wan2\.1-T2V-1\.3B-Diffusers .*prompt\.safetensors"
     with pytest.raises(ValueError, match=rf"model\.prompt=.*: no such file\. .*{command}"):
         make_world_model(prompt=str(tmp_path / "prompt.safetensors"))
 

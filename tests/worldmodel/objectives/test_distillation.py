@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.support.debug_run import CONFIG
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.config import ObjectiveConfig, WorldModelConfig
 from worldmodel.objectives.distillation import consistency_levels, student_step
@@ -25,7 +26,7 @@ def pair(make_world_model, randomize):
 
     def make(**options):
         teacher = make_world_model(causal=True, **options).eval()
-        for part in (teacher.interface, *filter(None, [teacher.fdm.scene, teacher.fdm.refiner])):
+        for part in (teacher.interface, *filter(None, [teacher.small])):
             randomize(part)
         return teacher, copy.deepcopy(teacher)
 
@@ -51,7 +52,7 @@ def test_levels_are_the_samplers_and_end_with_a_step_of_the_student():
 
 @pytest.mark.parametrize("prediction", ["clean", "velocity"])
 def test_a_student_of_one_substep_is_its_teacher(pair, batch, prediction):
-    teacher, student = pair(prediction=prediction, scene=True, objective=objective(substeps=1))
+    teacher, student = pair(small=SmallNetConfig(prediction), objective=objective(substeps=1))
     loss = student_step(teacher, student, batch, torch.Generator().manual_seed(0))
     assert float(loss.parts["consistency"]) < 1e-9
     for parameter in student.interface.parameters():
@@ -61,7 +62,7 @@ def test_a_student_of_one_substep_is_its_teacher(pair, batch, prediction):
 
 
 def test_a_student_comes_nearer_to_what_its_teacher_makes_in_many_steps(pair, batch):
-    teacher, student = pair(prediction="velocity", objective=objective(steps=1, substeps=4))
+    teacher, student = pair(objective=objective(steps=1, substeps=4))
     step = partial(student_step, teacher, student, batch)
 
     def video(model, num_steps):

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.diffusion.flow import clean_loss, is_future, velocity_loss
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.config import ObjectiveConfig, WorldModelConfig
@@ -68,7 +69,7 @@ def test_every_learned_frame_counts_alike():
 @pytest.mark.parametrize("mode", [None, "exact", "finite_difference"])
 def test_a_causal_model_learns_from_prefixes(make_world_model, batch, mode):
     objective = ObjectiveConfig(forcing="prefix", sink_jump=0.5, context_noise=0.1, idm_weight=0.0)
-    options = {"prediction": "clean", "scene": True, "refiner_width": 8, "objective": objective}
+    options = {"small": SmallNetConfig(refiner_width=8), "objective": objective}
     model = make_world_model(causal=True, mcl=ActionMclConfig(mode=mode) if mode else None, **options)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     values = []

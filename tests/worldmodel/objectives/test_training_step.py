@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.config import ObjectiveConfig
@@ -44,7 +45,7 @@ def test_gradient_reaches_all_that_trains_and_nothing_frozen(make_world_model, b
 @pytest.mark.parametrize("prediction", ["velocity", "clean"])
 @pytest.mark.parametrize("regime", REGIMES)
 def test_a_few_steps_lower_the_loss(make_world_model, batch, regime, prediction):
-    model = make_world_model(regime=regime, prediction=prediction, scene=True)
+    model = make_world_model(regime=regime, small=SmallNetConfig(prediction))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     values = []
     for _ in range(12):
@@ -158,9 +159,11 @@ def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomize):
 
 def test_pixel_error_trains_the_model_through_the_frozen_decoder(make_world_model, batch):
     objective = ObjectiveConfig(idm_weight=0.0, pixel_weight=0.5, pixel_share=0.5)
-    model = make_world_model(regime="acg", prediction="clean", objective=objective)
+    model = make_world_model(regime="acg", small=SmallNetConfig(scene=False), objective=objective)
     plain = make_world_model(
-        regime="acg", prediction="clean", objective=dataclasses.replace(objective, pixel_weight=0.0)
+        regime="acg",
+        small=SmallNetConfig(scene=False),
+        objective=dataclasses.replace(objective, pixel_weight=0.0),
     )
     losses, without = step(model, batch), step(plain, batch)
     assert torch.equal(losses.parts["reconstruction"], without.parts["reconstruction"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
@@ -23,9 +24,7 @@ from worldmodel.types import Actions, map_tensors
 
 PREFIX = ObjectiveConfig(forcing="prefix")
 SMALL = {
-    "prediction": "clean",
-    "scene": True,
-    "refiner_width": 8,
+    "small": SmallNetConfig(refiner_width=8),
     "actions": ActionConfig(place_map=PlaceMapConfig()),
 }
 TOKENS = {"actions": ActionConfig(tokens=TokensConfig())}

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import Actions
@@ -28,7 +29,7 @@ def trained(make_world_model, randomize):
 @pytest.mark.parametrize("history", [1, 2])
 @pytest.mark.parametrize("regime", REGIMES)
 def test_batch_equals_singles_over_several_chunks(trained, batch, regime, history):
-    pipeline = RolloutPipeline(trained(regime=regime, history=history, scene=True))
+    pipeline = RolloutPipeline(trained(regime=regime, history=history, small=SmallNetConfig("velocity")))
     given, actions = batch.frames[:, : 4 * history - 3], batch.robot_actions.repeat(1, 3, 1)[:, :30]
     options = {"num_inference_steps": STEPS}
     together = pipeline.rollout(given, Actions(actions), generator=seeds(0, 1, 2, 3), **options)

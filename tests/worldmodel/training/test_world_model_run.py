@@ -45,19 +45,20 @@ class ChangedSource:
 def test_fine_tuning_adds_embodiments_an_objective_and_a_refiner(
     overrides: list[str], tmp_path: Path
 ) -> None:
-    short = [*overrides, "fit.steps=1", "model.prediction=clean"]
+    short = [*overrides, "fit.steps=1", "model.small.scene=false"]
     first = [*short, "model.regime=lacg", f"output={tmp_path / 'first'}", "data.synthetic_embodiments=1"]
     assert train(load_config(TrainConfig, CONFIG, first), False)
     second = [*short, f"start_from={tmp_path / 'first/model'}", f"output={tmp_path / 'second'}"]
     second += ["model.regime=lacg"]
     second += ["data.synthetic_embodiments=2", "model.mcl.mode=detached", "model.objective.mcl_weight=0.5"]
-    second += ["model.refiner_width=8"]
+    second += ["model.small.refiner_width=8"]
     assert train(load_train_config(CONFIG, second), False)
     model = WorldModel.from_pretrained(tmp_path / "second/model")
     assert model.normalizer.embodiments == ("robot0", "robot1")
     assert (model.config.regime, model.config.objective.mcl_weight) == ("lacg", 0.5)
     assert model.mcl is not None
-    assert model.fdm.refiner is not None
+    assert model.small is not None
+    assert model.small.refiner is not None
     assert model.embodiment_classifier is not None
 
 

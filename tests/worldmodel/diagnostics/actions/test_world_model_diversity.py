@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.diagnostics.actions import world_model_diversity as module
 from worldmodel.diagnostics.actions.diagnose import _contrasts
 from worldmodel.diagnostics.actions.world_model_diversity import (
@@ -31,7 +32,7 @@ def case(model: WorldModel, batch: ClipBatch) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"scene": True, "actions": ActionConfig(place_map=PlaceMapConfig()), "prediction": "clean"},
+        {"small": SmallNetConfig(), "actions": ActionConfig(place_map=PlaceMapConfig())},
         {"regime": "lacg", "history": 2, "actions": ActionConfig(tokens=TokensConfig())},
     ],
 )

@@ -5,13 +5,14 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel
 
+from worldmodel.desk.small_net import SmallNet, SmallNetConfig
 from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.interface import ActionConfig, ActionInterface
 from worldmodel.models.actions.place_map import PlaceMapConfig
 from worldmodel.models.actions.protocol import ActionEmbedding, PathShape
 from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.backbone import build_wan, tiny_wan
-from worldmodel.models.dynamics import ForwardDynamics, SceneEmbedding
+from worldmodel.models.dynamics import ForwardDynamics
 
 FRAMES, PATCHES = 3, 16
 WIDTH = 48
@@ -58,9 +59,10 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 @torch.no_grad()
 def test_untrained_interface_leaves_wan_bit_for_bit(inputs, has_tokens, has_maps, has_scene):
     noisy, sigma, text, actions = inputs
-    scene = SceneEmbedding((FRAMES, 8, 8), (1, 2, 2), 16, WIDTH) if has_scene else None
+    config = SmallNetConfig("velocity", scene=has_scene)
+    small = SmallNet(config, (FRAMES, 8, 8), (1, 2, 2), 16, WIDTH, map_channels=0)
     interface = make_interface(has_tokens, has_maps)
-    fdm = ForwardDynamics(build_wan(tiny_wan()), scene=scene, gates=interface.gates)
+    fdm = ForwardDynamics(build_wan(tiny_wan()), small, interface.gates)
     expected = base_velocity(build_wan(tiny_wan()), noisy, sigma, text)
     got = fdm(noisy, sigma, interface(actions), fdm.embed_text(text)).velocity
     assert expected.std() > 0.1

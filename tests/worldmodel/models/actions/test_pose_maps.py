@@ -9,6 +9,7 @@ from tests.support.pose_sets import HEAD, NAMES, HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import (
@@ -108,9 +109,9 @@ def test_missing_actions_are_not_drawn(batch):
 @torch.no_grad()
 @pytest.mark.parametrize("prediction", ["velocity", "clean"])
 def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, prediction):
-    refined = {"refiner_width": 8} if prediction == "clean" else {}
-    with_maps = make(prediction=prediction, **refined)
-    without = make(actions=ActionConfig(), prediction=prediction)
+    width = 8 if prediction == "clean" else 0
+    with_maps = make(small=SmallNetConfig(prediction, scene=False, refiner_width=width))
+    without = make(actions=ActionConfig(), small=SmallNetConfig(prediction, scene=False))
     noisy = torch.randn(3, 16, 3, 8, 8)
     answers = []
     for model in (with_maps, without):
@@ -123,11 +124,11 @@ def test_at_first_the_model_is_the_one_without_maps_bit_for_bit(make, batch, pre
 
 
 def test_training_reaches_the_maps(make, batch):
-    options = {"prediction": "clean", "refiner_width": 8}
+    options = {"small": SmallNetConfig(scene=False, refiner_width=8)}
     model = make(trained=True, mcl=ActionMclConfig(mode="finite_difference"), **options)
     losses = world_model_step(model, batch, torch.Generator().manual_seed(0))
     losses.total.backward()
-    for part in (model.interface.pose_maps, model.fdm.refiner):
+    for part in (model.interface.pose_maps, model.small.refiner):
         assert all(p.grad is not None and p.grad.any() for p in part.parameters())
     blind = dataclasses.replace(batch, extras={})
     with pytest.raises(ValueError, match="action paths need clips with poses, projections, got none"):
@@ -136,7 +137,7 @@ def test_training_reaches_the_maps(make, batch):
 
 @torch.no_grad()
 def test_a_model_draws_the_poses_it_is_told(make, batch, tmp_path):
-    model = make(trained=True, prediction="clean", refiner_width=8)
+    model = make(trained=True, small=SmallNetConfig(scene=False, refiner_width=8))
     model.save_pretrained(tmp_path / "model")
     assert json.loads((tmp_path / "model/contract.json").read_text())["extras"] == {
         "poses": [3, 16],
@@ -221,19 +222,19 @@ def test_long_rollouts_draw_every_chunk(make, batch):
 
 
 def test_a_backbone_brings_its_maps_to_a_model_that_draws_and_its_refiner_to_any(make, tmp_path):
-    options = {"prediction": "clean", "refiner_width": 8}
+    options = {"small": SmallNetConfig(scene=False, refiner_width=8)}
     trained = make(trained=True, **options)
     trained.save_pretrained(tmp_path)
     again = make(pretrained=str(tmp_path), **options)
-    for part in (lambda model: model.interface.pose_maps, lambda model: model.fdm.refiner):
+    for part in (lambda model: model.interface.pose_maps, lambda model: model.small.refiner):
         pairs = zip(part(trained).parameters(), part(again).parameters(), strict=True)
         assert all(torch.equal(*pair) for pair in pairs)
     plain = make(pretrained=str(tmp_path), actions=ActionConfig(), **options)
     assert "pose_maps" not in plain.interface
-    assert torch.equal(plain.fdm.refiner.enter.weight, trained.fdm.refiner.enter.weight)
+    assert torch.equal(plain.small.refiner.enter.weight, trained.small.refiner.enter.weight)
     plain.save_pretrained(tmp_path / "plain")
     drawing = make(pretrained=str(tmp_path / "plain"), **options)
-    assert not drawing.fdm.refiner.poses.weight.any()
+    assert not drawing.small.refiner.poses.weight.any()
 
 
 def test_what_cannot_be_drawn_is_refused():
