@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.environments.initial_states import camera_argument
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices, to_unit_range
@@ -56,7 +55,7 @@ class PlanningModel:
             embodiment=self.embodiment,
             num_inference_steps=self.num_inference_steps,
             generator=[torch.Generator().manual_seed(self.seed) for _ in range(count)],
-            **camera_argument(self.model, [self.camera] * count),
+            camera=self.camera,
         ).fork(samples)
         blocks = actions.flatten(0, 1).split(FRAMES_PER_LATENT, dim=1)
         made = torch.cat([session.step(block) for block in blocks], 1)

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from worldmodel.environments.initial_states import camera_argument
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
@@ -78,7 +77,7 @@ class SessionBackend:
                 embodiment=self.embodiment,
                 num_inference_steps=self.num_inference_steps,
                 generator=[torch.Generator().manual_seed(int(seed))],
-                **camera_argument(self.model, [self.camera]),
+                camera=self.camera,
             )
 
     def generate(self, env_ids: Sequence[int], actions: Float[Tensor, "b n a"]) -> Float[Tensor, "b 3 n H W"]:

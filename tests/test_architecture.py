@@ -6,10 +6,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from worldmodel.models.config import WorldModelConfig
+from worldmodel.pipelines.causal import CausalState
+from worldmodel.pipelines.session import VideoState
+from worldmodel.pipelines.whole_clip import Sampler
+from worldmodel.types import Actions
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "robotwin_adapters", "training", "eval", "examples")
@@ -158,6 +163,31 @@ def test_the_core_stays_small() -> None:
     assert max(lines.values()) <= FILE_LINES, {
         name: count for name, count in lines.items() if count > FILE_LINES
     }
+
+
+def test_one_way_to_copy_samples_and_one_border_to_the_cpu() -> None:
+    calls = [
+        (node.func.attr, path.name)
+        for path in python_files("worldmodel/pipelines")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    assert [file for name, file in calls if name == "repeat_interleave"] == ["session.py"]
+    assert {file for name, file in calls if name == "cpu"} == {"session.py"}
+
+
+def test_what_a_video_holds_is_frozen() -> None:
+    def held(annotation: Any) -> Iterator[type]:
+        for part in get_args(annotation):
+            yield from held(part)
+        if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+            yield annotation
+            for part in get_type_hints(annotation).values():
+                yield from held(part)
+
+    kinds = {*held(VideoState), *held(Sampler)}
+    assert {VideoState, CausalState, Actions, Sampler} <= kinds
+    assert not [kind for kind in kinds if not kind.__dataclass_params__.frozen]  # type: ignore[attr-defined]
 
 
 def test_the_config_of_the_world_model_stays_small() -> None:

@@ -210,6 +210,17 @@ class Actions:
     latent: Float[Tensor, "b n k"] | None = None  # instead (lacg)
     extras: Extras = field(default_factory=dict)
 
+    @property
+    def values(self) -> Float[Tensor, "b n u"] | None:
+        """Robot or latent actions, whichever there are."""
+        return self.latent if self.robot is None else self.robot
+
+    @property
+    def count(self) -> int | None:
+        """Number of transitions; None: nothing is known of them."""
+        known = [part for part in (self.values, *self.extras.values()) if part is not None]
+        return known[0].shape[1] if known else None
+
     def __getitem__(self, rows: slice) -> "Actions":
         """Those of some transitions."""
         found: Actions = map_tensors(self, lambda part: part[:, rows])

@@ -11,7 +11,6 @@ from gymnasium.vector import VectorEnv
 from examples.lerobot_env import make_env
 from examples.planning import PlanningModel
 from examples.session_backend import SessionBackend
-from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
 from worldmodel.models.model import WorldModel
@@ -99,7 +98,7 @@ def test_a_backend_takes_the_calls_of_rlinfs_environment(desk: WorldModel, scene
         embodiment=starts[1].embodiment,
         num_inference_steps=1,
         generator=[torch.Generator().manual_seed(1)],
-        **camera_argument(desk, [starts[1].camera]),
+        camera=starts[1].camera,
     )
     expected = torch.cat([own.step(actions[1:, part : part + 4]) for part in (0, 4)], 1)[0]
     assert (made[1].transpose(0, 1) - (2 * expected - 1)).abs().max() < 1e-3

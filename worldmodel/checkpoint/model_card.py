@@ -78,5 +78,5 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
         embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),
         first=normalizer.embodiments[0],
-        cameras=', "cameras": episode.cameras[name]' if config.actions.needs_views else "",
+        cameras=', "camera": episode.cameras[name]' if config.actions.needs_views else "",
     )

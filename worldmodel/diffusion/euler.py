@@ -1,6 +1,6 @@
 """Solving the flow from noise to data; the sampler knows a velocity field and nothing of networks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -11,6 +11,19 @@ from worldmodel.diffusion.flow import shift_sigma, sigma_per_frame
 
 # (noisy latents [b c f h w], sigma [b f]) -> velocity [b c f h w]
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
+Generators = torch.Generator | Sequence[torch.Generator]
+
+
+def draw_noise(
+    num_samples: int, shape: tuple[int, ...], generator: Generators | None
+) -> Float[Tensor, "b c f h w"]:
+    """Noise of this shape for each sample; with one generator each, it does not depend on the batch."""
+    if isinstance(generator, Sequence):
+        if len(generator) != num_samples:
+            raise ValueError(f"expected {num_samples} generators, one per sample, got {len(generator)}")
+        return torch.stack([torch.randn(shape, generator=one, device=one.device) for one in generator])
+    device = "cpu" if generator is None else generator.device
+    return torch.randn((num_samples, *shape), generator=generator, device=device)
 
 
 def sigma_schedule(num_steps: int, shift: float) -> Float[Tensor, " levels"]:

@@ -12,7 +12,6 @@ from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import cut_clip, resize_frames
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.config import FrameContract
-from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.types import CameraMatrices, Episode, EpisodeSource
@@ -169,27 +168,12 @@ def open_session(
     return pipeline.open(
         frames,
         past if past.shape[1] else None,
-        start_actions=None if past.shape[1] else np.stack([start.state for start in starts])[:, None],
+        start_action=None if past.shape[1] else np.stack([start.state for start in starts])[:, None],
         embodiment=[start.embodiment for start in starts],
         num_inference_steps=num_inference_steps,
         generator=[torch.Generator().manual_seed(seed) for seed in seeds],
-        **camera_argument(pipeline.model, [start.camera for start in starts]),
+        camera=[start.camera for start in starts],
     )
-
-
-def camera_argument(model: WorldModel, cameras: Sequence[CameraMatrices | None]) -> dict[str, Any]:
-    """The argument `cameras` of the pipeline, for a model whose action paths read the camera."""
-    actions = getattr(model.config, "actions", None)
-    if actions is None or not actions.needs_views:
-        return {}
-    if any(camera is None for camera in cameras):
-        if model.contract.projection:  # the camera of the training data never moved
-            return {}
-        raise ValueError(
-            "this model draws the commands into the picture and needs the matrices of its camera: start from "
-            "a dataset that has them, from the simulator, or pass them"
-        )
-    return {"cameras": list(cameras)}
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int, rng: np.random.Generator) -> list[int]:

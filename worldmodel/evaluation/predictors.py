@@ -66,7 +66,7 @@ class ModelPredictor:
             generator=[torch.Generator().manual_seed(seed) for _ in given],
             embodiments=[clip.embodiment] * len(given) if extras and clip is not None else (),
         )
-        return rollout.frames.cpu()
+        return rollout.frames
 
     @property
     def reads_extras(self) -> bool:

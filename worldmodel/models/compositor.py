@@ -38,6 +38,8 @@ FARTHEST_MEND = 0.2  # of half the picture: how far a carried pixel may be mende
 NUM_CARRIED = 2 * len(ARMS)  # the given frame and a reference, by each hand
 NUM_SOURCES = 3 + NUM_CARRIED
 HEADS = (3, NUM_SOURCES, 2 * NUM_CARRIED)  # channels: drawn change, shares of the sources, mending
+CHANGE, REST = 0.25, 0.02  # of the opening: a hand has taken or left something; it does not move
+GONE = 0.12  # m from where it did so: the place can be seen again
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,26 @@ def openings(rows: PoseTrack) -> Float[Tensor, "*b arm"]:
 def places(rows: PoseTrack) -> Float[Tensor, "*b arm 3"]:
     """Where each wrist is (m, world)."""
     return rows.poses.unflatten(-1, (len(ARMS), -1))[..., :3]
+
+
+def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:
+    """What is known behind a frame to which the second of these rows led.
+
+    A hand whose opening has changed and rests carries the newest frame from now on, and what does not move
+    may be taken from it. A hand that is as open as in the first known frame carries that one: it is true.
+    When the hand has gone from there, the newest frame shows the place without it, and is kept instead.
+    """
+    (before, now), place = openings(last).unbind(1), places(last)[:, 1]
+    first, newest = known.first(), KnownFrame(frame, last.rows(1))
+    is_new = ((now - known.openings()).abs() > CHANGE) & ((now - before).abs() < REST)
+    old = torch.full_like(place, torch.inf) if known.places is None else known.places
+    is_gone = old.isfinite().all(-1) & ((place - old).norm(dim=-1) > GONE) & ~is_new
+    if not (is_new | is_gone).any():
+        return known
+    is_first = (now - first.openings()).abs() <= CHANGE
+    known = known.taking(first, is_new & is_first).taking(newest, is_new & ~is_first)
+    old = torch.where(is_new[..., None], place, old.masked_fill(is_gone[..., None], torch.inf))
+    return replace(known.keeping(frame, (is_new | is_gone).any(1)), places=old)
 
 
 def _reference(

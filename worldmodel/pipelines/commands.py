@@ -1,6 +1,7 @@
 """Raw commands -> `Actions`: the only way from a robot's own units to the model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,11 +14,11 @@ from worldmodel.tensors import check_numbers
 from worldmodel.types import Actions, CameraMatrices, Extras, Transitions
 
 RawActions = Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"]
-StartActions = Float[np.ndarray, "b start raw"] | Float[Tensor, "b start raw"]
-Cameras = CameraMatrices | Sequence[CameraMatrices] | None
+StartAction = Float[np.ndarray, "b start raw"] | Float[Tensor, "b start raw"]
+Cameras = CameraMatrices | Sequence[CameraMatrices | None] | None
 NO_CAMERA = (
     "the camera moved in training, or was not described, and none was given: pass "
-    "cameras=episode.cameras[name] to the pipeline"
+    "camera=episode.cameras[name] to the pipeline"
 )
 
 
@@ -25,12 +26,11 @@ def read_commands(
     model: WorldModel,
     robot_actions: RawActions,
     embodiments: Sequence[str],
-    cameras: Cameras = None,
+    camera: Cameras = None,
     *,
     before: Float[Tensor, "b 2 raw"] | None = None,
     first_frame: int = 0,
     num_actions: int = 0,
-    action_names: Sequence[str] | None = None,
 ) -> Actions:
     """Commands in the robots' own units as the model takes them, with the rows that its action paths read.
 
@@ -38,33 +38,38 @@ def read_commands(
         model: knows scales, names and the view of the training data.
         robot_actions: in the robots' own units.
         embodiments: one for each sample.
-        cameras: for all samples, or one for each; static, or with one matrix per frame of the video. None:
-            the camera of training, if it never moved.
+        camera: for all samples, or one for each; static, or with one matrix per frame. None: the camera of
+            training, if it never moved.
         before: the two commands in force before the first one; none: the first one itself.
-        first_frame: of the video, which action 0 leads on from.
-        num_actions: the last command is held up to so many.
-        action_names: refused where they are not the embodiment's.
+        first_frame: of the camera's frames, which action 0 starts from.
+        num_actions: the last command is held up to this number.
     """
-    raw = torch.as_tensor(robot_actions)
-    held = raw[:, -1:].expand(-1, max(0, num_actions - raw.shape[1]), -1)
-    raw = torch.cat([raw, held], 1)
-    robot = normalize_actions(model, raw, embodiments, action_names)
+    raw = torch.as_tensor(robot_actions).to("cpu")
+    if len(embodiments) != len(raw):
+        raise ValueError(
+            f"expected one embodiment for all samples or {len(raw)}, one for each, of "
+            f"{', '.join(model.normalizer.embodiments)}; got {list(embodiments)}"
+        )
+    raw = torch.cat([raw, raw[:, -1:].expand(-1, max(0, num_actions - raw.shape[1]), -1)], 1)
+    numbers = check_numbers(raw.double(), "actions").numpy()
+    scaled = [model.normalizer.normalize(*row) for row in zip(numbers, embodiments, strict=True)]
     if model.config.reader is None:
-        return Actions(robot)
+        return Actions(torch.stack(scaled))
     before = raw[:, :1].expand(-1, 2, -1) if before is None else before
-    views = _views(model, cameras, len(raw), range(first_frame, first_frame + 1 + raw.shape[1]))
+    cameras = cameras_of(camera, len(raw))
+    frames = range(first_frame, first_frame + 1 + raw.shape[1])
     clips = [
         Transitions(
             raw[number],
             before[number],
             model.normalizer.names_of(embodiment),
-            views=None if views is None else views[number],
+            views=_views(model, cameras[number], frames),
             why_no_views=NO_CAMERA,
             source=embodiment,
         )
         for number, embodiment in enumerate(embodiments)
     ]
-    return Actions(robot, extras=rows_of(model, clips, embodiments))
+    return Actions(torch.stack(scaled), extras=rows_of(model, clips, embodiments))
 
 
 def rows_of(model: WorldModel, clips: Sequence[Transitions], embodiments: Sequence[str]) -> Extras:
@@ -79,55 +84,70 @@ def rows_of(model: WorldModel, clips: Sequence[Transitions], embodiments: Sequen
     return {name: torch.stack([one[name] for one in rows]) for name in rows[0]}
 
 
-def first_commands(start_actions: StartActions | None) -> Float[Tensor, "b 2 raw"] | None:
+def first_commands(start_action: StartAction | None) -> Float[Tensor, "b 2 raw"] | None:
     """The two commands in force at the first given frame, from one or two that are given."""
-    if start_actions is None:
+    if start_action is None:
         return None
-    found = check_numbers(torch.as_tensor(start_actions), "start_actions")
+    found = check_numbers(torch.as_tensor(start_action).to("cpu"), "start_action")
     if found.ndim != 3 or found.shape[1] not in (1, 2):
         raise ValueError(
-            f"start_actions are 1 or 2 commands of each sample, [b n raw], got {tuple(found.shape)}"
+            f"start_action is 1 or 2 commands of each sample, [b n raw], got {tuple(found.shape)}"
         )
     return found[:, [0, -1]]
 
 
 def latest_commands(
-    before: Float[Tensor, "b 2 raw"] | None, raw: Float[Tensor, "b n raw"]
+    before: Float[Tensor, "b 2 raw"] | None, robot_actions: RawActions
 ) -> Float[Tensor, "b 2 raw"]:
     """The last two commands after these."""
+    raw = torch.as_tensor(robot_actions).to("cpu")
     before = raw[:, :1].expand(-1, 2, -1) if before is None else before.to(raw)
     return torch.cat([before, raw], 1)[:, -2:]
 
 
-def _views(
-    model: WorldModel, cameras: Cameras, count: int, frames: range
-) -> list[Float[Tensor, "m 3 4"]] | None:
-    contract = model.contract
-    if cameras is None:
-        if not contract.projection:
-            return None
-        return [torch.tensor(contract.projection).view(3, 4).expand(len(frames), 3, 4)] * count
-    each = [cameras] * count if isinstance(cameras, CameraMatrices) else list(cameras)
+def cameras_of(camera: Cameras, count: int) -> list[CameraMatrices | None]:
+    """One for each sample."""
+    each = [camera] * count if camera is None or isinstance(camera, CameraMatrices) else list(camera)
     if len(each) != count:
         raise ValueError(f"expected one camera for all samples or {count}, one for each, got {len(each)}")
-    size = contract.height, contract.width
-    return [clip_projections(camera, frames, size, contract.aspect) for camera in each]
+    return each
 
 
-def normalize_actions(
-    model: WorldModel,
-    robot_actions: Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"],
-    embodiments: Sequence[str],
-    action_names: Sequence[str] | None = None,
-) -> Float[Tensor, "b n a"]:
-    """Commands in the robots' own units, one embodiment for each sample, as the model takes them."""
-    if len(embodiments) != len(robot_actions):
+def _views(model: WorldModel, camera: CameraMatrices | None, frames: range) -> Float[Tensor, "m 3 4"] | None:
+    contract = model.contract
+    if camera is not None:
+        return clip_projections(camera, frames, (contract.height, contract.width), contract.aspect)
+    if not contract.projection:
+        return None
+    return torch.tensor(contract.projection).view(3, 4).expand(len(frames), 3, 4)
+
+
+def check_actions(model: WorldModel, actions: Actions) -> None:
+    """Refuse actions that this model cannot be driven by."""
+    robot, latent, reader = actions.robot, actions.latent, model.config.reader
+    if robot is not None and latent is not None:
+        raise ValueError("a rollout is driven by robot actions or by latent actions, got both")
+    if robot is not None and robot.shape[-1] != model.normalizer.width:
         raise ValueError(
-            f"expected one embodiment for all samples or {len(robot_actions)}, one for each, of "
-            f"{', '.join(model.normalizer.embodiments)}; got {list(embodiments)}"
+            f"expected robot actions padded to {model.normalizer.width} dimensions, got {robot.shape[-1]}"
         )
-    raw = check_numbers(torch.as_tensor(robot_actions).cpu().double(), "actions").numpy()
-    normalize = model.normalizer.normalize
-    return torch.stack(
-        [normalize(row, name, action_names) for row, name in zip(raw, embodiments, strict=True)]
-    )
+    if latent is not None and model.config.regime != "lacg":
+        raise ValueError(f"latent actions need a model of regime lacg, this one is {model.config.regime}")
+    if latent is not None and latent.shape[-1] != model.config.latent_action_dim:
+        raise ValueError(
+            f"expected latent actions of {model.config.latent_action_dim} dimensions, got {latent.shape[-1]}"
+        )
+    if reader is not None and robot is not None and not actions.extras:
+        raise ValueError(
+            f"the model's action paths need {', '.join(reader.row_shapes)} beside the actions: call the "
+            "pipeline with raw actions and camera=episode.cameras[name], or pass extras"
+        )
+
+
+def driving(model: WorldModel, actions: Actions, frame: Float[Tensor, "b 3 H W"]) -> Actions:
+    """What the model's interface embeds: latent actions from its controller (lacg), nothing (no_action)."""
+    if model.config.regime == "no_action":
+        return replace(actions, robot=None)
+    if model.config.regime == "lacg" and actions.robot is not None:
+        return replace(actions, robot=None, latent=model.control(actions.robot, frame))
+    return actions

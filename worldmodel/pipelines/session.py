@@ -3,32 +3,44 @@
 stream = RolloutPipeline(model).open(first_frames, embodiment="heron")
 frames = stream.step(actions)       # [b 4 3 H W] for [b 4 raw] actions
 other = stream.fork()               # what if? leaves `stream` as it is
+
+`step` returns frames on the CPU, and `advance` on the model's device. On a GPU both compute in bfloat16.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.diffusion.euler import Generators
+from worldmodel.models.compositor import Composed, KnownFrame, renewed
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.commands import Cameras, RawActions, latest_commands, read_commands
-from worldmodel.pipelines.sampling import Generators, evaluation_mode
-from worldmodel.types import FRAMES_PER_LATENT, Actions, CameraMatrices, map_tensors
+from worldmodel.pipelines import causal, whole_clip
+from worldmodel.pipelines.causal import CausalState
+from worldmodel.pipelines.commands import (
+    Cameras,
+    RawActions,
+    cameras_of,
+    check_actions,
+    latest_commands,
+    read_commands,
+)
+from worldmodel.types import FRAMES_PER_LATENT, Actions, map_tensors
 
 
-@runtime_checkable
-class Stream(Protocol):
-    """What a session needs of the thing that makes its frames."""
+@dataclass(frozen=True)
+class VideoState:
+    """A video so far; its tensors have samples first."""
 
-    generator: Generators | None
-
-    def advance(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
-        """The frames that so many actions lead to."""
-
-    def copies(self, count: int) -> "Stream":
-        """The same stream with every sample so many times."""
+    recent: Float[Tensor, "b t 3 H W"]  # the latest frames, from which the model goes on
+    past: Actions  # that lead from each of them to the next
+    num_frames: int  # so far, given ones included
+    command: Float[Tensor, "b 2 raw"] | None = None  # the latest two in the robot's units; None: not known
+    causal: CausalState | None = None  # of a causal model
+    hands: KnownFrame | None = None  # of a model with a compositor
 
 
 class Session:
@@ -47,93 +59,180 @@ class Session:
     def __init__(
         self,
         model: WorldModel,
-        stream: Stream,
-        embodiments: Sequence[str],
-        last_frame: Float[Tensor, "b 3 H W"],
-        num_frames: int,
-        cameras: Cameras = None,
-        commands: Float[Tensor, "b 2 raw"] | None = None,
+        state: VideoState,
+        sampler: whole_clip.Sampler,
+        embodiments: Sequence[str] = (),
+        camera: Cameras = None,
     ) -> None:
-        self.model, self.embodiments, self.cameras = model, tuple(embodiments), cameras
-        self.commands = commands  # the latest two in the robot's own units; none: not known
-        self.last_frame = last_frame  # the latest, in [0, 1]
-        self.num_frames = num_frames  # so far, given ones included
-        self._stream = stream
+        self.model, self.state, self.sampler = model, state, sampler
+        self.embodiments, self.cameras = tuple(embodiments), cameras_of(camera, len(state.recent))
 
-    @torch.no_grad()
+    @property
+    def num_frames(self) -> int:
+        """Frames so far, given ones included."""
+        return self.state.num_frames
+
+    @property
+    def block(self) -> int:
+        """Frames that are generated at once."""
+        if self.state.causal is not None:
+            return FRAMES_PER_LATENT
+        return self.model.contract.num_frames - self.state.recent.shape[1]
+
     def step(
         self,
         robot_actions: RawActions | None = None,
         *,
         latent_actions: Float[Tensor, "b n k"] | None = None,
         num_actions: int = FRAMES_PER_LATENT,
+        camera: Cameras = None,
     ) -> Float[Tensor, "b n 3 H W"]:
-        """The next frames, in [0, 1].
+        """The next frames, in [0, 1], on the CPU.
 
         Args:
-            robot_actions: 4 commands in the robot's own units, or a multiple; none: unknown.
+            robot_actions: 4 commands in the robot's own units, or a multiple; None: unknown.
             latent_actions: instead of robot actions (lacg).
             num_actions: how many, when neither is given.
+            camera: of this step alone: static, or with a matrix for the latest frame and each new one. None:
+                as the session was opened.
         """
         given = robot_actions if latent_actions is None else latent_actions
         count = num_actions if given is None else given.shape[1]
         self._check(given, count)
-        if robot_actions is None or latent_actions is not None:
-            return self.advance(Actions(latent=latent_actions), count)
-        before, first = self.commands, self.num_frames - 1
-        actions = read_commands(
-            self.model, robot_actions, self.embodiments, self.cameras, before=before, first_frame=first
-        )
+        actions, command = Actions(latent=latent_actions), None
+        if robot_actions is not None:
+            read = read_commands(
+                self.model,
+                robot_actions,
+                self.embodiments,
+                self.cameras if camera is None else camera,
+                before=self.state.command,
+                first_frame=self.num_frames - 1 if camera is None else 0,
+            )
+            actions = replace(read, latent=latent_actions)
+            command = latest_commands(self.state.command, robot_actions)
         frames = self.advance(actions, count)
-        self.commands = latest_commands(before, torch.as_tensor(robot_actions))
-        return frames
+        self.state = replace(self.state, command=command)
+        return frames.cpu()
 
     @torch.no_grad()
     def advance(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
-        """As `step`, for robot actions that are normalized and padded."""
-        with evaluation_mode(self.model):
-            frames = self._stream.advance(on_device(actions, self.last_frame), num_actions)
-        # A copy: a view would keep the frames of the whole step.
-        self.last_frame, self.num_frames = frames[:, -1].clone(), self.num_frames + num_actions
-        return frames
+        """As `step`, for actions as the model takes them, on its device.
 
-    def fork(self, copies: int = 1, *, generator: Generators | None = None) -> "Session":
-        """A session that goes on from here on its own, each sample so many times side by side.
-
-        It draws the noise that this one would draw: forks that hear the same actions make the same frames.
-        With a generator of its own it draws other noise.
+        The last raw command is forgotten: for a later `step` its first action stands in.
         """
-        stream = self._stream.copies(copies)
-        stream.generator = _cloned(self._stream.generator, copies) if generator is None else generator
-        names = [name for name in self.embodiments for _ in range(copies)]
-        cameras = self.cameras
-        if cameras is not None and not isinstance(cameras, CameraMatrices):
-            cameras = [camera for camera in cameras for _ in range(copies)]
-        last = self.last_frame.repeat_interleave(copies, 0)
-        commands = map_tensors(self.commands, lambda part: part.repeat_interleave(copies, 0))
-        return Session(self.model, stream, names, last, self.num_frames, cameras, commands)
+        check_actions(self.model, actions)
+        device = self.state.recent.device
+        actions = map_tensors(actions, lambda part: part.to(device))
+        with inference(self.model):
+            made = [
+                self._generate(actions[start : start + self.block], min(self.block, num_actions - start))
+                for start in range(0, num_actions, self.block)
+            ]
+        return torch.cat(made, 1)
+
+    def fork(self, count: int = 1, *, generator: Generators | None = None) -> "Session":
+        """A session that goes on from here on its own, with `count` copies of each sample side by side.
+
+        It draws the noise that this one would draw: forks with the same actions make the same frames. With a
+        generator of its own it draws other noise.
+        """
+        state = self.state
+        if count > 1:  # otherwise it can be shared, since it is frozen
+            state = map_tensors(state, lambda part: part.repeat_interleave(count, 0))
+        if generator is None:
+            generator = _cloned(self.sampler.generator, count)
+        sampler = replace(self.sampler, generator=generator)
+        names = [name for name in self.embodiments for _ in range(count)]
+        cameras = [camera for camera in self.cameras for _ in range(count)]
+        return Session(self.model, state, sampler, names, cameras)
+
+    def _generate(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
+        """One block as it is shown; the state moves on."""
+        model, state = self.model, self.state
+        if state.causal is None:
+            decoded, past = whole_clip.advance(
+                model, state.recent, state.past, actions, num_actions, self.sampler
+            )
+            state = replace(state, past=past)
+        else:
+            decoded, stream = causal.advance(model, state.causal, state.recent[:, -1], actions, self.sampler)
+            state = replace(state, causal=stream)
+        shown = decoded
+        if model.compositor is not None and actions.extras:
+            last = state.recent[:, -1]
+            known = state.hands or known_frame(model, last, actions, 0, self.embodiments)
+            assert known is not None, "it needs actions alone"
+            composed, known = compose(model, decoded, actions, known)
+            # Only to be shown: what is sharpened again and again would not stay true.
+            decoded, shown = composed.frames, composed.sharpened(model.config.sharpen)
+            state = replace(state, hands=known)
+        # A copy: a view would keep all frames of the block.
+        recent = torch.cat([state.recent, decoded], 1)[:, -state.recent.shape[1] :].clone()
+        num_frames = state.num_frames + decoded.shape[1]
+        self.state = replace(state, recent=recent, num_frames=num_frames, command=None)
+        return shown
 
     def _check(self, given: RawActions | None, count: int) -> None:
         if count < 1 or count % FRAMES_PER_LATENT:
             raise ValueError(
                 f"a step takes {FRAMES_PER_LATENT} actions or a multiple (one latent frame each), got {count}"
             )
-        if given is not None and len(given) != len(self.last_frame):
+        num_samples = len(self.state.recent)
+        if given is not None and len(given) != num_samples:
             raise ValueError(
-                f"expected actions of {len(self.last_frame)} samples, as the session was opened with, "
-                f"got {len(given)}"
+                f"expected actions of {num_samples} samples, as the session was opened with, got {len(given)}"
             )
 
 
-def on_device(actions: Actions, like: Tensor) -> Actions:
-    """The same actions on the device of another tensor."""
-    moved: Actions = map_tensors(actions, lambda part: part.to(like.device))
-    return moved
+def known_frame(
+    model: WorldModel,
+    frame: Float[Tensor, "b 3 H W"],
+    actions: Actions,
+    row: int,
+    embodiments: Sequence[str] = (),
+) -> KnownFrame | None:
+    """A given frame, where the hands are in it, and whose they are; None without a compositor or actions.
+
+    `row` is 0 for the frame before the actions, and -1 for the one behind them.
+    """
+    if model.compositor is None or not actions.extras or not actions.count:
+        return None
+    numbers = [model.normalizer.index(name) for name in embodiments]
+    robots = torch.tensor(numbers, device=frame.device) if numbers else None
+    track = model.compositor.track(actions.extras)
+    return KnownFrame(frame, track.rows(row, row + 1 or None), robots)
 
 
-def _cloned(generator: Generators | None, copies: int) -> Generators | None:
+def compose(
+    model: WorldModel, decoded: Float[Tensor, "b n 3 H W"], actions: Actions, known: KnownFrame
+) -> tuple[Composed, KnownFrame]:
+    """Frames for those that the actions lead to, and what is known behind them."""
+    assert model.compositor is not None, "there is a known frame"
+    track = model.compositor.track(actions.extras)
+    composed = model.compose(decoded, track.rows(1), known)
+    if model.config.causal:
+        known = renewed(known, composed.frames[:, -1], track.rows(-2))
+    return composed, known
+
+
+@contextmanager
+def inference(model: WorldModel) -> Iterator[None]:
+    """Evaluation mode, and bfloat16 on a GPU."""
+    was_training, is_gpu = model.training, model.text.device.type == "cuda"
+    if was_training:  # walking through the modules of a small model costs a step
+        model.eval()
+    try:
+        with torch.autocast("cuda", torch.bfloat16) if is_gpu else nullcontext():
+            yield
+    finally:
+        if was_training:
+            model.train()
+
+
+def _cloned(generator: Generators | None, count: int) -> Generators | None:
     if generator is None:
         return None
     if isinstance(generator, torch.Generator):
         return generator.clone_state()
-    return [one.clone_state() for one in generator for _ in range(copies)]
+    return [one.clone_state() for one in generator for _ in range(count)]

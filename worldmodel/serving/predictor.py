@@ -13,7 +13,6 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from worldmodel.checked import LARGEST
-from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -118,7 +117,7 @@ class Predictor:
                 embodiment=self.served.profiles[profile_id],
                 num_inference_steps=self.config.num_inference_steps,
                 generator=[torch.Generator().manual_seed(sample.seed)],
-                **camera_argument(self.served.model, [sample.camera]),
+                camera=sample.camera,
             )
             answers.append(encode_frames(result.frames[0, -sample.num_new :]))
         return answers
@@ -131,7 +130,7 @@ class Predictor:
             frames,
             past[None] if len(past) else None,
             embodiment=spec.embodiment,
-            **camera_argument(self.served.model, [camera]),
+            camera=camera,
             num_inference_steps=self.config.num_inference_steps,
             generator=[torch.Generator().manual_seed(message.seed)],
         )

@@ -89,6 +89,8 @@ def roll_out(data: DataConfig, folder: Path) -> float:
     episode = index.open(index.of("val")[0])
     num_actions = 2 * (model.contract.num_frames - 1)
     frames, _ = cut_clip(episode, 0, replace(data.clip, num_frames=num_actions + 1))
+    model.contract.check(fps=episode.fps)
+    model.normalizer.check_names(episode.embodiment, episode.action_names)
     is_driven = model.config.regime != "no_action"
     rollout = RolloutPipeline(model)(
         frames[None, :1],
@@ -97,9 +99,7 @@ def roll_out(data: DataConfig, folder: Path) -> float:
         num_frames=num_actions + 1,
         num_inference_steps=2,
         generator=torch.Generator().manual_seed(0),
-        fps=episode.fps,
-        action_names=episode.action_names,
-        cameras=episode.cameras.get(model.contract.camera),
+        camera=episode.cameras.get(model.contract.camera),
     )
     real, made = to_unit_range(frames), rollout.frames[0]
     write_video(folder / "rollout.mp4", iter(side_by_side(real, made)), model.contract.fps)

@@ -88,7 +88,7 @@ class Validation:
                 generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
                 embodiments=[model.normalizer.embodiments[robot] for robot in batch.embodiment.tolist()],
             )
-        real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0].cpu().float()
+        real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0]
         video = side_by_side(real, made)
         try:
             write_video(self.folder / f"{name}.mp4", iter(video), model.contract.fps)

@@ -24,7 +24,7 @@ from worldmodel.environments import (
     WorldModelVectorEnv,
     run_policy,
 )
-from worldmodel.environments.initial_states import camera_argument, episode_start, open_session
+from worldmodel.environments.initial_states import episode_start, open_session
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import to_uint8
@@ -83,8 +83,8 @@ def test_a_step_is_bit_for_bit_that_of_the_pipelines_session(desk: WorldModel) -
             frames,
             embodiment=start.embodiment,
             generator=[torch.Generator().manual_seed(5 + row)],
-            start_actions=start.state[None, None],
-            **camera_argument(desk, [start.camera]),
+            start_action=start.state[None, None],
+            camera=start.camera,
         )
         for action, seen in zip(actions, made, strict=True):
             expected = to_uint8(session.step(action[row : row + 1].astype(np.float64)))

@@ -188,7 +188,7 @@ def test_streams_make_the_frames_of_a_rollout(make, batch, clips, randomize, cau
     given, pipeline = batch.frames[:2, :1], RolloutPipeline(model)
     raw = model.normalizer.denormalize_tensor(batch.robot_actions[:2], "a")
     start = torch.zeros(2, 1, raw.shape[-1]) + raw[:, :1] / 2
-    options = {"embodiment": "a", "cameras": None, "num_inference_steps": 1, "start_actions": start}
+    options = {"embodiment": "a", "camera": None, "num_inference_steps": 1, "start_action": start}
     model.contract = dataclasses.replace(model.contract, projection=tuple(CAMERA.flatten().tolist()))
 
     def seeds():
@@ -204,7 +204,7 @@ def test_streams_make_the_frames_of_a_rollout(make, batch, clips, randomize, cau
     else:
         steps = stream.step(raw)
     torch.testing.assert_close(steps, whole, atol=1e-5, rtol=0)
-    plain = pipeline(given, raw, generator=seeds(), **{**options, "start_actions": None}).frames[:, 1:]
+    plain = pipeline(given, raw, generator=seeds(), **{**options, "start_action": None}).frames[:, 1:]
     assert (plain - whole).abs().max() > 1e-3  # the start is heard
 
 
@@ -219,7 +219,7 @@ def test_a_stream_goes_on_from_frames_that_are_not_sharpened(make, batch, random
         model.config = dataclasses.replace(model.config, sharpen=amount)
         options = {"embodiment": "a", "generator": torch.Generator().manual_seed(0)}
         session = RolloutPipeline(model).open(batch.frames[:2, :1], **options)
-        shown[amount], recent[amount] = session.step(raw), session._stream.recent
+        shown[amount], recent[amount] = session.step(raw), session.state.recent
     assert (shown[0.0] - shown[1.0]).abs().max() > 1e-3
     assert torch.equal(recent[0.0], recent[1.0])
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from worldmodel.desk.small_net import SmallNetConfig
-from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.pipelines.whole_clip import embed_clip
 from worldmodel.types import Actions
 
 REGIMES = ("no_action", "acg", "lacg")
@@ -78,9 +78,6 @@ def test_raw_commands_are_scaled_as_clips_are(trained, batch, clips):
             embodiment=names,
             generator=seeds(0, 1, 2, 3),
             num_inference_steps=STEPS,
-            fps=16.67,
-            camera="head",
-            action_names=[f"joint{i}" for i in range(6)],
         )
         assert torch.allclose(got.frames, expected.frames, atol=1e-5)
 
@@ -89,9 +86,6 @@ def test_what_does_not_match_the_model_is_refused_with_what_was_expected(trained
     pipeline = RolloutPipeline(trained(regime="acg"))
     frames, actions = batch.frames[:, :1], np.zeros((4, 12, 6))
     refusals = {
-        "expected 16.6667 frames per second, got 30": {"fps": 30.0},
-        "expected camera 'head', got 'wrist'": {"camera": "wrist"},
-        "expected names .*joint0.*, got .*x0": {"action_names": [f"x{i}" for i in range(6)]},
         "unknown embodiment 'c'; statistics exist for a, b": {"embodiment": "c"},
         "one embodiment for all samples or 4, one for each, of a, b; got": {"embodiment": ("a", "b")},
         "expected 6 dimensions .*, got 5": {"robot_actions": actions[..., :5]},
@@ -131,23 +125,33 @@ def test_latent_actions_can_be_copied_from_another_episode(trained, batch):
 
 def test_unknown_actions_get_the_null_embedding(trained, batch):
     model = trained(regime="acg")
-    embedding = ActionConditions(model, Actions(), num_frames=13).embed(1, batch.frames[:, :1] / 255)
+    recent = batch.frames[:, :1] / 255
+    embedding, _ = embed_clip(model, recent, Actions(), Actions())
     assert torch.equal(embedding.frames, model.interface.adaln.null.expand(4, 4, -1))
-    known = ActionConditions(model, Actions(batch.robot_actions)).embed(1, batch.frames[:, :1] / 255)
+    known, _ = embed_clip(model, recent, Actions(), Actions(batch.robot_actions))
     assert torch.equal(known.frames, model.interface(batch.robot_actions).frames)
+
+
+def test_unknown_past_actions_leave_the_others_where_they_are(trained, batch):
+    # A session that went on without actions, and then gets some: they were taken for the past ones.
+    model, recent = trained(regime="acg", history=2), batch.frames[:, :5] / 255
+    embedding, known = embed_clip(model, recent, Actions(), Actions(batch.robot_actions[:, 4:]))
+    expected = model.interface(batch.robot_actions).frames
+    assert torch.equal(embedding.frames[:, 2:], expected[:, 2:])
+    assert torch.equal(embedding.frames[:, :2], model.interface.adaln.null.expand(4, 2, -1))
+    assert torch.equal(known.robot[:, 4:], batch.robot_actions[:, 4:])
 
 
 def test_controller_drives_from_the_last_known_frame_of_each_chunk(trained, batch):
     model = trained(regime="lacg", history=2)
-    conditions = ActionConditions(model, Actions(batch.robot_actions.repeat(1, 2, 1)))
-    recent = batch.frames[:, :5] / 255
-    first = conditions.embed(5, recent)
+    recent, known = batch.frames[:, :5] / 255, Actions(batch.robot_actions)
+    first, driven = embed_clip(model, recent, known[:4], known[4:])
     past = model.infer_latent_actions(recent)
     ahead = model.control(batch.robot_actions[:, 4:], recent[:, -1])
     expected = model.interface(torch.cat([past, ahead], 1))
     assert torch.allclose(first.frames, expected.frames, atol=1e-6)
-    # The next chunk starts from frame 8: its past is what drove frames 9 to 12, not what frames look like.
-    second = conditions.embed(13, recent)
+    # The next clip starts from frame 8: its past is what drove frames 9 to 12, not what frames look like.
+    second, _ = embed_clip(model, recent, driven[8:], known[:8])
     following = model.control(batch.robot_actions[:, :8], recent[:, -1])
     expected = model.interface(torch.cat([ahead[:, 4:], following], 1))
     assert torch.allclose(second.frames, expected.frames, atol=1e-6)

@@ -1,9 +1,11 @@
+from dataclasses import is_dataclass
+
 import numpy as np
 import pytest
 import torch
 
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import Actions
+from worldmodel.types import Actions, map_tensors
 
 STEPS = 2
 
@@ -31,20 +33,86 @@ def raw(batch, clips):
     return np.stack([clips.normalizer.denormalize(row, name) for row, name in rows]), names
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("history", [1, 2])
 @pytest.mark.parametrize("regime", ["acg", "lacg"])
-def test_steps_of_whole_clips_are_the_rollout(trained, batch, raw, regime):
-    pipeline, (actions, names) = RolloutPipeline(trained(regime=regime)), raw
-    given, actions = batch.frames[:, :1], np.concatenate([actions, actions], 1)
+def test_steps_are_the_rollout(trained, batch, raw, regime, history, causal):
+    # A whole-clip lacg session with a history once inferred from frames what it had chosen itself.
+    pipeline, (actions, names) = RolloutPipeline(trained(regime=regime, history=history, causal=causal)), raw
+    given, known = batch.frames[:, : 4 * history - 3], 4 * (history - 1)
+    actions = np.concatenate([actions, actions, actions[:, :4]], 1)[:, : 24 - known]
     options = {"embodiment": names, "num_inference_steps": STEPS}
     expected = pipeline(given, actions, generator=seeds(0, 1, 2, 3), **options).frames
-    stream = pipeline.open(given, generator=seeds(0, 1, 2, 3), **options)
-    made = [stream.step(actions[:, :12]), stream.step(torch.from_numpy(actions[:, 12:]))]
-    assert torch.equal(torch.cat(made, 1), expected[:, 1:])
-    assert stream.num_frames == 25
-    assert torch.equal(stream.last_frame, expected[:, -1])
+    past = actions[:, :known] if known else None
+    stream = pipeline.open(given, past, generator=seeds(0, 1, 2, 3), **options)
+    made = [stream.step(part) for part in np.split(actions[:, known:], [stream.block], 1)]
+    assert torch.equal(torch.cat(made, 1), expected[:, 1 + known :])
+    assert stream.num_frames == expected.shape[1]
 
 
-def test_a_history_of_several_frames_hears_what_led_to_them(trained, batch, raw):
+@pytest.mark.parametrize("causal", [False, True])
+def test_latent_steps_are_the_rollout(trained, batch, causal):
+    pipeline = RolloutPipeline(trained(regime="lacg", history=2, causal=causal))
+    z, given = torch.randn(4, 20, 32, generator=torch.Generator().manual_seed(0)), batch.frames[:, :5]
+    z[:, :4] = pipeline.model.infer_latent_actions(given)
+    expected = pipeline(given, latent_actions=z, generator=seeds(0, 1, 2, 3)).frames
+    stream = pipeline.open(given, generator=seeds(0, 1, 2, 3))
+    made = [stream.step(latent_actions=part) for part in (z[:, 4:12], z[:, 12:])]
+    torch.testing.assert_close(torch.cat(made, 1), expected[:, 5:], atol=2e-5, rtol=0)
+
+
+def test_a_fork_shares_the_frozen_state(trained, batch, raw):
+    pipeline, (actions, names) = RolloutPipeline(trained(regime="acg", causal=True)), raw
+    stream = pipeline.open(batch.frames[:, :1], embodiment=names, generator=seeds(0, 1, 2, 3))
+    stream.step(actions[:, :4])
+    before, fork, copies = stream.state, stream.fork(), stream.fork(2)
+    assert fork.state is before
+    kept = []
+    map_tensors(before, lambda part: kept.append(part.clone()) or part)
+    fork.step(actions[:, 4:8])
+    assert stream.state is before
+    now = []
+    map_tensors(before, lambda part: now.append(part) or part)
+    assert all(torch.equal(*pair) for pair in zip(kept, now, strict=True))
+    twice = []
+    map_tensors(copies.state, lambda part: twice.append(part) or part)
+    assert all(torch.equal(two[::2], one) for one, two in zip(now, twice, strict=True))
+
+
+def test_everything_that_a_session_holds_is_frozen(trained, batch, raw):
+    def unfrozen(tree):
+        parts = tree if isinstance(tree, tuple | list) else vars(tree).values() if is_dataclass(tree) else ()
+        own = {type(tree)} if is_dataclass(tree) and not tree.__dataclass_params__.frozen else set()
+        return own.union(*(unfrozen(part) for part in parts))
+
+    for causal in (False, True):
+        stream = RolloutPipeline(trained(causal=causal)).open(batch.frames[:, :1], embodiment=raw[1])
+        stream.step(raw[0][:, :4])
+        assert not unfrozen([part for name, part in vars(stream).items() if name != "model"])
+
+
+def test_advance_forgets_the_last_raw_command(trained, batch, raw):
+    stream = RolloutPipeline(trained(regime="acg")).open(batch.frames[:, :1], embodiment=raw[1])
+    stream.step(raw[0][:, :4])
+    assert torch.equal(stream.state.command, torch.from_numpy(raw[0][:, 2:4]))
+    stream.advance(Actions(batch.robot_actions[:, 4:8]), 4)
+    assert stream.state.command is None
+
+
+def test_half_precision_around_a_step_leaves_frames_in_single(trained, batch, raw):
+    # As on a GPU, where a session runs in bfloat16.
+    pipeline, (actions, names) = RolloutPipeline(trained(regime="acg", causal=True)), raw
+    options = {"embodiment": names, "num_inference_steps": STEPS}
+    made = []
+    for is_half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            stream = pipeline.open(batch.frames[:, :1], generator=seeds(0, 1, 2, 3), **options)
+            made.append(torch.cat([stream.step(actions[:, :8]), stream.step(actions[:, 8:])], 1))
+    assert made[1].dtype == torch.float32
+    assert 0 < (made[0] - made[1]).abs().mean() < 0.02
+
+
+def test_a_history_of_several_frames_takes_what_led_to_them(trained, batch, raw):
     pipeline, (actions, names) = RolloutPipeline(trained(regime="acg", history=2)), raw
     options = {"embodiment": names, "num_inference_steps": STEPS}
     expected = pipeline(batch.frames[:, :5], actions, generator=seeds(0, 1, 2, 3), **options).frames

@@ -17,7 +17,6 @@ import torch
 from tests.support.malformed import malformed
 from tests.support.service import running
 from worldmodel.cli import main
-from worldmodel.environments.initial_states import camera_argument
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -127,7 +126,7 @@ def test_a_prediction_is_the_pipelines_own_and_does_not_depend_on_its_batch(
         embodiment=spec.embodiment,
         num_inference_steps=1,
         generator=[torch.Generator().manual_seed(1000)],
-        **camera_argument(model, [served.camera]),
+        camera=served.camera,
     )
     np.testing.assert_array_equal(together[0], to_uint8(expected.frames[0, 1:]).permute(0, 2, 3, 1).numpy())
 
@@ -239,7 +238,7 @@ def test_a_session_streams_what_the_pipeline_streams(
     own = RolloutPipeline(model).open(
         torch.from_numpy(first).permute(0, 3, 1, 2)[None],
         embodiment=spec.embodiment,
-        **camera_argument(model, [served.camera]),
+        camera=served.camera,
         num_inference_steps=1,
         generator=[torch.Generator().manual_seed(9)],
     )

@@ -7,11 +7,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
-from worldmodel.diffusion.euler import euler_sample
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions
 from worldmodel.pipelines.commands import rows_of
-from worldmodel.types import Actions, Transitions, num_video_frames, to_unit_range
+from worldmodel.pipelines.session import compose, known_frame
+from worldmodel.pipelines.whole_clip import embed_clip, sample
+from worldmodel.types import Actions, Transitions, map_tensors, num_video_frames, to_unit_range
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,14 @@ def driven(model: WorldModel, actions: Float[Tensor, "b n a"], view: ClipView | 
     return view.actions(model, actions)
 
 
+def past_and_ahead(
+    actions: Actions, num_given: int, recent: Float[Tensor, "b t 3 H W"]
+) -> tuple[Actions, Actions]:
+    """Actions between the recent frames, which are the last of `num_given`, and those behind them."""
+    moved = map_tensors(actions, lambda part: part.to(recent.device))
+    return moved[num_given - recent.shape[1] : num_given - 1], moved[num_given - 1 :]
+
+
 def world_model_channel(
     model: WorldModel,
     frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"],
@@ -48,26 +56,24 @@ def world_model_channel(
     """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
 
     Actions are normalized, one per transition from the first given frame on, and reach the model as in a
-    rollout: a latent-action model hears them through its controller, from the last given frame on, and a
+    rollout: a latent-action model gets them through its controller, from the last given frame on, and a
     model whose paths read more than actions needs `view`. Attention on CPU has no forward-mode derivative:
     use differences.
     """
-    num_known, recent = frames.shape[1], recent_frames(model, frames)
+    recent = recent_frames(model, frames)
     with torch.no_grad():
         history, text = model.encode(recent), model.text_context()
-    sigmas = model.sigmas(num_inference_steps)
+    sigmas, last = model.sigmas(num_inference_steps), recent[:, -1]
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
-        conditions = ActionConditions(model, driven(model, actions, view))
-        embedding, past = conditions.embed(num_known, recent), history.shape[2]
-        future = euler_sample(
-            lambda noisy, sigma: model.fdm(noisy, sigma, embedding, text).velocity,
-            history,
-            noise[:, :, past:],
-            sigmas,
-        )
-        made = model.decode(torch.cat([history, future], 2))[:, recent.shape[1] :]
-        return conditions.compose(made, num_known, recent).sharpened(model.config.sharpen)
+        past, ahead = past_and_ahead(driven(model, actions, view), frames.shape[1], recent)
+        embedding, _ = embed_clip(model, recent, past, ahead)
+        made = sample(model, history, noise, embedding, text, sigmas)[:, recent.shape[1] :]
+        known = known_frame(model, last, past, -1) or known_frame(model, last, ahead, 0)
+        if known is None:
+            return made
+        composed, _ = compose(model, made, ahead.pad_last(made.shape[1]), known)
+        return composed.sharpened(model.config.sharpen)
 
     return generate
 

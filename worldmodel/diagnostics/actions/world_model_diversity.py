@@ -15,14 +15,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator, action_diversity
-from worldmodel.diagnostics.actions.world_model_channel import ClipView, driven, recent_frames
+from worldmodel.diagnostics.actions.world_model_channel import (
+    ClipView,
+    driven,
+    past_and_ahead,
+    recent_frames,
+)
 from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
 from worldmodel.diffusion.flow import sigma_per_frame
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention import TextContext
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions
+from worldmodel.pipelines.whole_clip import embed_clip
 from worldmodel.types import map_tensors
 
 MAX_PARAMETERS = 100_000_000  # of the backbone; third derivatives of a larger one take too long for a page
@@ -90,9 +95,9 @@ def latent_channel(
     """
     recent = recent_frames(model, frames)
     history = model.encode(recent).double()
-    actions = ActionConditions(model, driven(model, robot_actions, view)).embed(
-        frames.shape[1], recent.expand(len(robot_actions), *recent.shape[1:])
-    )
+    many = recent.expand(len(robot_actions), *recent.shape[1:])
+    told = driven(model, robot_actions, view)
+    actions, _ = embed_clip(model, many, *past_and_ahead(told, frames.shape[1], many))
     network, text = deepcopy(model.fdm).double().requires_grad_(False), model.text_context()
     text, num_history = TextContext(text.tokens.double()), history.shape[2]
     # Fills the cache of rotary tables: made inside a transform of torch.func, they could not be used again.

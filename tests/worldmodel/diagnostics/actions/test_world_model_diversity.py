@@ -16,7 +16,7 @@ from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
 from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.action_conditions import ActionConditions
+from worldmodel.pipelines.whole_clip import embed_clip
 from worldmodel.types import Actions, ClipBatch
 
 
@@ -51,7 +51,8 @@ def test_the_generator_is_one_network_call_in_double(
         noisy = torch.cat([model.encode(many[1]), many[0][:, :, past:]], 2)
         sigma = torch.ones(noisy.shape[0], noisy.shape[2])
         sigma[:, :past] = 0
-        embedding = ActionConditions(model, Actions(actions)).embed(given.shape[1], many[1])
+        known = Actions(actions)
+        embedding, _ = embed_clip(model, many[1], known[: given.shape[1] - 1], known[given.shape[1] - 1 :])
         expected = model.fdm(noisy, sigma, embedding, model.text_context()).clean[:, :, past:]
         found = generate(many[0].double(), choice)
     torch.testing.assert_close(found.float(), expected, atol=1e-4, rtol=1e-4)

@@ -1,11 +1,12 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import pixel_shuffle
 
-from tests.support.pose_sets import HEAD, NAMES, HandPoses
+from tests.support.pose_sets import HEAD, HandPoses
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
@@ -163,29 +164,63 @@ def test_a_model_draws_the_poses_it_is_told(make, batch, tmp_path):
 def test_the_pipeline_makes_rows_of_raw_actions_and_cameras(make, clips, batch):
     model = make(trained=True)
     pipeline, given = RolloutPipeline(model), batch.frames[:, :1]
-    call = {"embodiment": "a", "action_names": NAMES, **STEPS}
+    call = {"embodiment": "a", **STEPS}
     raw = batch.extras["poses"][:, :, -1]
 
     def seeds():
         return [torch.Generator().manual_seed(0) for _ in given]
 
-    made = pipeline(given, raw, cameras=HEAD, generator=seeds(), **call).frames
+    made = pipeline(given, raw, camera=HEAD, generator=seeds(), **call).frames
     known = Actions(batch.robot_actions, extras=batch.extras)
     expected = pipeline.rollout(given, known, generator=seeds(), **STEPS)
     torch.testing.assert_close(made, expected.frames)
     still = dataclasses.replace(HEAD, extrinsics=HEAD.extrinsics[None].repeat(NUM_FRAMES, 0))
-    one_each = pipeline(given, raw, cameras=[HEAD, still, HEAD], generator=seeds(), **call).frames
+    one_each = pipeline(given, raw, camera=[HEAD, still, HEAD], generator=seeds(), **call).frames
     torch.testing.assert_close(one_each, made)
     elsewhere = still.extrinsics.copy()
     elsewhere[1:, 0, 3] += 0.1  # the camera of frame 0 sees no pose
     other = dataclasses.replace(still, extrinsics=elsewhere)
-    assert (pipeline(given, raw, cameras=other, generator=seeds(), **call).frames - made).abs().max() > 1e-3
+    assert (pipeline(given, raw, camera=other, generator=seeds(), **call).frames - made).abs().max() > 1e-3
     unknown = pipeline(given, num_frames=NUM_FRAMES, generator=seeds(), **STEPS).frames
     assert (unknown - made).abs().max() > 1e-3
-    with pytest.raises(ValueError, match=r"pass cameras=episode\.cameras\[name\]"):
+    with pytest.raises(ValueError, match=r"pass camera=episode\.cameras\[name\]"):
         pipeline(given, raw, **call)
     with pytest.raises(ValueError, match="one camera for all samples or 3, one for each, got 2"):
-        pipeline(given, raw, cameras=[HEAD, HEAD], **call)
+        pipeline(given, raw, camera=[HEAD, HEAD], **call)
+
+
+@torch.no_grad()
+def test_the_last_raw_command_is_held_where_a_video_ends_inside_a_latent_frame(make, batch):
+    """What is held has no lag: the arms arrive."""
+    actions = ActionConfig(pose_maps=PoseMapsConfig(command_lag=0.5))
+    pipeline, given = RolloutPipeline(make(trained=True, actions=actions)), batch.frames[:, :1]
+    raw = batch.extras["poses"][:, :6, -1]
+
+    def video(commands):
+        options = {"embodiment": "a", "camera": HEAD, **STEPS}
+        return pipeline(given, commands, generator=torch.Generator().manual_seed(0), **options).frames
+
+    held = video(torch.cat([raw, raw[:, -1:].expand(-1, 2, -1)], 1))
+    assert torch.equal(video(raw), held[:, :7])
+
+
+@torch.no_grad()
+def test_a_session_takes_the_camera_of_every_step(make, batch):
+    pipeline, given = RolloutPipeline(make(trained=True)), batch.frames[:, :1]
+    raw = batch.extras["poses"][:, :, -1]
+    elsewhere = HEAD.extrinsics[None].repeat(NUM_FRAMES, 0)
+    elsewhere[:, 0, 3] += np.linspace(0, 0.2, NUM_FRAMES)
+    moving = dataclasses.replace(HEAD, extrinsics=elsewhere)
+    options = {"embodiment": "a", **STEPS}
+
+    def frames(camera, parts):
+        stream = pipeline.open(given, camera=camera, generator=torch.Generator().manual_seed(0), **options)
+        return torch.cat([stream.step(raw[:, at : at + 4], camera=part) for at, part in parts], 1)
+
+    parts = [(at, dataclasses.replace(HEAD, extrinsics=elsewhere[at : at + 5])) for at in (0, 4)]
+    known = frames(moving, [(0, None), (4, None)])
+    assert torch.equal(frames(None, parts), known)
+    assert (frames(HEAD, [(0, None), (4, None)]) - known).abs().max() > 1e-3
 
 
 @torch.no_grad()
@@ -194,7 +229,7 @@ def test_a_camera_that_never_moved_need_not_be_brought(make, clips, batch):
     model.contract = dataclasses.replace(model.contract, projection=still_projection(clips))
     pipeline, given, raw = RolloutPipeline(model), batch.frames[:, :1], batch.extras["poses"][:, :, -1]
     frames = [
-        pipeline(given, raw, cameras=camera, embodiment="a", generator=torch.Generator(), **STEPS).frames
+        pipeline(given, raw, camera=camera, embodiment="a", generator=torch.Generator(), **STEPS).frames
         for camera in (HEAD, None)
     ]
     assert torch.allclose(*frames, atol=1e-5)

@@ -1,10 +1,9 @@
-"""What a stream's hands carry: the given frame, and later what they have taken."""
+"""What a session's hands carry: the given frame, and later what they have taken."""
 
 import torch
 
-from worldmodel.models.compositor import KnownFrame
+from worldmodel.models.compositor import GONE, KnownFrame, renewed
 from worldmodel.models.pose_track import PoseTrack
-from worldmodel.pipelines.hand_follower import GONE, renewed
 from worldmodel.types import map_tensors
 
 LEFT, RIGHT = 7, 15  # columns of the openings

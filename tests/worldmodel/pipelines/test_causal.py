@@ -1,4 +1,4 @@
-"""Streams of a causal model: remembered keys and values against computing everything again."""
+"""Causal models: cached keys and values against computing everything again."""
 
 import copy
 import subprocess
@@ -18,8 +18,10 @@ from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.models.attention_mask import causal_view
 from worldmodel.models.config import ObjectiveConfig
-from worldmodel.pipelines.causal_stream import CausalStream, default_window
+from worldmodel.pipelines.causal import advance, default_window, open_video
 from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.pipelines.session import VideoState
+from worldmodel.pipelines.whole_clip import Sampler
 from worldmodel.types import Actions, map_tensors
 
 PREFIX = ObjectiveConfig(forcing="prefix")
@@ -148,14 +150,15 @@ def test_a_stream_equals_computing_everything_again(causal, batch, options, num_
     drive = actions[:, :, :0] if options is NO_ACTION else actions
     known = Actions() if options is NO_ACTION else Actions(actions, extras=extras_of(actions, options))
     past, frames = known[: num_given - 1], batch.frames[:, :num_given] / 255
-    stream = CausalStream(model, frames, past, num_steps, seeds(0, 1, 2, 3), window)
+    state, frame = open_video(model, frames, past, window), frames[:, -1]
+    sampler = Sampler(model.text_context(with_keys=True), model.sigmas(num_steps), seeds(0, 1, 2, 3))
     again = Again(model, frames, window, num_steps, seeds(0, 1, 2, 3))
     for start in range(num_given - 1, num_given + 31, 4):
-        stream.advance(known[start : start + 4], 4)
-        expected = again.next(drive, known)
-        assert (stream.waiting - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
-        assert (stream.waiting - stream.first).abs().max() > 1e-2
-    assert len(stream.memory.numbers) == 1 + window
+        decoded, state = advance(model, state, frame, known[start : start + 4], sampler)
+        frame, expected = decoded[:, -1], again.next(drive, known)
+        assert (state.waiting - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
+        assert (state.waiting - state.first).abs().max() > 1e-2
+    assert len(state.memory.numbers) == 1 + window
 
 
 @torch.no_grad()
@@ -215,11 +218,10 @@ def test_more_given_frames_are_used_where_they_were_learned(causal, batch):
     frames, actions = batch.frames / 255, Actions(batch.robot_actions)
     for num_frames, num_latents in ((1, 1), (4, 1), (5, 2), (9, 3), (13, 3)):
         past = actions[: num_frames - 1]
-        stream = CausalStream(causal(), frames[:, :num_frames], past, 1, None)
-        assert stream.num_latents == num_latents
-        assert CausalStream(causal(), frames[:, :num_frames], Actions(), 1, None).num_latents == 1
+        assert open_video(causal(), frames[:, :num_frames], past).num_latents == num_latents
+        assert open_video(causal(), frames[:, :num_frames], Actions()).num_latents == 1
     clip = causal(objective=ObjectiveConfig())
-    assert CausalStream(clip, frames, actions, 1, None).num_latents == 1
+    assert open_video(clip, frames, actions).num_latents == 1
 
 
 def test_windows_and_starts_that_do_not_fit_are_refused(causal, make_world_model, batch):
@@ -236,18 +238,19 @@ def test_windows_and_starts_that_do_not_fit_are_refused(causal, make_world_model
         )
 
 
-def remembered(stream: CausalStream) -> int:
-    """Numbers that a stream keeps."""
-    kept = [*stream.memory.keys, *stream.memory.values, stream.waiting, stream.first, stream.last_frame]
+def remembered(state: VideoState) -> int:
+    """Numbers that a session keeps."""
+    kept: list[torch.Tensor] = []
+    map_tensors(state, lambda part: kept.append(part) or part)
     return sum(x.untyped_storage().nbytes() // x.element_size() for x in kept)
 
 
 def test_what_a_stream_keeps_does_not_grow(causal, batch):
-    stream = CausalStream(causal(**SMALL), batch.frames[:1, :1] / 255, Actions(), 1, None)
+    stream = RolloutPipeline(causal(**SMALL)).open(batch.frames[:1, :1])
     sizes = []
     for _ in range(8):
         stream.advance(Actions(), 4)
-        sizes.append(remembered(stream))
+        sizes.append(remembered(stream.state))
     assert sizes[3] > sizes[0]
     assert len(set(sizes[3:])) == 1
 
