@@ -91,19 +91,19 @@ COMMANDS = (
         ("config",),
     ),
     Command(
+        "train-autoencoder",
+        "worldmodel.training.autoencoder",
+        "Training",
+        "train the small video autoencoder",
+        "debug/autoencoder",
+        ("config",),
+    ),
+    Command(
         "train",
         "worldmodel.training.world_model",
         "Training",
         "train or fine-tune a world model",
         "debug/world_model fit.steps=2 output=outputs/first",
-        ("config",),
-    ),
-    Command(
-        "train-autoencoder",
-        "worldmodel.training.autoencoder",
-        "Training",
-        "train the small video autoencoder",
-        "debug/autoencoder output=outputs/autoencoder",
         ("config",),
     ),
     Command(

@@ -1,6 +1,7 @@
 """The examples of `--help`, with the defaults of their commands, on a few short episodes."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,29 +9,51 @@ from pathlib import Path
 import pytest
 
 from worldmodel.cli import COMMANDS, main
+from worldmodel.shipped import PRESETS
 
-# Exit codes that the pages state. 3: the actions are not followed, as no test of two episodes can show.
+# Exit codes that the pages state, in the order in which a user would give the commands.
 CODES = {
     "doctor": 0,
-    "inspect": 0,
-    "convert": 0,
     "presets": 0,
     "estimate": 0,
+    "collect": 0,
+    "inspect": 0,
+    "convert": 0,
+    "train-autoencoder": 0,
+    "encode-latents": 0,
+    "encode-prompt": 2,  # no network here
+    "train": 0,
+    "export": 0,
     "diagnose": 0,
     "rollout": 0,
-    "sensitivity": 3,
+    "sensitivity": 3,  # not followed: two episodes show nothing
     "submit": 0,
+    "score": 0,
+    "compare-models": 0,
     "train-context": 0,
     "train-concepts": 0,
     "train-vae": 0,
+    "score-concepts": 0,
+    "train-locator": 0,
+    "train-identifiability": 0,
+    "smoke-test": 0,
+    "quickstart": 0,
+    "play": 130,  # Ctrl-C ends it
+    "serve": 130,
+}
+# What is made smaller, or stands for what an earlier command of another page makes.
+TINY = {
+    "--episodes 20 --out data/finch": "--episodes 2 --size 64 64 --workers 1 --out data/again",
+    "desk data/finch": "desk data/heron",
+    "outputs/first/model data/finch": "desk data/heron",
+    "fit.steps=500": "fit.steps=2",
+    "out=outputs/ivae": "out=outputs/ivae optimization.epochs=1 report_epochs=[1] num_seeds=2",
+    "outputs/mddiff/model data.path=rooms": "outputs/debug/concepts/vqvae/model data.size=32 num_fid=0"
+    " num_pictures=512 num_votes=2000 num_mig=512 dci_train=0 num_reconstructed=8",
+    "--minutes 10": "--minutes 2",
 }
 CALL = "import sys; from worldmodel.cli import main; sys.exit(main())"
-# The others need the hub, an earlier run or minutes of training, or run until they are stopped.
-ELSEWHERE = {
-    "quickstart", "collect", "encode-latents", "encode-prompt", "train", "train-autoencoder", "train-locator",
-    "train-identifiability", "smoke-test", "export", "score", "score-concepts", "compare-models", "play",
-    "serve",
-}  # fmt: skip
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "BROWSER": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +64,29 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"collect --task place_a2b_left --embodiment {robot} --episodes 2 --size 64 64 --no-supersample"
         )
         assert main([*given.split(), "--workers", "1", "--out", str(folder / "data" / robot)]) == 0
+    (folder / "my.yaml").write_bytes((PRESETS / "debug/world_model.yaml").read_bytes())
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.name in CODES], ids=lambda one: one.name)
-def test_the_example_of_a_command_ends_as_the_pages_say(command, place: Path) -> None:
-    example = command.example.split(" > ")[0].replace("outputs/first/model data/finch", "desk data/heron")
-    example = example.replace("desk data/finch", "desk data/heron")
-    done = subprocess.run(
-        [sys.executable, "-c", CALL, command.name, *example.split()],
-        cwd=place,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == CODES[command.name], done.stderr[-2000:]
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("name", CODES)
+def test_the_example_of_a_command_ends_as_the_pages_say(name: str, place: Path) -> None:
+    example = next(command.example for command in COMMANDS if command.name == name).split(" > ")[0]
+    for usual, tiny in TINY.items():
+        example = example.replace(usual, tiny)
+    call = [sys.executable, "-c", CALL, name, *example.split()]
+    with subprocess.Popen(
+        call, cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        if name in ("play", "serve"):
+            assert program.stdout is not None
+            assert "Ctrl-C ends it" in program.stdout.readline()
+            program.send_signal(signal.SIGINT)
+        errors = program.communicate()[1]
+    assert program.returncode == CODES[name], errors[-2000:]
+    assert "Traceback" not in errors
 
 
-def test_every_command_is_tried_here_or_elsewhere() -> None:
-    assert set(CODES) | ELSEWHERE == {command.name for command in COMMANDS}
+def test_every_command_is_tried() -> None:
+    assert CODES.keys() == {command.name for command in COMMANDS}
