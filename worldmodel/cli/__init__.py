@@ -34,7 +34,7 @@ COMMANDS = (
         "worldmodel.cli.quickstart",
         "Start",
         "from a folder of robot data to a report, in one command",
-        "data/finch --minutes 10",
+        "data/heron --minutes 10",
         ("data",),
     ),
     Command(
@@ -42,14 +42,14 @@ COMMANDS = (
         "worldmodel.cli.collect",
         "Data",
         "simulate robot episodes on the embedded tabletop",
-        "--task place_a2b_left --embodiment finch --episodes 20 --out data/finch",
+        "--task place_a2b_left --embodiment heron --episodes 20 --out data/heron",
     ),
     Command(
         "inspect",
         "worldmodel.cli.inspect",
         "Data",
         "print what is in a dataset, write a contact sheet and a video",
-        "data/finch",
+        "data/heron",
         ("data",),
     ),
     Command(
@@ -57,7 +57,7 @@ COMMANDS = (
         "worldmodel.cli.convert",
         "Data",
         "write any dataset as LeRobot v3.0 or RoboTwin 2.0",
-        "data/finch data/finch_lerobot --to lerobot",
+        "data/heron data/heron_lerobot --to lerobot",
         ("data",),
     ),
     Command(
@@ -135,7 +135,7 @@ COMMANDS = (
         "worldmodel.locator.train",
         "Training",
         "train the network that finds grippers and objects in frames",
-        "data/finch output=outputs/locator fit.steps=500",
+        "data/heron output=outputs/locator fit.steps=500",
         ("data",),
     ),
     Command(
@@ -166,7 +166,7 @@ COMMANDS = (
         "worldmodel.evaluation.rollouts.run",
         "Evaluation",
         "roll a world model out on held-out episodes and write a report",
-        "outputs/first/model data/finch output=outputs/report held_out.split=all",
+        "desk data/heron output=outputs/report held_out.split=all",
         ("model", "data"),
     ),
     Command(
@@ -174,7 +174,7 @@ COMMANDS = (
         "worldmodel.evaluation.sensitivity.run",
         "Evaluation",
         "does the video do what the actions say?",
-        "outputs/first/model data/finch output=outputs/sensitivity",
+        "desk data/heron output=outputs/sensitivity",
         ("model", "data"),
     ),
     Command(
@@ -206,7 +206,7 @@ COMMANDS = (
         "worldmodel.evaluation.compare_models",
         "Evaluation",
         "truth and several models over time, with the path of the gripper, as one picture",
-        "data/finch desk=worldmodel/weights/desk",
+        "data/heron desk=worldmodel/weights/desk",
         ("data",),
     ),
     Command(
@@ -222,7 +222,7 @@ COMMANDS = (
         "worldmodel.evaluation.submit",
         "Use",
         "write generated videos in the layout of WorldArena or EWMBench",
-        "desk data/finch output=outputs/submission held_out.split=all",
+        "desk data/heron output=outputs/submission held_out.split=all",
         ("model", "data"),
     ),
     Command(
