@@ -310,9 +310,9 @@ def _build(run: RunShape) -> WorldModel:
     zeros, names = (0.0,) * run.action_dim, tuple(f"a{i}" for i in range(run.action_dim))
     stats = ActionStats(names, zeros, zeros, zeros, zeros, 1)
     normalizer = ActionNormalizer({f"robot{i}": stats for i in range(run.num_embodiments)})
-    # Without pictures: what a loss on decoded frames and a compositor need is not counted.
+    # Without pictures: what a loss on decoded frames, a compositor and a picture head need is not counted.
     config = replace(run.model, vae="", prompt="", trained="all")
-    config = replace(config, compositor_width=0, hand_references=0, sharpen=0.0)
+    config = replace(config, compositor_width=0, hand_references=0, sharpen=0.0, head=None)
     config = replace(config, objective=replace(config.objective, pixel_weight=0.0))
     text = torch.zeros(1, num_text_tokens(run.model), run.model.backbone.text_dim)
     backbone = load_wan(config.backbone, DTYPES[config.dtype])

@@ -12,6 +12,7 @@ from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import LoraConfig, WanConfig
 from worldmodel.models.idm import IdmConfig
+from worldmodel.models.picture_head import HeadConfig
 from worldmodel.types import RowReader, num_latent_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
@@ -89,12 +90,13 @@ class WorldModelConfig:
     # A picture that is right on average has fainter edges than any true one. What moves gets them back when
     # it is shown, at a small cost in error; training never sees this.
     sharpen: float = 0.0  # of composed frames: how much of their fine detail is added again; 0: nothing
+    head: HeadConfig | None = None  # finds decoded things in given frames; none: decoded frames are shown
     latent_action_dim: int = 32  # k (lacg)
     history: int = 1  # clean latent frames given at the start of a clip
     idm: IdmConfig = field(default_factory=IdmConfig)  # inverse dynamics model
     lora: LoraConfig = field(default_factory=LoraConfig)  # adapters on the backbone
     # interface: everything but the backbone and `small` (adapters are settings of `lora`)
-    trained: Literal["all", "interface", "compositor"] = "all"  # what a training changes
+    trained: Literal["all", "interface", "compositor", "head"] = "all"  # what a training changes
     seed: int = 0  # of the random weights beside the backbone
     mcl: ActionMclConfig | None = None  # mechanistic contrast on the action channel; none: off
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)  # the training loss
@@ -129,6 +131,13 @@ class WorldModelConfig:
                 "trained=compositor, hand_references and sharpen need a compositor: set compositor_width "
                 "above 0"
             )
+        if self.head is not None and (self.compositor_width or not self.objective.pixel_weight):
+            raise ValueError(
+                "head learns from pictures, in the place of the compositor: set objective.pixel_weight above "
+                f"0 and compositor_width=0, got {self.objective.pixel_weight:g} and {self.compositor_width}"
+            )
+        if self.trained == "head" and self.head is None:
+            raise ValueError("trained=head needs a picture head: set head={}")
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
 

@@ -21,6 +21,7 @@ from worldmodel.models.dynamics import ForwardDynamics
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
 from worldmodel.models.parts import build_parts, check_fit, condition_dim
+from worldmodel.models.picture_head import PictureHead
 from worldmodel.models.pose_track import PoseTrack
 from worldmodel.models.vae import VideoAutoencoder, decode_latents, encode_frames, freeze
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras
@@ -46,6 +47,7 @@ class WorldModel(SavedModel):
     mcl: MechanisticContrast | None
     compositor: Compositor | None
     hand_references: HandReferences | None
+    head: PictureHead | None
 
     def __init__(
         self,
@@ -183,10 +185,9 @@ class WorldModel(SavedModel):
         """Before a training: no gradients for what the config leaves as it is."""
         if self.config.trained == "interface":
             self.fdm.requires_grad_(False)
-        if self.config.trained == "compositor":
+        if self.config.trained in ("compositor", "head"):
             self.requires_grad_(False)
-            assert self.compositor is not None, "the config asks for one"
-            self.compositor.requires_grad_()
+            self.parts()[self.config.trained].requires_grad_()
 
     def _autoencoder(self) -> VideoAutoencoder:
         if self.vae is None:

@@ -19,6 +19,7 @@ from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
+from worldmodel.models.picture_head import PictureHead
 from worldmodel.models.vae import VideoAutoencoder
 from worldmodel.types import FRAMES_PER_LATENT
 
@@ -110,6 +111,11 @@ def build_hand_references(
     return HandReferences(len(normalizer.embodiments), config.hand_references, size)
 
 
+def build_head(config: WorldModelConfig) -> PictureHead | None:
+    """What turns decoded frames into shown ones, where the config asks for it."""
+    return None if config.head is None else PictureHead(config.head)
+
+
 def build_idm(
     config: WorldModelConfig, normalizer: ActionNormalizer, encoder: Dinov2Model | None
 ) -> InverseDynamicsModel | None:
@@ -162,6 +168,7 @@ def build_parts(
         "mcl": build_mcl(config, contract, normalizer, width),
         "compositor": build_compositor(config, contract),
         "hand_references": build_hand_references(config, contract, normalizer),
+        "head": build_head(config),
     }
 
 

@@ -88,7 +88,7 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
     clip = _noisy_clip(model, batch, generator)
     actions, terms = _action_condition(model, batch, generator)
     if model.mcl is None:
-        with nullcontext() if model.config.trained != "compositor" else torch.no_grad():
+        with torch.no_grad() if model.config.trained in ("compositor", "head") else nullcontext():
             output = _driven(model, batch, actions, clip).output()
         return _with_reconstruction(model, output, clip, terms, batch, generator)
     output, contrast = _contrasted_output(model, batch, actions, clip, generator)

@@ -13,8 +13,8 @@ from worldmodel.models.compositor import KnownFrame
 from worldmodel.models.model import WorldModel
 from worldmodel.models.pose_track import PoseTrack
 from worldmodel.models.vae import decode_video
-from worldmodel.objectives.pictures import picture_loss
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras, map_tensors
+from worldmodel.objectives.pictures import head_loss, picture_loss
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras, map_tensors, to_unit_range
 
 MOVING_WEIGHT, EDGE_WEIGHT = 5.0, 0.3  # of moving pixels, and of the error of edges
 LATER_SHARE = 0.5  # of the clips in which a later frame than the first is known too
@@ -49,12 +49,17 @@ def pixel_error(
     count = math.ceil(model.config.objective.pixel_share * len(estimate.clean))
     estimate = estimate.first(count)
     made = decode_video(model.vae, estimate.latents)
-    if model.compositor is None:
+    if model.compositor is None and model.head is None:
         with torch.no_grad():
             real = decode_video(model.vae, estimate.data)
         return picture_loss(made, real, moving_weight=MOVING_WEIGHT, edge_weight=EDGE_WEIGHT)
     if batch.frames is None:
-        raise ValueError(f"a compositor learns from frames, got none: {batch.sources[0]}, ...")
+        raise ValueError(
+            f"a compositor or a picture head learns from frames, got none: {batch.sources[0]}, ..."
+        )
+    if model.head is not None:
+        decoded = rearrange(made[:, :, 1:] + 1, "b c t H W -> b t c H W") / 2
+        return head_loss(model.head, decoded, to_unit_range(batch.frames[:count]).to(made), generator)
     real = rearrange(batch.frames[:count].to(made) / 127.5 - 1, "b t c H W -> b c t H W")
     return _composed_error(model, estimate, made, real, batch.embodiment[:count], generator)
 

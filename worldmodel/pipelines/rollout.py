@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from worldmodel.data.clips import crop_box
 from worldmodel.diffusion.euler import Generators
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.causal import open_video
@@ -28,7 +29,7 @@ from worldmodel.pipelines.commands import (
     latest_commands,
     read_commands,
 )
-from worldmodel.pipelines.session import Session, VideoState, inference, known_frame
+from worldmodel.pipelines.session import Session, VideoState, fitted, inference, known_frame
 from worldmodel.pipelines.whole_clip import Sampler
 from worldmodel.tensors import read_frames
 from worldmodel.types import FRAMES_PER_LATENT, Actions, RolloutResult, map_tensors, num_video_frames
@@ -166,13 +167,25 @@ class RolloutPipeline:
     def _read(
         self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
     ) -> Float[Tensor, "b t 3 H W"]:
-        given = read_frames(frames.to(self.model.text.device), self.model.contract.check)
+        given = read_frames(frames.to(self.model.text.device), self._check_size)
         num_recent = num_video_frames(self.model.config.history)
         if given.shape[1] < num_recent:
             raise ValueError(
                 f"expected the {num_recent} frames of the model's history or more, got {given.shape[1]}"
             )
         return given
+
+    def _check_size(self, size: tuple[int, int]) -> None:
+        """A picture head shows frames at the size of the given ones; other models have one size."""
+        contract = self.model.contract
+        if self.model.head is None:
+            contract.check(size=size)
+        _, _, *kept = crop_box(*size, contract.height / contract.width)
+        if contract.aspect == "crop" and size[0] + size[1] - sum(kept) > 1:
+            raise ValueError(
+                f"expected frames of the aspect ratio of {contract.height}x{contract.width}, to which clips "
+                f"were cropped, got {size[0]}x{size[1]} pixels"
+            )
 
     @torch.no_grad()
     def _begin(
@@ -191,14 +204,16 @@ class RolloutPipeline:
         past = map_tensors(past, lambda part: part.to(given.device))
         # A causal model keeps latents of the frames before the latest.
         num_recent = 1 if model.config.causal else num_video_frames(model.config.history)
+        recent = fitted(model, given)
         with inference(model):
             text = model.text_context(with_keys=True)
-            causal = open_video(model, given, past, window) if model.config.causal else None
+            causal = open_video(model, recent, past, window) if model.config.causal else None
         state = VideoState(
-            given[:, -num_recent:],
+            recent[:, -num_recent:],
             past[num_given - num_recent :],
             num_given,
             causal=causal,
+            head=None if model.head is None else model.head.open(given),
             hands=known_frame(model, given[:, -1], past, -1, embodiments),
         )
         return Session(

@@ -18,6 +18,7 @@ from torch import Tensor
 from worldmodel.diffusion.euler import Generators
 from worldmodel.models.compositor import Composed, KnownFrame, renewed
 from worldmodel.models.model import WorldModel
+from worldmodel.models.picture_head import HeadState, resized
 from worldmodel.pipelines import causal, whole_clip
 from worldmodel.pipelines.causal import CausalState
 from worldmodel.pipelines.commands import (
@@ -35,11 +36,12 @@ from worldmodel.types import FRAMES_PER_LATENT, Actions, map_tensors
 class VideoState:
     """A video so far; its tensors have samples first."""
 
-    recent: Float[Tensor, "b t 3 H W"]  # the latest frames, from which the model goes on
+    recent: Float[Tensor, "b t 3 h w"]  # the latest frames at the model's size, from which it goes on
     past: Actions  # that lead from each of them to the next
     num_frames: int  # so far, given ones included
     command: Float[Tensor, "b 2 raw"] | None = None  # the latest two in the robot's units; None: not known
     causal: CausalState | None = None  # of a causal model
+    head: HeadState | None = None  # of a model with a picture head: frames at the size of the given ones
     hands: KnownFrame | None = None  # of a model with a compositor
 
 
@@ -167,6 +169,9 @@ class Session:
             # Only to be shown: what is sharpened again and again would not stay true.
             decoded, shown = composed.frames, composed.sharpened(model.config.sharpen)
             state = replace(state, hands=known)
+        if model.head is not None and state.head is not None:
+            shown, head = model.head(decoded, state.head)
+            decoded, state = fitted(model, shown), replace(state, head=head)
         # A copy: a view would keep all frames of the block.
         recent = torch.cat([state.recent, decoded], 1)[:, -state.recent.shape[1] :].clone()
         num_frames = state.num_frames + decoded.shape[1]
@@ -183,6 +188,12 @@ class Session:
             raise ValueError(
                 f"expected actions of {num_samples} samples, as the session was opened with, got {len(given)}"
             )
+
+
+def fitted(model: WorldModel, frames: Float[Tensor, "b t 3 H W"]) -> Float[Tensor, "b t 3 h w"]:
+    """Frames at the size that the model goes on from."""
+    size = model.contract.height, model.contract.width
+    return resized(frames.flatten(0, 1), size).unflatten(0, frames.shape[:2])
 
 
 def known_frame(

@@ -23,6 +23,7 @@ from worldmodel.models.parts import (
     build_compositor,
     build_embodiment_classifier,
     build_hand_references,
+    build_head,
     build_idm,
     build_mcl,
 )
@@ -49,6 +50,7 @@ FIXED = {
     "small.refiner_width": ("its refiner is trained already", ANEW),
     "compositor_width": ("its compositor is trained already", ANEW),
     "hand_references": ("its compositor is trained with or without them already", ANEW),
+    "head": ("its picture head is trained already", ANEW),
     "idm": ("its IDM is trained already", ON_ITS_BACKBONE),
     "lora": ("its adapters are trained already", ""),
     "seed": ("nothing is drawn from it: new parts are drawn from fit.seed", ""),
@@ -102,6 +104,8 @@ def continued_model(
         model.hand_references = build_hand_references(asked, model.contract, model.normalizer)
     elif len(model.normalizer.embodiments) != num_known:
         model.hand_references = model.hand_references.extended(len(model.normalizer.embodiments))
+    if model.head is None:
+        model.head = build_head(asked)
     classifier = build_embodiment_classifier(asked, model.normalizer)
     is_outgrown = len(model.normalizer.embodiments) != num_known
     if is_outgrown or classifier is None or model.embodiment_classifier is None:
@@ -156,6 +160,8 @@ def _can_change(name: str, folder: Path, known: WorldModelConfig, asked: WorldMo
         return known.small is not None and not known.small.refiner_width
     if setting in ("compositor_width", "hand_references"):
         return not known.compositor_width
+    if setting == "head":
+        return known.head is None
     if setting == "idm":
         return known.regime == "acg" and not (known.objective.idm_weight and asked.objective.idm_weight)
     if setting == "pretrained":

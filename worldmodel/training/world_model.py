@@ -139,7 +139,7 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
         latents = cache_latents(
             config.data, index, on_device(model.vae, device), reader=reader, with_progress=is_first
         )
-    needs_frames = model.idm is not None or model.compositor is not None
+    needs_frames = any(part is not None for part in (model.idm, model.compositor, model.head))
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, reader)
     model.contract = replace(model.contract, num_inference_steps=config.validation.num_inference_steps)
     if reader is not None:

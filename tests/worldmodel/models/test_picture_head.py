@@ -1,7 +1,11 @@
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
 
+from worldmodel.models.config import ObjectiveConfig, WorldModelConfig
+from worldmodel.models.model import WorldModel
 from worldmodel.models.picture_head import (
     HeadConfig,
     PictureHead,
@@ -11,6 +15,9 @@ from worldmodel.models.picture_head import (
     sample_at,
 )
 from worldmodel.objectives.pictures import head_loss
+from worldmodel.objectives.training_step import world_model_step
+from worldmodel.pipelines.rollout import RolloutPipeline
+from worldmodel.types import Actions
 
 
 def small_head(num_sources: int = 1) -> PictureHead:
@@ -130,3 +137,72 @@ def test_over_a_tiny_wan_autoencoder() -> None:
     assert torch.isfinite(loss)
     shown, _ = head.eval()(decoded, head.open(frames[:, :1]))
     assert shown.shape == (1, 4, 3, 32, 48)
+
+
+LEARNS = {"objective": ObjectiveConfig(pixel_weight=1.0, pixel_share=0.5), "head": HeadConfig(width=8)}
+LARGE = (44, 60)  # pixels: the size of the given frames, beside the model's 32x32
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_model_shows_frames_at_the_size_of_the_given_ones(
+    make_world_model, batch, randomize, tmp_path, causal
+) -> None:
+    sources = dataclasses.replace(LEARNS["head"], num_sources=2)
+    model = make_world_model(causal=causal, **{**LEARNS, "head": sources})
+    for part in model.parts().values():
+        randomize(part)
+    model.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model/head.safetensors").is_file()
+    pipeline = RolloutPipeline(WorldModel.from_pretrained(tmp_path / "model"))
+    given = resized(batch.frames[:2, 0] / 255, LARGE)[:, None].clamp(0, 1)
+    actions = Actions(batch.robot_actions[:2].repeat(1, 2, 1))
+    options = {"num_inference_steps": 1}
+    made = pipeline.rollout(given, actions, generator=torch.Generator().manual_seed(0), **options).frames
+    assert made.shape == (2, 25, 3, *LARGE)
+    session = pipeline.open(given, generator=torch.Generator().manual_seed(0), **options)
+    blocks = [actions[start : start + session.block] for start in range(0, 24, session.block)]
+    steps = [session.advance(block, session.block) for block in blocks]
+    assert torch.equal(torch.cat(steps, 1), made[:, 1:])
+    assert session.state.recent.shape == (2, 1, 3, 32, 32)
+    assert torch.equal(session.state.head.sources[:, 0], given[:, -1])
+    assert torch.equal(session.state.head.sources[:, 1], made[:, -1])
+    assert torch.equal(session.fork(2).state.head.sources[1], session.state.head.sources[0])
+    # Where the given frames have the model's own size, a head that takes nothing shows what is decoded.
+    model.head = None
+    decoded = RolloutPipeline(model.eval()).rollout(batch.frames[:2, :1], actions, **options).frames
+    assert decoded.shape == (2, 25, 3, 32, 32)
+
+
+def test_frames_that_are_not_of_the_clips_aspect_ratio_are_refused(make_world_model) -> None:
+    model = make_world_model(**LEARNS)
+    model.contract = dataclasses.replace(model.contract, aspect="crop")
+    with pytest.raises(ValueError, match="aspect ratio of 32x32, to which clips were cropped, got 44x60"):
+        RolloutPipeline(model).open(torch.rand(1, 1, 3, *LARGE))
+    RolloutPipeline(model).open(torch.rand(1, 1, 3, 45, 44))
+    model.head = None
+    with pytest.raises(ValueError, match="expected frames of 32x32 pixels, got 44x60"):
+        RolloutPipeline(model).open(torch.rand(1, 1, 3, *LARGE))
+
+
+def test_a_head_is_trained_alone_by_the_ordinary_step(make_world_model, batch) -> None:
+    model = make_world_model(trained="head", **LEARNS)
+    model.freeze_untrained()
+    optimizer = torch.optim.Adam(model.head.parameters(), lr=3e-3)
+    losses = []
+    for step in range(12):
+        optimizer.zero_grad()
+        loss = world_model_step(model.train(), batch, torch.Generator().manual_seed(step % 2))
+        loss.total.backward()
+        optimizer.step()
+        losses.append(float(loss.parts["pixels"]))
+    reached = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert reached == {f"head.{name}" for name, _ in model.head.named_parameters()}
+    assert sum(losses[-2:]) < 0.9 * sum(losses[:2])
+
+
+def test_settings_of_a_head_that_cannot_learn_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"head learns from pictures.* objective\.pixel_weight above 0"):
+        WorldModelConfig(head=HeadConfig())
+    with pytest.raises(ValueError, match="trained=head needs a picture head"):
+        WorldModelConfig(trained="head")

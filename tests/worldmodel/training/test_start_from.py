@@ -164,6 +164,22 @@ def test_a_setting_that_can_change_is_honored_and_saved(
     assert (loaded.small.refiner is not None) == ("refiner" in override)
 
 
+def test_a_picture_head_is_added_to_a_trained_model(
+    whole: Path, overrides: list[str], tmp_path: Path
+) -> None:
+    learns = ("model.trained=head", "model.objective.pixel_weight=1")
+    model = continued(whole, overrides, "model.head={}", *learns)
+    model.freeze_untrained()
+    assert {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad} == {"head"}
+    model.save_pretrained(tmp_path / "model")
+    assert "head" in WorldModel.from_pretrained(tmp_path / "model").parts()
+    assert continued(tmp_path / "model", overrides).config.head == model.config.head
+    with pytest.raises(
+        ValueError, match=r"has model\.head\.width=40, .*=8: its picture head is trained already"
+    ):
+        continued(tmp_path / "model", overrides, "model.head.width=8")
+
+
 def test_the_same_autoencoder_may_lie_elsewhere(whole: Path, overrides: list[str], tmp_path: Path) -> None:
     shutil.copytree(whole / "vae", tmp_path / "copy")
     assert continued(whole, overrides, f"model.vae={tmp_path / 'copy'}").vae is not None

@@ -74,7 +74,7 @@ class RolloutEvaluation:
     def __init__(self, model: WorldModel, clips: HeldOutClips, config: RolloutsConfig) -> None:
         self.model, self.clips, self.config = model.eval(), clips, config
         if not config.compositor:
-            model.compositor = None
+            model.compositor = model.head = None
         self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
         self.recover = action_judge(
             model, config.judge, clips.embodiments, allow_external=config.allow_external
