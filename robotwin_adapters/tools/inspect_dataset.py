@@ -281,9 +281,9 @@ def format_summary(summary: DatasetSummary) -> str:
     if summary.skipped:
         rows.append((f"skipped {len(summary.skipped)}", _shortened(summary.skipped)))
     return "\n".join(
-        unbroken(f"{title if first else '':<12} {line}")
+        unbroken(f"{'' if number else title:<12} {line}")
         for title, lines in rows
-        for first, line in _flagged(lines)
+        for number, line in enumerate(lines)
     )
 
 
@@ -304,10 +304,6 @@ def _opened(source: EpisodeSource, position: int) -> Episode:
 def _first_episodes(episodes: list[Episode]) -> list[Episode]:
     ends = np.cumsum([episode.num_frames for episode in episodes])
     return episodes[: max(1, int(np.searchsorted(ends, VIDEO_FRAMES, side="right")))]
-
-
-def _flagged(lines: Sequence[str]) -> list[tuple[bool, str]]:
-    return [(index == 0, line) for index, line in enumerate(lines)]
 
 
 def _counted(counter: Counter[str], total: int) -> list[str]:

@@ -235,14 +235,14 @@ def _count(run: RunShape) -> _Counts:
     with torch.device("meta"):
         model = _build(run)
     parameters = [*model.parameters(), *_vae_parameters(run.model.vae)]
-    blocks = sum(_size(p) for p in model.fdm.backbone.blocks.parameters())
-    everything = sum(_size(p) for p in parameters)
+    blocks = sum(p.nbytes for p in model.fdm.backbone.blocks.parameters())
+    everything = sum(p.nbytes for p in parameters)
     two_blocks = 2 * blocks // run.model.backbone.num_layers
     return _Counts(
         all=sum(p.numel() for p in parameters),
         trained=sum(p.numel() for p in parameters if p.requires_grad),
         weight_bytes=everything,
-        gradient_bytes=sum(_size(p) for p in parameters if p.requires_grad),
+        gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
         gathered_bytes=everything - blocks + two_blocks,
     )
 
@@ -339,7 +339,3 @@ def _step(run: RunShape, model: WorldModel) -> Tensor:
         extras=blank_extras(run.model.actions.row_shapes, batch, contract.num_frames - 1),
     )
     return world_model_step(model, clips, torch.Generator()).total
-
-
-def _size(parameter: Tensor) -> int:
-    return parameter.numel() * parameter.element_size()

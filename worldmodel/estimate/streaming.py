@@ -43,12 +43,11 @@ class StreamCost:
 
 def stream_cost(model: WorldModel, vae: VideoAutoencoder | None) -> StreamCost:
     """Count the calls of a stream whose memory is full; model and autoencoder are on the meta device."""
-    weights = sum(p.numel() * p.element_size() for p in model.fdm.parameters())
     return StreamCost(
         first_flops=_network_flops(model, 2),
         further_flops=_network_flops(model, 1),
         decoder_flops=0 if vae is None else _decoder_flops(model, vae),
-        weight_bytes=weights,
+        weight_bytes=sum(p.nbytes for p in model.fdm.parameters()),
     )
 
 

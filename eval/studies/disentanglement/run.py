@@ -14,7 +14,7 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from studies.child_process import interrupt_on_signals
@@ -41,7 +41,7 @@ def run_study(study: Study, runs: Path, seeds: range, overrides: list[str]) -> l
     for row, seed, failure in run_rows(study, runs, seeds, overrides):
         print(f"{row.name}, seed {seed}: {failure.text if failure else 'done'}", flush=True)
         failures += [failure] if failure else []
-        records = [failure.to_dict() for failure in (*others, *failures)]
+        records = [asdict(failure) for failure in (*others, *failures)]
         write_text(runs / "failures.json", json.dumps(records, indent=1) + "\n")
     return failures
 

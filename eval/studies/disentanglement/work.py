@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from studies.child_process import StoppedError, is_same_command, record_command, run_logged
 from studies.disentanglement.first_stage import SCORES_FILE, is_first_stage, score_first_stage
@@ -37,10 +37,6 @@ class Failure:
     def text(self) -> str:
         """Text on one line."""
         return f"{self.state}: {self.error}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Values for JSON."""
-        return asdict(self)
 
 
 class TrainingError(RuntimeError):

@@ -107,7 +107,8 @@ class ContextModel(nn.Module):
                 f"the host has {host_dim} latent dimensions, {config.module.num_concepts} concepts of "
                 f"{config.module.in_width} need {self.latent_dim}: make them equal, or set has_head=true"
             )
-        self.head = Head(host_dim, self.latent_dim, _is_identity(config)) if config.has_head else None
+        is_identity = config.module.start == "identity"
+        self.head = Head(host_dim, self.latent_dim, is_identity) if config.has_head else None
         self.module: ContextModule | ContextShift | None = None
         if has_module:
             self.module = ContextModule(config.module, host_dim)
@@ -208,7 +209,3 @@ def wrap_host(
     wrapped, described = as_host(host, image_size)
     config = ContextModelConfig(has_head=has_head, host=described, module=module)
     return ContextModel(config, wrapped)
-
-
-def _is_identity(config: ContextModelConfig) -> bool:
-    return config.module.start == "identity"
