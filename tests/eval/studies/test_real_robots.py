@@ -1,6 +1,8 @@
 import json
+from pathlib import Path
 
 import pytest
+from studies.real_robots.page import control_leads, lead, lead_text, read_split, table
 from studies.real_robots.protocol import EPISODES, HELD_OUT, draw, held_out_episodes
 
 
@@ -14,3 +16,18 @@ def test_held_out_episodes_are_those_that_were_drawn(name: str) -> None:
     assert {*known.test, *known.choice} < {*readable}
     assert known.splits.test_uids == known.test
     assert known.splits.val == known.splits.test == 0
+
+
+def test_the_published_numbers_are_those_of_the_clips() -> None:
+    records = read_split(Path("docs/results/real_robots/g1_seed0.jsonl"), "test")
+    page = Path("docs/results/real_robots.md").read_text()
+    rows = [line for line in table(records).splitlines() if not line.startswith("| direct/")]
+    assert [line for line in rows if line not in page] == []
+    assert table(records).split("| direct/true")[1].splitlines()[0] in page.split("| direct/true")[1]
+    for other in ("base", "direct/true", "nearest", "head/shuffled", "head/shifted", "head/other_episode"):
+        assert lead_text(lead(records, "head/true", other)) in page
+    leads, holds = control_leads(records, "head")
+    assert all(holds.values())
+    assert len(holds) == 8
+    assert min(found.mean for found in leads.values()) > 3.1
+    assert min(found.ahead for found in leads.values()) == 17
