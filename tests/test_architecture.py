@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ RESEARCH_HOMES = ("worldmodel.md_vae", "worldmodel.mddiff", "worldmodel.context_
 CORE = ("models", "objectives", "mcl", "pipelines")
 # The picture head stands beside the compositor (450 lines in four modules) until one of them goes.
 CORE_MODULES, CORE_LINES, FILE_LINES, CONFIG_FIELDS = 47, 6_567, 350, 21
+# It draws by hand poses, and leaves with its modules.
+POSES_FOR_THE_COMPOSITOR = ("worldmodel.models.pose_track",)
 MODEL_LINES = 200  # of models/model.py, the world model at one glance
 BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {
@@ -192,6 +195,32 @@ def test_what_a_video_holds_is_frozen() -> None:
 
 def test_the_config_of_the_world_model_stays_small() -> None:
     assert len(dataclasses.fields(WorldModelConfig)) <= CONFIG_FIELDS
+
+
+def test_only_action_paths_look_into_extras() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files("worldmodel", "robotwin_adapters", "training", "examples")
+        if not module_name(path).startswith(("worldmodel.models.actions.", *POSES_FOR_THE_COMPOSITOR))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value).endswith("extras")
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, str)
+    ]
+    assert not wrong, wrong
+
+
+def test_every_setting_of_a_world_model_is_set_in_a_config_or_explained() -> None:
+    configs = [path.read_text() for path in (ROOT / "configs/wan").glob("*.yaml")]
+    pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    missing = [
+        field.name
+        for field in dataclasses.fields(WorldModelConfig)
+        if not any(re.search(rf"^  {field.name}:", text, re.M) for text in configs)
+        and not any(re.search(rf"^\| `(model\.)?{field.name}\b", text, re.M) for text in pages)
+    ]
+    assert not missing, missing
 
 
 def test_leaf_packages_import_only_the_ground() -> None:

@@ -11,14 +11,10 @@ from jaxtyping import UInt8
 
 from robotwin_adapters.tools.contact_sheet import write_action_video
 from worldmodel.data.dataset import ClipDataset
-from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, hand_points
 from worldmodel.models.model import WorldModel
 from worldmodel.training.loop.fit import FitConfig
 from worldmodel.training.loop.order import micro_batches
-from worldmodel.types import Clip, Episode, Extras
-
-MARKED = [HAND_POINTS.index(name) for name in ("tool", "finger", "other finger")]
-HAND_COLORS = ((255, 0, 0), (0, 0, 255))  # left, right
+from worldmodel.types import Clip, Episode
 
 log = logging.getLogger(__name__)
 
@@ -85,21 +81,6 @@ def _images(clip: Clip, model: WorldModel) -> UInt8[np.ndarray, "t H W 3"]:
         decoded = model.decode(clip.latents[None].float().to(model.vae.device))[0]
         frames = (decoded * 255).round().to(torch.uint8).cpu()
     images = frames.permute(0, 2, 3, 1).contiguous().numpy()
-    return mark_hands(images, clip.extras) if "poses" in clip.extras else images
-
-
-def mark_hands(images: UInt8[np.ndarray, "t H W 3"], extras: Extras) -> UInt8[np.ndarray, "t H W 3"]:
-    """Draw dots of HAND_COLORS at tool and fingers of each hand where they are in view."""
-    marked, size = images.copy(), images.shape[1:3]
-    points = (
-        hand_points(extras["poses"][:, -1], extras["projections"])
-        .unflatten(1, (len(ARMS), len(HAND_POINTS)))[:, :, MARKED]
-        .numpy()
-    )
-    for frame, hands in zip(marked[1:], points, strict=True):
-        for color, hand in zip(HAND_COLORS, hands, strict=True):
-            for u, v, _, weight in hand:
-                row, column = int(v * size[0]), int(u * size[1])
-                if weight and 0 <= v < 1 and 0 <= u < 1:
-                    frame[row, column] = color
-    return marked
+    for path in model.config.actions.paths().values():
+        images = path.mark(images, clip.extras)
+    return images

@@ -7,7 +7,8 @@ import torch
 from tests.support.debug_run import CONFIG, losses
 from worldmodel.config import load_config
 from worldmodel.data.video import open_video
-from worldmodel.training.first_batch import mark_hands, write_first_batch
+from worldmodel.models.actions.pose_maps import PoseMapsConfig
+from worldmodel.training.first_batch import write_first_batch
 from worldmodel.training.world_model import TrainConfig, build_run, train
 
 
@@ -53,7 +54,7 @@ def test_drawn_hands_are_dots_where_the_camera_sees_them():
     hand = [0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0]  # closed, its tool 12 cm to the right of it
     poses = torch.tensor([[*hand, *[0.0] * 8], [*hand[:2], -2.0, *hand[3:], *[0.0] * 8]])
     view = torch.tensor([[1.0, 0, 0.5, 0], [0, 1.0, 0.25, 0], [0, 0, 1.0, 0]]).expand(2, 3, 4)
-    marked = mark_hands(images, {"poses": poses[:, None].repeat(1, 3, 1), "projections": view})
+    marked = PoseMapsConfig().mark(images, {"poses": poses[:, None].repeat(1, 3, 1), "projections": view})
     assert not marked[0].any()
     assert np.argwhere(marked[1].any(-1)).tolist() == [[12, int((0.5 + 0.06) * 64)]]
     assert tuple(marked[1][12, 35]) == (255, 0, 0)

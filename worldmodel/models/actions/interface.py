@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from worldmodel.models.actions.adaln import AdalnConfig
+from worldmodel.models.actions.camera_motion import CameraMotionConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.actions.protocol import ActionEmbedding, PathConfig, PathShape
@@ -30,6 +31,7 @@ class ActionConfig:
     tokens: TokensConfig | None = None  # attention to each action
     bwm: BwmConfig | None = None  # of a published model, with its weights
     open_world: OpenWorldConfig | None = None  # of a published model, with its weights
+    camera_motion: CameraMotionConfig | None = None  # where each pixel was in the frame before
 
     def __post_init__(self) -> None:
         names = [name for path in self.paths().values() for name in path.row_shapes]

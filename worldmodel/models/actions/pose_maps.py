@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 
 from worldmodel.checked import check_ranges
@@ -34,6 +35,8 @@ FARTHEST_OUT = 4.0  # picture widths: points further out are all alike
 POSE = len(ARMS) * len(ARM_COLUMNS)  # numbers of both hands
 INSTEAD = "set model.actions.pose_maps=null"
 TOOL = HAND_POINTS.index("tool")
+MARKED = [HAND_POINTS.index(name) for name in ("tool", "finger", "other finger")]
+HAND_COLORS = ((255, 0, 0), (0, 0, 255))  # left, right
 # Per hand: a blob for each point, and one at the tool that weighs its inverse depth.
 DRAWN = len(ARMS) * (len(HAND_POINTS) + 1)
 SAMPLES = 2  # of a map, per latent and side
@@ -76,6 +79,22 @@ class PoseMapsConfig(PathConfig):
         except ValueError as error:
             raise ValueError(f"{clip.source}: {error}") from error
         return {"poses": torch.stack([poses[:-2], poses[1:-1], poses[2:]], 1), "projections": clip.views[1:]}
+
+    def mark(self, images: UInt8[np.ndarray, "t H W 3"], extras: Extras) -> UInt8[np.ndarray, "t H W 3"]:
+        """Dots of HAND_COLORS at tool and fingers of each hand where they are in view."""
+        marked, size = images.copy(), images.shape[1:3]
+        points = (
+            hand_points(extras["poses"][:, -1], extras["projections"])
+            .unflatten(1, (len(ARMS), len(HAND_POINTS)))[:, :, MARKED]
+            .numpy()
+        )
+        for frame, hands in zip(marked[1:], points, strict=True):
+            for color, hand in zip(HAND_COLORS, hands, strict=True):
+                for u, v, _, weight in hand:
+                    row, column = int(v * size[0]), int(u * size[1])
+                    if weight and 0 <= v < 1 and 0 <= u < 1:
+                        frame[row, column] = color
+        return marked
 
     def build(self, shape: PathShape) -> nn.Module:
         """See PathConfig."""

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 
 from worldmodel.types import FRAMES_PER_LATENT, Extras, Row, Transitions
@@ -63,6 +64,10 @@ class PathConfig:
     def read(self, clip: Transitions) -> Extras:
         """The rows of a clip; a ValueError says what is missing, and what to set instead."""
         return {}
+
+    def mark(self, images: UInt8[np.ndarray, "t H W 3"], extras: Extras) -> UInt8[np.ndarray, "t H W 3"]:
+        """Frames of a clip with what the rows say drawn in, for the video of the first batch."""
+        return images
 
     def build(self, shape: PathShape) -> nn.Module:
         """Its module: forward(actions[b n u], extras, missing[b f]) -> ActionEmbedding."""
