@@ -50,7 +50,11 @@ TINY = {
     " num_pictures=512 num_votes=2000 num_mig=512 dci_train=0 num_reconstructed=8",
     "--minutes 10": "--minutes 2",
 }
-CALL = "import sys; from worldmodel.cli import main; sys.exit(main())"
+CALL = (
+    "import signal, sys; from worldmodel.cli import main; "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a background job ignores Ctrl-C
+    "sys.exit(main())"
+)
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "BROWSER": "true"}
 
 
