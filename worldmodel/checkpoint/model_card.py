@@ -57,6 +57,7 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
     adapters = f" with rank {config.lora.rank} adapters" if config.lora.rank else ""
     stats, paths = normalizer.stats.items(), config.actions.paths().values()
     published = [path for path in paths if isinstance(path, PublishedPath)]
+    start = "as published" if published else "from scratch"
     return TEMPLATE.format(
         license="".join(f"\nlicense: {path.license}" for path in published if path.license),
         credits="".join(f"| weights from | {path.credits} |\n" for path in published),
@@ -72,8 +73,7 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         else "none",
         num_frames=contract.num_frames,
         num_history=num_video_frames(config.history),
-        backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, from scratch")
-        + adapters,
+        backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, {start}") + adapters,
         prediction=config.prediction,
         mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",
         embodiments="\n".join(f"- `{name}`: {', '.join(entry.names)}" for name, entry in stats),

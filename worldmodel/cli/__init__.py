@@ -147,6 +147,14 @@ COMMANDS = (
         ("config",),
     ),
     Command(
+        "import",
+        "worldmodel.cli.import_model",
+        "Training",
+        "make a model folder out of a published robot world model",
+        "open-world tennyyyin/open-world-ar-wm --file 2view --out outputs/open_world",
+        ("", "data"),
+    ),
+    Command(
         "smoke-test",
         "worldmodel.training.smoke_test",
         "Training",

@@ -28,13 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> None:
     """Estimate parameters, memory by component and time of a training config without loading a model."""
     with _no_garbage_in_imports():
-        from worldmodel.config import load_config
         from worldmodel.estimate.cost import check_memory, describe, estimate, parse_gpus
-        from worldmodel.estimate.run_shape import assumption, run_shape
-        from worldmodel.training.world_model import TrainConfig
+        from worldmodel.estimate.run_shape import assumption, load_run, run_shape
 
     num_gpus, device = parse_gpus(arguments.gpus)
-    config = load_config(TrainConfig, arguments.config, arguments.overrides)
+    config = load_run(arguments.config, arguments.overrides)
     shape = run_shape(config, num_gpus, device, arguments.action_dim)
     result = estimate(shape, num_gpus, device)
     if said := assumption(config):

@@ -92,6 +92,7 @@ class Estimate:
     step_seconds: tuple[float, float, float]  # slow, expected, fast: by UTILIZATION
     total_hours: float  # at the expected utilization
     stream: StreamCost | None = None  # of a causal model
+    rollout_bytes: int = 0  # weights and one network call on a clip, without the autoencoder's own work
 
     @property
     def total_bytes(self) -> int:
@@ -147,7 +148,22 @@ def estimate(run: RunShape, num_gpus: int, device: Device, *, with_other: bool =
         step_seconds=(seconds[0], seconds[1], seconds[2]),
         total_hours=run.steps * seconds[1] / 3600,
         stream=_stream(run) if run.model.causal else None,
+        rollout_bytes=counts.weight_bytes + _call_bytes(run) if with_other else 0,
     )
+
+
+def _call_bytes(run: RunShape) -> int:
+    """Activations of a network call on one clip without gradients."""
+    model = replace(run.model, mcl=None)
+    one = replace(run, model=model, micro_batch=1, gradient_checkpointing=False)
+
+    def step(model: WorldModel) -> Tensor:
+        with torch.no_grad():
+            return _step(one, model)
+
+    build, stacks = partial(_build, _shallow(one)), partial(_stacks, one)
+    traced = trace_step(build, step, autocast=run.has_autocast, is_accumulating=False, stacks=stacks)
+    return traced.peak_bytes
 
 
 def _can_checkpoint(model: WorldModelConfig) -> bool:
@@ -184,6 +200,10 @@ def describe(result: Estimate, num_gpus: int, device: Device) -> list[str]:
             f"MCL          {result.mcl_work_factor:.2f} x the operations and "
             f"{result.mcl_memory_factor:.2f} x the activations of the same run without it"
         )
+    lines.append(
+        f"rollout      {result.rollout_bytes / GIB:.2f} GiB for one clip: weights and one network call, "
+        "without encoding and decoding"
+    )
     slow, expected, fast = result.step_seconds
     if result.stream is not None:
         lines += _describe_stream(result.stream, device)

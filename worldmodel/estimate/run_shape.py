@@ -1,18 +1,35 @@
 """The settings of a training config that determine its cost; opens neither data nor weights."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from worldmodel.config import load_config
 from worldmodel.estimate.cost import Device, RunShape
 from worldmodel.estimate.known_shapes import latent_layout, local_config
 from worldmodel.models.config import FrameContract
 from worldmodel.training.loop.distributed import resolve_parallel
-from worldmodel.training.world_model import TrainConfig
+from worldmodel.training.world_model import TrainConfig, load_train_config
+
+
+def load_run(path: str, overrides: Sequence[str]) -> TrainConfig:
+    """A training config; a model folder that it starts from stands for its backbone and autoencoder."""
+    config = load_config(TrainConfig, path, overrides)
+    if not config.start_from or not Path(config.start_from, "transformer").is_dir():
+        return config
+    model = load_train_config(path, overrides).model
+    return replace(
+        config, start_from="", model=replace(model, pretrained=config.start_from, vae=config.start_from)
+    )
 
 
 def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: int) -> RunShape:
     """The cost-relevant settings of a run on these GPUs; frame rate and number of robots do not matter."""
     if config.start_from:
-        raise ValueError("estimate a run without start_from: it costs what its first training costs")
+        raise ValueError(
+            f"start_from={config.start_from}: name a local folder that holds its backbone, or leave it out "
+            "of the command: a run costs what its first training costs"
+        )
     clip, machine = config.data.clip, config.fit.machine
     if machine.num_processes not in (0, num_gpus):
         raise ValueError(f"the config asks for {machine.num_processes} processes, --gpus for {num_gpus}")

@@ -183,5 +183,6 @@ def trace_step(
         with live:
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 loss = step(model)
-            loss.backward()
+            if loss.requires_grad:  # not without gradients, as in a rollout
+                loss.backward()
     return StepTrace(live.peak_bytes, live.modulation_bytes, live.flops)

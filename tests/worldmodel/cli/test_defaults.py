@@ -22,6 +22,7 @@ CODES = {
     "train-autoencoder": 0,
     "encode-latents": 0,
     "encode-prompt": 2,  # no network here
+    "import": 2,  # nor here
     "train": 0,
     "export": 0,
     "diagnose": 0,

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from worldmodel.cli import main
 from worldmodel.cli.estimate import _no_garbage_in_imports
 
 
@@ -34,3 +35,11 @@ def test_the_whole_command_answers_in_seconds(name: str) -> None:
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert "of 80" in done.stdout
     assert seconds < 15, seconds  # 7 to 8, imports included
+
+
+def test_a_run_that_starts_from_a_local_model_is_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+    desk = ["estimate", "desk/demo", "--gpus", "1xCPU", "--action-dim", "16"]
+    assert main(desk) == 0
+    assert "rollout" in capsys.readouterr().out
+    assert main([*desk, "start_from=no/model"]) == 2
+    assert "start_from=no/model: name a local folder that holds its backbone" in capsys.readouterr().err

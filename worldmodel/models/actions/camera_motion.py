@@ -29,6 +29,7 @@ class CameraMotionConfig(PathConfig):
 
     scale: float = 1.0  # 1/m, of the shift
 
+    needs_views: ClassVar[bool] = True
     summary: ClassVar[str] = "where each pixel was in the frame before, for cameras that move"
 
     def __post_init__(self) -> None:

@@ -75,4 +75,4 @@ def frame_rows(actions: Float[Tensor, "b n a"], extras: Extras) -> Float[Tensor,
 
 def each_frame(missing: Bool[Tensor, "b f"]) -> Bool[Tensor, "b t"]:
     """What is said of latent frames, for each frame."""
-    return torch.cat([missing[:, :1], missing[:, 1:].repeat_interleave(FRAMES_PER_LATENT, 1)], 1)
+    return missing.repeat_interleave(FRAMES_PER_LATENT, 1)[:, FRAMES_PER_LATENT - 1 :]
