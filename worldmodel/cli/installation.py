@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from worldmodel.shipped import WEIGHTS, preset_names
 State = Literal["ok", "broken", "absent"]  # absent: an optional package is missing, or a resource is scarce
 OLDEST_PYTHON = (3, 11)
 LEAST_DISK, LEAST_MEMORY = 2e9, 2e9  # bytes: a debug run with checkpoints; training the desk model
+WAN_DISK = 30e9  # bytes: Wan 1.3B, its autoencoder and its text encoder in float32
+DRIVER = Path("/proc/driver/nvidia/version")
 # Compiled modules, and what they are for: an installed one may still fail to load.
 COMPILED = {
     "torch": "tensors",
@@ -53,10 +56,12 @@ def check_installation(output: Path, model: str | None = None) -> list[Finding]:
         ("imports", check_imports),
         ("video", check_video),
         ("device", check_device),
+        ("text encoder", check_text_encoder),
         ("memory", check_memory),
         ("weights", check_weights),
         ("presets", check_presets),
         ("output", lambda: check_folder("output", output)),
+        ("hub cache", check_hub_cache),
         ("scratch", lambda: check_folder("scratch", Path(tempfile.gettempdir()))),
     ]
     if model is not None:
@@ -158,16 +163,46 @@ def check_video() -> Iterator[Finding]:
 
 
 def check_device() -> Iterator[Finding]:
-    """GPUs, or the number of cores."""
+    """GPUs with driver, CUDA and a product in bfloat16, or the number of cores."""
     import torch
 
+    driver = DRIVER.read_text() if DRIVER.exists() else ""
+    version = re.search(r"Kernel Module\D*?([\d.]{3,})", driver.replace("x86_64", ""))
+    found = f"driver {version[1] if version else 'none'}, torch {torch.__version__}, "
+    found += f"CUDA {torch.version.cuda or 'none'}"
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-        yield Finding("device", "ok", ", ".join(names))
-    else:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        remedy = "Enough for the desk model; wan-1.3b needs a GPU and a torch built for it"
-        yield Finding("device", "absent", f"no GPU, {cores} CPU cores", remedy)
+        ones = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
+        works = bool((ones @ ones == 64).all())
+        remedy = "Products in bfloat16 are wrong: install torch and the driver again"
+        yield Finding("device", "ok" if works else "broken", f"{', '.join(names)}; {found}", remedy)
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    remedy = "Enough for the desk model; wan-1.3b needs a GPU and a torch built for it"
+    if driver:
+        remedy = "There is a driver: take a torch built for its CUDA (CUDA 13 needs driver 580 or newer)"
+    yield Finding("device", "absent", f"no GPU that torch can use, {cores} CPU cores; {found}", remedy)
+
+
+def check_text_encoder() -> Iterator[Finding]:
+    """Load a small UMT5 from a file like Wan's: some versions of transformers leave embeddings at zero."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import UMT5Config, UMT5EncoderModel, __version__
+
+    tiny = UMT5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    tiny.tie_word_embeddings = False
+    model = UMT5EncoderModel(tiny)
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        tensors = {k: v for k, v in model.state_dict().items() if k != "encoder.embed_tokens.weight"}
+        save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+        loaded = UMT5EncoderModel.from_pretrained(folder)
+    same = torch.equal(loaded.encoder.embed_tokens.weight, model.shared.weight)
+    found = f"transformers {__version__} loads UMT5 {'whole' if same else 'with wrong embeddings'}"
+    yield Finding(
+        "text encoder", "ok" if same else "broken", found, "pip install -c constraints.txt transformers"
+    )
 
 
 def check_memory() -> Iterator[Finding]:
@@ -236,6 +271,17 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
         return
     state: State = "ok" if free >= LEAST_DISK else "broken"
     yield Finding(name, state, f"{folder}: {free / 1e9:.1f} GB free", "Free some space: 2 GB are needed")
+
+
+def check_hub_cache() -> Iterator[Finding]:
+    """Space for the downloads that the configs of Wan need."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = next(place for place in (Path(HF_HUB_CACHE), *Path(HF_HUB_CACHE).parents) if place.exists())
+    free = shutil.disk_usage(folder).free
+    remedy = f"Wan 1.3B takes {WAN_DISK / 1e9:.0f} GB here; HF_HOME names another disk"
+    found = f"{HF_HUB_CACHE}: {free / 1e9:.1f} GB free"
+    yield Finding("hub cache", "ok" if free >= WAN_DISK else "absent", found, remedy)
 
 
 def _lock(path: Path) -> None:

@@ -103,3 +103,37 @@ def test_an_encoder_that_is_missing_does_not_hide_the_rest(monkeypatch, tmp_path
     found = check_installation(tmp_path / "outputs")
     assert "libx264" in broken(found)["video"].found
     assert states(found)["presets"] == "ok"
+
+
+def test_a_driver_that_torch_cannot_use(monkeypatch, tmp_path: Path) -> None:
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
+    monkeypatch.setattr(installation, "DRIVER", driver)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (found,) = installation.check_device()
+    assert "driver 535.183.01, torch " in found.line()
+    assert "CUDA 13 needs driver 580" in found.line()
+
+
+def test_a_transformers_that_loses_the_embeddings_of_the_text_encoder(monkeypatch) -> None:
+    from transformers import UMT5EncoderModel
+
+    (found,) = installation.check_text_encoder()
+    assert found.state == "ok", found.line()
+    load = UMT5EncoderModel.from_pretrained
+
+    def forgets(folder: str) -> UMT5EncoderModel:
+        model = load(folder)
+        model.encoder.embed_tokens.weight = type(model.shared.weight)(model.shared.weight * 0)
+        return model
+
+    monkeypatch.setattr(UMT5EncoderModel, "from_pretrained", forgets)
+    (found,) = installation.check_text_encoder()
+    assert found.state == "broken"
+    assert "wrong embeddings" in found.line()
+
+
+def test_a_disk_too_small_for_the_large_model_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 20 * 10**9))
+    (found,) = installation.check_hub_cache()
+    assert "20.0 GB free. Wan 1.3B takes 30 GB here" in found.line()
