@@ -1,6 +1,7 @@
 """The runs of Table 2: all trainings and evaluations.
 
-OUTPUT/pretrained/REGIME               one model per regime, on the source robots (unless one is given)
+OUTPUT/pretrained/REGIME               one model per regime, on the source robots (unless one is given, or the
+                                       backbone alone is the start); with mcl_pretraining REGIME_mcl as well
 OUTPUT/trained/MODEL/seed0             fine-tuned on the little data of the target robot
 OUTPUT/rollouts/ROW/seed0/target       report of worldmodel rollout on held-out episodes; transfer likewise
 OUTPUT/logs/...                        what each of them printed
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from studies.cells import ROLL_OUT, TRAIN, Cell
 from worldmodel.evaluation.predictors import Drive
@@ -56,6 +58,9 @@ class Table2Config:
     """The protocol: data, models, budgets. Settings are key=value of the commands that the cells run."""
 
     output: str = "outputs/table2"  # folder of all cells and of the table
+    # source: a world model of the source robots. backbone: what `training` names, without any robot data (the
+    # plain reading of the paper: a video model, the little data of one task, then the other task).
+    start: Literal["source", "backbone"] = "source"  # what is fine-tuned on `target`
     source: tuple[str, ...] = ()  # datasets of the source robots, for pretraining
     target: tuple[str, ...] = ()  # the small data of the target robot, for fine-tuning
     target_test: str = ""  # held-out episodes of the target robot, the task of `target`
@@ -70,8 +75,12 @@ class Table2Config:
     finetuning_steps: int = 2000  # optimizer steps
     finetuning_settings: tuple[str, ...] = ()  # key=value, fine-tuning only
     mcl_settings: tuple[str, ...] = ("model.mcl.mode=first_order",)  # of the rows with MCL
+    mcl_pretraining: bool = False  # rows with MCL have it in pretraining too, in a model of their own
     gpus: str = ""  # NxNAME as for `worldmodel estimate`: trainings that need more memory are refused
     rollout_settings: tuple[str, ...] = ("held_out.split=all", "held_out.episodes=60")  # of rollout
+    transfer_settings: tuple[str, ...] = ()  # additional key=value of rollout on transfer_test
+    # For the dry run: the standard deviation over episodes of a difference of two rows in PSNR.
+    spread: float = 0.0  # dB; 0: of earlier runs
     launch: tuple[str, ...] = ()  # what starts a training, accelerate launch ...; empty: this Python
     seeds: tuple[int, ...] = (0, 1, 2)  # of fine-tuning: order of the data, noise and new weights
     rows: tuple[str, ...] = tuple(ROWS)  # which rows
@@ -82,7 +91,14 @@ class Table2Config:
         for name in ("target", "target_test", "transfer_test", "rows", "seeds"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty")
-        if not self.source and not all(getattr(self.pretrained, name) for name in self.regimes):
+        if self.start == "backbone":
+            if self.mcl_pretraining or any(getattr(self.pretrained, name) for name in self.regimes):
+                raise ValueError(
+                    "start=backbone has no pretraining: leave out `pretrained` and mcl_pretraining"
+                )
+        elif self.mcl_pretraining and any(getattr(self.pretrained, name) for name in self.regimes):
+            raise ValueError("mcl_pretraining pretrains every row alike: leave out `pretrained`")
+        elif not self.source and not all(getattr(self.pretrained, name) for name in self.regimes):
             raise ValueError("source must name datasets where a regime in `pretrained` names no model")
 
     @property
@@ -94,10 +110,11 @@ class Table2Config:
 def plan(config: Table2Config) -> list[Cell]:
     """All cells in order of execution: a whole table of one seed comes before the next seed."""
     output = Path(config.output)
+    bases = {_base(config, name): ROWS[name] for name in config.rows} if config.start == "source" else {}
     cells = [
-        _pretraining(config, output, regime)
-        for regime in config.regimes
-        if not getattr(config.pretrained, regime)
+        _pretraining(config, output, base, row)
+        for base, row in bases.items()
+        if not getattr(config.pretrained, row.regime)
     ]
     for seed in config.seeds:
         trained = dict.fromkeys(ROWS[name].model for name in config.rows)
@@ -111,22 +128,30 @@ def rollout_folder(output: Path, row: str, seed: int, task: str) -> Path:
     return output / "rollouts" / row / f"seed{seed}" / task
 
 
-def _pretraining(config: Table2Config, output: Path, regime: Regime) -> Cell:
+def _base(config: Table2Config, name: str) -> str:
+    """The pretrained model of a row: with MCL a model of its own, if MCL acts in pretraining."""
+    row = ROWS[name]
+    return row.model if config.mcl_pretraining else row.regime
+
+
+def _pretraining(config: Table2Config, output: Path, base: str, row: Row) -> Cell:
     settings = (
-        f"model.regime={regime}",
+        f"model.regime={row.regime}",
         f"data.paths=[{','.join(config.source)}]",
         f"fit.steps={config.pretraining_steps}",
         *config.pretraining_settings,
+        *(config.mcl_settings if config.mcl_pretraining and row.has_mcl else ()),
     )
-    return _training(config, output, f"pretrained/{regime}", settings)
+    return _training(config, output, f"pretrained/{base}", settings)
 
 
 def _finetuning(config: Table2Config, output: Path, model: str, seed: int) -> Cell:
-    row = next(row for row in ROWS.values() if row.model == model)
+    name, row = next((name, row) for name, row in ROWS.items() if row.model == model)
     given = getattr(config.pretrained, row.regime)
-    before = f"pretrained/{row.regime}"
+    before = f"pretrained/{_base(config, name)}"
+    start = (f"start_from={given or output / before / 'model'}",) if config.start == "source" else ()
     settings = (
-        f"start_from={given or output / before / 'model'}",
+        *start,
         f"model.regime={row.regime}",
         f"data.paths=[{','.join(config.target)}]",
         f"fit.steps={config.finetuning_steps}",
@@ -134,7 +159,8 @@ def _finetuning(config: Table2Config, output: Path, model: str, seed: int) -> Ce
         *config.finetuning_settings,
         *(config.mcl_settings if row.has_mcl else ()),
     )
-    return _training(config, output, f"trained/{model}/seed{seed}", settings, () if given else (before,))
+    needs = (before,) if start and not given else ()
+    return _training(config, output, f"trained/{model}/seed{seed}", settings, needs)
 
 
 def _training(
@@ -162,6 +188,7 @@ def _rollouts(config: Table2Config, output: Path, name: str, seed: int, task: st
         f"output={folder}",
         f"drive={row.drive}",
         *config.rollout_settings,
+        *(config.transfer_settings if task == "transfer" else ()),
     )
     place = folder.relative_to(output).as_posix()
     return Cell(place, folder, ROLL_OUT, arguments, (sys.executable,), folder / "report.html", (trained,))

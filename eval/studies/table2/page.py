@@ -33,7 +33,7 @@ DRIVES = (
     "ACG and LACG+controller rows the recorded robot actions."
 )
 PAPER_COLUMNS = {"SSIM": 3, "PSNR dB": 2, "MSE": 4, "SSIM, last frame": 3}  # title -> digits
-TASK_TITLES = {"target": "target task", "transfer": "transfer task, never trained"}
+TASK_TITLES = {"target": "target task", "transfer": "transfer task, never trained with this robot"}
 PANELS = {"clip_psnr": "PSNR dB of clips", "moving_clip_psnr": "PSNR dB of clips, moving"}
 POSITIONS = {
     "action_error": ("action error, half ranges", 3),

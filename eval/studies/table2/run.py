@@ -2,13 +2,14 @@
 
 python eval/study.py table2 CONFIG.yaml [key=value ...] [--dry-run]         --help lists the keys
 
-Pretrains one model per regime on the source robots (or uses given ones), fine-tunes every row and seed on the
-small data of the target robot, rolls all of them out on held-out episodes of its task and of a task that it
-was never trained on, and writes OUTPUT/table2.{json,md,html,png} after every evaluation. Finished cells are
-skipped; a failed one names its log and the others continue. Exit code 0 all done, 1 some failed, 2 wrong
-config or data, 143 stopped by a signal.
+Pretrains one model per regime on the source robots (or uses given ones; not with start=backbone), fine-tunes
+every row and seed on the small data of the target robot, rolls all of them out on held-out episodes of its
+task and of a task that it was never trained on with this robot, and writes OUTPUT/table2.{json,md,html,png}
+after every evaluation. Finished cells are skipped; a failed one names its log and the others continue. Exit
+code 0 all done, 1 some failed, 2 wrong config or data, 143 stopped by a signal.
 """
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +19,9 @@ from robotwin_adapters.open_dataset import open_dataset
 from studies.cells import Cell, check_files, check_settings, work_through
 from studies.child_process import interrupt_on_signals
 from studies.command_line import study_parser
-from studies.table2.cells import Table2Config, plan
+from studies.table2.cells import TASKS, Table2Config, plan
 from studies.table2.page import write_table
-from studies.table2.results import collect
+from studies.table2.results import collect, paired_spread, smallest_difference
 from worldmodel.cli_errors import STOPPED, one_way_out
 from worldmodel.config import load_config
 from worldmodel.data.index import check_episode
@@ -40,9 +41,10 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
     tuned = next(cell for cell in cells if cell.name.startswith("trained/"))
     training = load_config(TrainConfig, tuned.arguments[0], tuned.arguments[1:])
     data, is_validated = training.data, not training.is_validated
-    roles = {"source": config.source, "target": config.target}
+    roles = {"source": config.source if config.start == "source" else (), "target": config.target}
     roles |= {"target_test": (config.target_test,), "transfer_test": (config.transfer_test,)}
     lines: list[str] = []
+    counts: dict[str, int] = {}
     robots: dict[str, set[str]] = {role: set() for role in roles}
     tasks: dict[str, set[str]] = {role: set() for role in roles}
     for role, path in ((role, path) for role, paths in roles.items() for path in paths):
@@ -51,6 +53,7 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
         robots[role] |= seen
         tasks[role] |= done
         lines.append(f"{role:<14} {path}: {len(found)} episodes, {_listed(seen)}, {_listed(done)}")
+        counts[role] = _count_rolled_out(config, role, found, data.splits)
         if role == "target":
             is_validated |= any(split_of(one.uid, data.splits) == "val" for one in found)
     _check_protocol(robots, tasks)
@@ -58,7 +61,48 @@ def check_data(config: Table2Config, cells: Sequence[Cell]) -> list[str]:
         raise ValueError(f"no episode of target falls in the validation split of {data.splits}")
     if config.target_test in config.target:
         _check_division(config, data.splits)
-    return lines
+    return [*lines, *_notes(config, robots, tasks), *_power(config, counts)]
+
+
+def _count_rolled_out(
+    config: Table2Config, role: str, episodes: Sequence[Episode], splits: SplitConfig
+) -> int:
+    """Episodes of a dataset that the rollouts of its role evaluate."""
+    more = config.transfer_settings if role == "transfer_test" else ()
+    held_out = load_config(RolloutsConfig, None, (*config.rollout_settings, *more)).held_out
+    if held_out.split == "all":
+        count = len(episodes)
+    else:
+        count = sum(split_of(one.uid, held_out.splits or splits) == held_out.split for one in episodes)
+    return min(count, held_out.episodes) if held_out.episodes else count
+
+
+def _notes(
+    config: Table2Config, robots: Mapping[str, set[str]], tasks: Mapping[str, set[str]]
+) -> Iterator[str]:
+    """What the data make of the protocol."""
+    if seen := tasks["source"] & tasks["transfer_test"] - {""}:
+        yield f"note           source shows {_listed(seen)}: transfer is to this robot, not to a new task"
+    if "lacg" in config.regimes and len(robots["target"]) == 1:
+        after = "fine-tuning" if config.start == "source" else "any training"
+        yield (
+            f"note           target is one robot, {_listed(robots['target'])}: the embodiment classifier of "
+            f"lacg learns nothing in {after}; datasets of other robots in target would change that"
+        )
+
+
+def _power(config: Table2Config, counts: Mapping[str, int]) -> Iterator[str]:
+    """The smallest difference in PSNR that each pair of rows can show."""
+    for name in config.rows:
+        other = name.removesuffix("_mcl") if name.endswith("_mcl") else "no_action"
+        if name == other or other not in config.rows:
+            continue
+        for task in TASKS:
+            count = counts[f"{task}_test"]
+            spread = config.spread or paired_spread(config, task, name, other)
+            found = smallest_difference(spread, count)
+            text = "unknown: set spread" if math.isnan(found) else f"{found:.2f} dB (spread {spread:.2f} dB)"
+            yield f"power          {task}, {name} against {other}, {count} episodes: {text}"
 
 
 def _episodes(path: str, data: DataConfig) -> list[Episode]:
@@ -112,10 +156,11 @@ def _check_division(config: Table2Config, splits: SplitConfig) -> None:
 
 
 def check_memory_of(
-    settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]], gpus: str
+    settings: Sequence[tuple[Cell, TrainConfig | RolloutsConfig]], gpus: str, num_seeds: int = 1
 ) -> Iterator[str]:
-    """The GPU memory that each training needs, one line each; one that does not fit is refused."""
+    """Memory and time of each training, one line each, and their sum; one that does not fit is refused."""
     num_gpus, device = parse_gpus(gpus)
+    hours = 0.0
     for cell, config in settings:
         if not isinstance(config, TrainConfig):
             continue
@@ -127,10 +172,14 @@ def check_memory_of(
         except ValueError as error:
             raise ValueError(f"{cell.name}: {error}") from error
         needed = found.total_bytes / GIB + device.reserve
+        times = num_seeds if cell.name.startswith("trained/") else 1
+        hours += times * found.total_hours
         yield (
             f"memory         {cell.name}: {needed:.1f} of {device.memory:g} GiB, "
-            f"{found.step_seconds[1]:.2f} s a step on {gpus}"
+            f"{found.step_seconds[1]:.2f} s a step on {gpus}, {times} x {found.total_hours:.1f} h"
         )
+    gpu_hours = hours * num_gpus
+    yield f"cost           all trainings: {hours:.1f} h, {gpu_hours:.0f} GPU hours; rollouts not counted"
 
 
 def show_plan(cells: Sequence[Cell]) -> None:
@@ -161,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_files(settings)
         print("\n".join(check_data(config, cells)), flush=True)
         if config.gpus:
-            for line in check_memory_of(settings, config.gpus):
+            for line in check_memory_of(settings, config.gpus, len(config.seeds)):
                 print(line, flush=True)
         if arguments.dry_run:
             show_plan(cells)

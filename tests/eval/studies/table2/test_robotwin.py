@@ -1,4 +1,5 @@
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,33 @@ def robotwin(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def test_a_dry_run_says_what_each_form_can_show(robotwin, capsys):
+    quick = ["configs/wan/table2.yaml", "gpus=", "spread=0.5", "--dry-run"]
+    assert main(quick) == 0
+    printed = capsys.readouterr().out
+    assert "note           source shows" not in printed
+    assert "target is one robot, aloha-agilex: the embodiment classifier" in printed
+    # All of the transfer task, what the split leaves of the other one; t(0.975, 1) + t(0.8, 1) = 14.08.
+    assert "power          transfer, acg_mcl against acg, 2 episodes: 4.98 dB (spread 0.50 dB)" in printed
+    sources = "data/robotwin/place_a2b_left/ur5_clean_50,data/robotwin/place_a2b_right/ur5_clean_50"
+    assert main([*quick, f"source=[{sources}]", "mcl_pretraining=true"]) == 0
+    printed = capsys.readouterr().out
+    assert "source shows place_a2b_right: transfer is to this robot, not to a new task" in printed
+    assert "to do  pretrained/acg_mcl" in printed
+    assert main([*quick, "start=backbone"]) == 0
+    printed = capsys.readouterr().out
+    assert "pretrained/" not in printed
+    assert "learns nothing in any training" in printed
+
+
 def test_the_robotwin_config_passes_a_dry_run(robotwin, capsys):
     assert main(["configs/wan/table2.yaml", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("to do  ") == 3 + 3 * (5 + 12)
     assert "2 episodes, franka" in printed
     assert "transfer_test  data/robotwin/place_a2b_right/aloha-agilex_clean_50: 2 episodes" in printed
+    assert "cost           all trainings: " in printed
+    assert "GPU hours; rollouts not counted" in printed
     assert "accelerate launch --config_file configs/accelerate/8xh100_ddp.yaml" in printed
     assert not (robotwin / "outputs/wan/table2").exists()
 
@@ -68,3 +90,18 @@ def test_one_episode_of_another_task_is_seen(robotwin, capsys):
     shutil.copytree(stray.parents[1] / "place_a2b_right" / stray.name, moved / "place_a2b_right" / stray.name)
     assert main(["configs/wan/table2.yaml", "rows=[acg]", "target=[data/robotwin/mixed]", "--dry-run"]) == 2
     assert "transfer_test shows place_a2b_right, which target trains" in capsys.readouterr().err
+
+
+def test_the_documented_line_unpacks_archives_to_where_the_config_looks(robotwin, capsys):
+    for folder in sorted((robotwin / "data/robotwin").glob("*/*")):
+        archive = robotwin / "data/hub/dataset" / folder.parent.name / folder.name
+        shutil.make_archive(
+            str(archive), "zip", folder.parent, folder.name
+        )  # its root is named after the set
+    shutil.rmtree(robotwin / "data/robotwin")
+    page = (PROJECT / "docs/reproduce.md").read_text()
+    assert page.split("### RoboTwin in three lines")[1].split("```")[1] in (PROJECT / "README.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("for set in ")]
+    subprocess.run(["bash", "-c", line], cwd=robotwin, check=True)
+    assert main(["configs/wan/table2.yaml", "gpus=", "--dry-run"]) == 0
+    assert "to do" in capsys.readouterr().out

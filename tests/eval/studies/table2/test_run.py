@@ -8,7 +8,7 @@ import pytest
 from studies.cells import Cell, check_settings, run_cells
 from studies.table2.cells import ROWS, PretrainedModels, Table2Config, plan, rollout_folder
 from studies.table2.page import write_table
-from studies.table2.results import collect
+from studies.table2.results import collect, paired_spread, smallest_difference
 from studies.table2.run import check_memory_of
 
 from worldmodel.config import load_config
@@ -45,6 +45,38 @@ def test_given_models_are_not_pretrained():
         "rollouts/acg/seed3/transfer",
     ]
     assert "start_from=hub/acg" in cells[0].arguments
+
+
+def test_from_the_backbone_nothing_is_pretrained():
+    cells = plan(
+        Table2Config(**{**DATA, "source": ()}, start="backbone", rows=("acg", "acg_mcl"), seeds=(0,))
+    )
+    assert [cell.name for cell in cells[:2]] == ["trained/acg/seed0", "trained/acg_mcl/seed0"]
+    assert not any(word.startswith("start_from=") for cell in cells for word in cell.arguments)
+    assert not cells[0].needs
+    with pytest.raises(ValueError, match="start=backbone has no pretraining"):
+        Table2Config(**DATA, start="backbone", mcl_pretraining=True)
+
+
+def test_mcl_acts_in_pretraining_too_if_it_is_asked_to():
+    cells = {cell.name: cell for cell in plan(Table2Config(**DATA, mcl_pretraining=True, seeds=(0,)))}
+    pretrained = [name for name in cells if name.startswith("pretrained/")]
+    assert pretrained == [
+        f"pretrained/{name}" for name in ("no_action", "acg", "acg_mcl", "lacg", "lacg_mcl")
+    ]
+    assert "model.mcl.mode=first_order" in cells["pretrained/acg_mcl"].arguments
+    assert not any("mcl" in word for word in cells["pretrained/acg"].arguments)
+    assert cells["trained/acg_mcl/seed0"].needs == ("pretrained/acg_mcl",)
+    assert cells["trained/acg/seed0"].needs == ("pretrained/acg",)
+    with pytest.raises(ValueError, match="leave out `pretrained`"):
+        Table2Config(**DATA, mcl_pretraining=True, pretrained=PretrainedModels(acg="hub/acg"))
+
+
+def test_the_smallest_difference_is_that_of_a_paired_t_test():
+    # Tables of the paired t test, two-sided 5 %, power 80 %: 34 pairs for d = 0.5, 199 for d = 0.2.
+    assert smallest_difference(1.0, 34) == pytest.approx(0.5, abs=0.01)
+    assert smallest_difference(1.0, 199) == pytest.approx(0.2, abs=0.002)
+    assert smallest_difference(0.6, 34) == pytest.approx(0.6 * smallest_difference(1.0, 34))
 
 
 def test_what_cannot_be_is_refused_before_anything_runs():
@@ -205,6 +237,12 @@ def test_the_effect_of_mcl_is_paired(config):
     assert effects["ACG"]["target"]["psnr"]["seeds"]["count"] == 3
     assert effects["LACG"]["transfer"]["psnr"]["seeds"]["count"] == 2  # seeds that both rows have
     assert abs(effects["LACG"]["transfer"]["psnr"]["episodes"]["mean"]) < 0.01
+
+
+def test_the_spread_of_an_earlier_run_is_that_of_its_pairs(config):
+    spread = paired_spread(config, "target", "acg_mcl", "acg")
+    assert 0.001 < spread < 0.03  # noise of 0.01 dB in each row, three seeds averaged
+    assert np.isnan(paired_spread(dataclasses.replace(config, output="none"), "target", "acg_mcl", "acg"))
 
 
 def test_the_page_shows_ours_and_marks_the_papers(config):
