@@ -35,8 +35,8 @@ from bench.world_model import WIDE, make_batch, normalizer
 NUM_CLIPS = 4
 
 
-ONE_SIDED = ActionMclConfig(difference="one_sided", step=0.1)
-CENTRAL = ActionMclConfig(difference="central", step=0.1)
+ONE_SIDED = ActionMclConfig(mode="first_order", difference="one_sided", step=0.1)
+CENTRAL = ActionMclConfig(mode="first_order", difference="central", step=0.1)
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,12 @@ CONTRASTS = {
     "mcl detached": ActionMclConfig(mode="detached"),
     "mcl finite_difference": ActionMclConfig(mode="finite_difference"),
     "mcl exact": ActionMclConfig(mode="exact"),
-    "mcl first_order": ActionMclConfig(),
-    "mcl first_order, central": ActionMclConfig(difference="central"),
-    "mcl first_order, a quarter": ActionMclConfig(share=0.25),
-    "mcl first_order, a quarter, central": ActionMclConfig(share=0.25, difference="central"),
+    "mcl first_order": ActionMclConfig(mode="first_order"),
+    "mcl first_order, central": ActionMclConfig(mode="first_order", difference="central"),
+    "mcl first_order, a quarter": ActionMclConfig(mode="first_order", share=0.25),
+    "mcl first_order, a quarter, central": ActionMclConfig(
+        mode="first_order", share=0.25, difference="central"
+    ),
 }
 DESK = WanConfig(
     num_layers=5, num_heads=6, head_dim=32, ffn_dim=768, patch_size=(1, 4, 4), text_dim=32, freq_dim=256

@@ -18,6 +18,7 @@ from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.estimate.known_shapes import known_vae, local_config, num_text_tokens, with_known_shapes
 from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trace_step
 from worldmodel.estimate.streaming import StreamCost, stream_cost
+from worldmodel.mcl.rows import few_rows
 from worldmodel.models.actions.protocol import blank_extras
 from worldmodel.models.backbone import DTYPES, load_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
@@ -117,6 +118,7 @@ def estimate(run: RunShape, num_gpus: int, device: Device, *, with_other: bool =
             f"{num_slots} micro-batches of a step with parallel={run.parallel} "
             f"cannot be shared by {num_gpus} GPUs"
         )
+    _check_rows(run)
     counts = _count(run)
     # Gradients stay from one micro-batch to the next, and in the buckets of ddp; else they come and go.
     is_accumulating = run.parallel != "single" or num_slots > num_gpus
@@ -164,6 +166,17 @@ def _call_bytes(run: RunShape) -> int:
     build, stacks = partial(_build, _shallow(one)), partial(_stacks, one)
     traced = trace_step(build, step, autocast=run.has_autocast, is_accumulating=False, stacks=stacks)
     return traced.peak_bytes
+
+
+def _check_rows(run: RunShape) -> None:
+    """Refuse a contrast of more rows than a step has."""
+    mcl = run.model.mcl
+    if mcl is not None and mcl.rows:
+        frames = run.contract.latent_grid[0] - run.model.history
+        slots = run.global_batch // run.micro_batch
+        count = slots * mcl.num_clips(run.micro_batch) * (1 if mcl.latent == "history" else frames)
+        if count < mcl.rows:
+            raise ValueError(few_rows(mcl.rows, count))
 
 
 def _can_checkpoint(model: WorldModelConfig) -> bool:
@@ -358,4 +371,7 @@ def _step(run: RunShape, model: WorldModel) -> Tensor:
         latents=torch.zeros(batch, contract.latent_channels, *contract.latent_grid),
         extras=blank_extras(run.model.actions.row_shapes, batch, contract.num_frames - 1),
     )
+    if run.model.mcl is not None and run.model.mcl.rows:  # the pass that collects the rows
+        with torch.no_grad():
+            world_model_step(model, clips, torch.Generator())
     return world_model_step(model, clips, torch.Generator()).total

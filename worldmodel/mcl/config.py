@@ -5,28 +5,30 @@ from typing import Literal
 
 from worldmodel.mcl.info_nce import Negatives
 
-Mode = Literal["exact", "first_order", "detached", "jvp", "finite_difference", "hessian_diag"]
+Mode = Literal["exact", "first_order", "detached", "jvp", "finite_difference", "hessian_diag", "latent"]
 Variant = Literal["infonce", "nce", "fisher", "denoising", "jacobian_vjp"]
 FULL_STEP, HALF_STEP = 0.01, 0.1  # by measurement: docs/mcl.md
 DIRECTIONAL: tuple[Mode, ...] = ("jvp", "finite_difference")
 MODES_OF_VARIANT: dict[Variant, tuple[Mode, ...]] = {
-    "infonce": ("exact", "first_order", "detached", "jvp", "finite_difference", "hessian_diag"),
+    "infonce": ("exact", "first_order", "detached", "jvp", "finite_difference", "hessian_diag", "latent"),
     "jacobian_vjp": ("exact", "first_order", "detached"),
     "nce": ("exact",),
     "fisher": ("exact",),
     "denoising": ("exact",),
 }
+SCORED = (("infonce", "exact"), ("infonce", "first_order"))
 
 
 @dataclass(frozen=True)
 class MclConfig:
     """How the mechanism is read off the generator and contrasted with the condition."""
 
-    # exact: critic gradient, trained through (double backward). first_order: the same by differences of
-    # ordinary gradients. detached: the critic gradient as a constant; it reaches the heads only. jvp,
-    # finite_difference: the generator's derivative along a direction. hessian_diag: exact, with the diagonal
-    # of the critic's Hessian appended.
-    mode: Mode = "exact"  # which feature of the mechanism, and how it is trained
+    # jvp, finite_difference: the generator's derivative along a direction; no critic. exact: gradient of the
+    # critic's score, trained through (double backward). With critic_sees all this is the paper's letter,
+    # which a generator that ignores u can satisfy (docs/mcl.md). first_order: the same by differences of
+    # ordinary gradients. detached: that gradient as a constant; it reaches the heads only. hessian_diag:
+    # exact, with the diagonal of the critic's Hessian appended. latent: z itself, to compare with.
+    mode: Mode = "finite_difference"  # which feature of the mechanism, and how it is trained
     variant: Variant = "infonce"  # objective; nce, fisher and denoising train the critic's score instead
     temperature: float = 0.1  # tau of InfoNCE
     # raw: as it is, clipped. unit: scaled to unit root mean square, where features are so small that a head
@@ -41,21 +43,39 @@ class MclConfig:
     # first_order: central costs two more forward passes of the generator, one_sided one. The sign of a
     # one-sided step is drawn for each sample, which makes it right on average.
     difference: Literal["auto", "one_sided", "central"] = "auto"  # auto: central in half precision only
-    critic: Literal["trained", "fixed"] = "trained"  # on the contrast's path; fixed: as it was drawn
+    # trained: by the contrast. fixed: as it was drawn. score_matched: by a denoising score of x_hat given u,
+    # without z (the paper's C.6); the contrast then trains generator and heads alone.
+    critic: Literal["trained", "fixed", "score_matched"] = "trained"
+    critic_sees: Literal["all", "output_and_u", "output"] = "all"  # all: x_hat, z and u
+    critic_hidden: int = 256  # hidden width of the critic
+    embedding_dim: int = 128  # d, width of both heads; Theorem 2 needs 2 d_z + 1
     # fixed: one for a run. given: drawn at each step and shown to the head. redrawn: drawn and not shown.
     direction: Literal["fixed", "given", "redrawn"] = "fixed"  # of jvp, finite_difference and jacobian_vjp
     num_probes: int = 0  # hessian_diag: random probes; 0 = exact, one backward per latent element
-    noise_std: float = 0.1  # denoising: standard deviation of the noise added to z
+    noise_std: float = 0.1  # of denoising noise: its std on z, or (score_matched) over that of x_hat
+    # Least rows of one contrast. 0: those of a micro-batch on all processes. More: those of a whole step.
+    # Features and keys are kept over its micro-batches (one more forward pass), whatever the processes.
+    rows: int = 0
     head_lr: float = 0.0  # learning rate of critic and heads; 0 = the host's
 
     def __post_init__(self) -> None:
         if self.mode not in MODES_OF_VARIANT[self.variant]:
             allowed = ", ".join(MODES_OF_VARIANT[self.variant])
             raise ValueError(f"mcl variant {self.variant} works with mode {allowed}; got {self.mode}")
-        for name in ("temperature", "noise_std"):
+        if self.critic == "score_matched" and (self.variant, self.mode) not in SCORED:
+            raise ValueError(
+                "mcl critic score_matched works with variant infonce and mode exact or first_order, "
+                f"got {self.variant} and {self.mode}"
+            )
+        for name in ("temperature", "noise_std", "critic_hidden", "embedding_dim"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"mcl {name} must be positive, got {getattr(self, name)}")
-        for name in ("clip_norm", "tolerance", "step", "num_probes", "head_lr"):
+        if self.rows and (self.variant not in ("infonce", "jacobian_vjp") or self.direction != "fixed"):
+            raise ValueError(
+                "mcl rows over micro-batches works with variant infonce or jacobian_vjp and direction fixed, "
+                f"got {self.variant} and {self.direction}"
+            )
+        for name in ("clip_norm", "tolerance", "step", "num_probes", "head_lr", "rows"):
             if getattr(self, name) < 0:
                 raise ValueError(f"mcl {name} must not be negative, got {getattr(self, name)}")
 
@@ -77,6 +97,12 @@ class MclConfig:
         return is_half if self.difference == "auto" else self.difference == "central"
 
     @property
+    def hidden_inputs(self) -> tuple[bool, bool]:
+        """Whether z and u are kept from the critic."""
+        hides_z = self.critic_sees != "all" or self.critic == "score_matched"
+        return hides_z, self.critic_sees == "output"
+
+    @property
     def needs_math_attention(self) -> bool:
         """Whether x_hat given by the host must be computed under `math_attention()`."""
         return self.variant in ("fisher", "denoising") or self.mode in ("exact", "hessian_diag", "jvp")
@@ -90,7 +116,6 @@ Auxiliary = Literal["embodiment", "task"]
 class ActionMclConfig(MclConfig):
     """MCL on the action channel of a world model: which latent, which key, which clips."""
 
-    mode: Mode = "first_order"  # as above; the exact gradients at a cost that large backbones can bear
     scale: Literal["raw", "unit"] = "unit"  # as above; features of large latents are small
     # noisy: the noisy latent of each generated latent frame. history: the given clean latents, a row a clip.
     # latent_action: the action that drives the clip, as its own condition (the paper, D.5).

@@ -7,8 +7,6 @@ with a critic c and two projection heads P_g, P_u. Any differentiable conditiona
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,11 +18,13 @@ from worldmodel.mcl.critics import Critic
 from worldmodel.mcl.features import (
     Generator,
     JointPass,
+    critic_scores,
     derivative_along,
+    differentiable,
     directional_derivative,
     finite_difference,
     hessian_diagonal,
-    math_attention,
+    output_score_loss,
     random_normal,
     random_signs,
     run_direction,
@@ -32,21 +32,17 @@ from worldmodel.mcl.features import (
     shared_direction,
 )
 from worldmodel.mcl.gathering import scale_gradient
-from worldmodel.mcl.info_nce import Contrast, logistic_nce, masked_mean
-from worldmodel.mcl.key_contrast import contrast_keys
-from worldmodel.mcl.rows import Rows, clip_rows, full_precision, is_half_precision, unit_rows
-
-
-@dataclass(frozen=True)
-class MclOutput:
-    """One value per independent batch: scalars, unless several seeds train side by side."""
-
-    loss: Float[Tensor, "*s"]
-    accuracy: Float[Tensor, "*s"]  # share of rows that find their own condition; nan for score matching
-    floor: Float[Tensor, "*s"]  # what the loss tends to at best, given repeated conditions
-    chance: Float[Tensor, "*s"]  # the accuracy of guessing; nan for score matching
-    gradient_norm: Float[Tensor, "*s"]  # mean norm of a row's mechanism feature before clipping; nan for nce
-    clipped: Float[Tensor, "*s"]  # share of rows that were clipped
+from worldmodel.mcl.info_nce import Contrast, masked_mean
+from worldmodel.mcl.key_contrast import contrast_keys, contrast_pairs
+from worldmodel.mcl.rows import (
+    MclOutput,
+    Paths,
+    Rows,
+    clip_rows,
+    full_precision,
+    is_half_precision,
+    unit_rows,
+)
 
 
 class MechanisticContrast(nn.Module):
@@ -126,28 +122,65 @@ class MechanisticContrast(nn.Module):
         valid = torch.ones_like(u[..., 0], dtype=torch.bool) if mask is None else mask
         valid = self.critic.condition_rows(valid.unsqueeze(-1)).squeeze(-1)
         if config.variant == "nce":
-            return self._nce(generator, z, u, u_for_g, x_hat, valid, rng)
+            z = z if config.through_latent else z.detach()
+            x_hat = generator(z, u_for_g) if x_hat is None else x_hat
+            contrast = contrast_pairs(self.critic, x_hat, z, u, u_for_g, valid, config.tolerance, rng)
+            unknown = torch.full_like(contrast.loss, torch.nan)
+            norm = unknown.unsqueeze(-1).expand(valid.shape)
+            return self._output(contrast, norm, valid, Paths(*[unknown] * 3))
         if config.variant in ("fisher", "denoising"):
             return self._score_matching(generator, z, u_for_g, x_hat, valid, rng)
-        rows = Rows(
-            keys, valid, {name: self.critic.condition_rows(key) for name, key in (also or {}).items()}
-        )
+        others = {name: self.critic.condition_rows(key) for name, key in (also or {}).items()}
+        rows = Rows(keys, valid, others)
+        learned: float | Tensor = 0.0
+        if config.critic == "score_matched":
+            with torch.enable_grad():
+                z, x_hat = differentiable(self.config, generator, z, u_for_g, x_hat)
+                dims = self._sample_dims(x_hat)
+                row_loss = output_score_loss(config, self.critic, x_hat, z, u_for_g, dims, rng)
+                learned = masked_mean(row_loss, valid)
         if config.mode == "first_order":
-            return self._first_order(generator, z, u_for_g, x_hat, rows, joint_pass, is_half, rng)
-        feature, norm = self._feature(generator, z, u_for_g, x_hat, is_half, rng)
-        return self._output(self._contrast(feature, rows), norm, valid)
+            output = self._first_order(generator, z, u_for_g, x_hat, rows, joint_pass, is_half, rng)
+        else:
+            feature, norm, paths = self._feature(generator, z, u_for_g, x_hat, rows, is_half, rng)
+            output = self._output(self._contrast(feature, rows), norm, valid, paths)
+        return dataclasses.replace(output, loss=output.loss + learned)
 
-    def _contrast(self, feature: Tensor, rows: Rows) -> Contrast:
-        """InfoNCE over the rows of all processes; while evaluating, over those of this one."""
+    def _contrast(self, feature: Tensor, rows: Rows, *, is_measured: bool = False) -> Contrast:
+        """InfoNCE over the rows of all processes; while evaluating or measuring, over those of this one."""
         heads = [(self.gradient_head, self.condition_head)]
         for pair in self.auxiliary_heads.values():
             assert isinstance(pair, nn.ModuleList), type(pair)
             heads.append((pair[0], pair[1]))
         keys = [rows.keys, *(rows.also[name] for name in self.auxiliary_heads)]
-        contrast = contrast_keys(self.config, feature, heads, keys, rows.valid, gathers=self.training)
-        return (
-            dataclasses.replace(contrast, loss=scale_gradient(contrast.loss)) if self.training else contrast
-        )
+        gathers = self.training and not is_measured
+        contrast = contrast_keys(self.config, feature, heads, keys, rows.valid, gathers=gathers)
+        return dataclasses.replace(contrast, loss=scale_gradient(contrast.loss)) if gathers else contrast
+
+    def _paths(self, gradient: Tensor, z: Tensor, x_hat: Tensor, u: Tensor, rows: Rows) -> Paths | None:
+        """What of a critic's gradient comes through the generator, and what each part tells of u."""
+        if self.config.variant == "jacobian_vjp":
+            return None
+        gradient, seen = gradient.detach(), z.detach()
+        direct = torch.zeros_like(seen)
+        if not self.config.hidden_inputs[0]:
+            leaf = seen.clone().requires_grad_()
+            direct = score_gradient(self._scores(x_hat.detach(), leaf, u, None), leaf, create_graph=False)
+        norms = [self.critic.rows(part).norm(dim=-1) for part in (gradient - direct, direct)]
+        share = norms[0] / (norms[0] + norms[1]).clamp(min=torch.finfo(gradient.dtype).tiny)
+        by_generator = torch.full_like(masked_mean(share, rows.valid), torch.nan)
+        if not self.training:
+            axes = (-2,) if self._sample_dims(z) == 1 else tuple(range(u.ndim - 1))
+            scores = self._scores(x_hat, seen, u.mean(axes, keepdim=True).expand_as(u), None)
+            by_generator = self._accuracy(score_gradient(scores, z, create_graph=False), rows)
+        return Paths(self._accuracy(direct, rows), by_generator, masked_mean(share, rows.valid))
+
+    def _accuracy(self, gradient: Tensor, rows: Rows) -> Tensor:
+        with torch.no_grad():
+            feature, _ = self._scaled(gradient)
+            if self.config.mode == "hessian_diag":
+                feature = torch.cat([feature, torch.zeros_like(feature)], dim=-1)
+            return self._contrast(feature, rows, is_measured=True).accuracy
 
     def _first_order(
         self,
@@ -167,7 +200,7 @@ class MechanisticContrast(nn.Module):
         """
         trains = torch.is_grad_enabled()
         with torch.enable_grad():
-            z, x_hat = self._differentiable(generator, z, u, x_hat)
+            z, x_hat = differentiable(self.config, generator, z, u, x_hat)
             sample_dims, outer = self._sample_dims(z), self._output_direction(x_hat, rng)
 
             def score(latent: Tensor, output: Tensor) -> Tensor:
@@ -175,10 +208,11 @@ class MechanisticContrast(nn.Module):
                 return scores.reshape(*z.shape[: z.ndim - sample_dims], -1).sum(-1)
 
             gradient = score_gradient(score(z, x_hat), z, create_graph=False).requires_grad_()
+            paths = self._paths(gradient, z, x_hat, u, rows)
             feature, norm = self._scaled(gradient)
             contrast = self._contrast(self._shown(feature, outer), rows)
             if not trains:
-                return self._output(contrast, norm, rows.valid)
+                return self._output(contrast, norm, rows.valid, paths)
             (direction,) = torch.autograd.grad(contrast.loss.sum(), gradient, retain_graph=True)
             latent = z if self.config.through_latent else z.detach()
             is_half = is_half or is_half_precision(z)
@@ -193,7 +227,7 @@ class MechanisticContrast(nn.Module):
             )
             lead = along.sum(tuple(range(contrast.loss.ndim, along.ndim)))
         loss = contrast.loss + (lead - lead.detach())
-        return self._output(dataclasses.replace(contrast, loss=loss), norm, rows.valid)
+        return self._output(dataclasses.replace(contrast, loss=loss), norm, rows.valid, paths)
 
     def optimizer_group(self, host_lr: float) -> dict[str, Any]:
         """Critic and heads as one parameter group with their own learning rate."""
@@ -205,11 +239,16 @@ class MechanisticContrast(nn.Module):
         z: Tensor,
         u: Tensor,
         x_hat: Tensor | None,
+        rows: Rows,
         is_half: bool,
         rng: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Clipped mechanism feature and its norm before clipping, row by row."""
+    ) -> tuple[Tensor, Tensor, Paths | None]:
+        """Clipped mechanism feature, its norm before clipping, row by row, and its paths."""
         config = self.config
+        if config.mode == "latent":
+            feature, norm = self._scaled(z if config.through_latent else z.detach())
+            unused = self._contrast(feature.detach(), rows, is_measured=True)
+            return feature, norm, Paths(unused.accuracy, unused.chance, torch.zeros_like(unused.chance))
         if config.mode in DIRECTIONAL:
             z = z if config.through_latent else z.detach()
             direction = self._direction(z, rng)
@@ -220,19 +259,19 @@ class MechanisticContrast(nn.Module):
                     generator, z, u, direction, config.step_size(is_half or is_half_precision(z)), x_hat
                 )
             feature, norm = self._scaled(response)
-            return self._shown(feature, direction), norm
+            return self._shown(feature, direction), norm, None
+        is_trained = torch.is_grad_enabled() and config.mode != "detached"
         with torch.enable_grad():
-            z, x_hat = self._differentiable(generator, z, u, x_hat)
+            z, x_hat = differentiable(self.config, generator, z, u, x_hat)
             outer = self._output_direction(x_hat, rng)
-            gradient = score_gradient(
-                self._scores(x_hat, z, u, outer), z, create_graph=config.mode != "detached"
-            )
+            needs_graph = is_trained or config.mode == "hessian_diag"
+            gradient = score_gradient(self._scores(x_hat, z, u, outer), z, create_graph=needs_graph)
+            paths = self._paths(gradient, z, x_hat, u, rows)
             feature, norm = self._scaled(gradient)
             if config.mode == "hessian_diag":
                 curvature = hessian_diagonal(gradient, z, config.num_probes, self._sample_dims(z), rng)
-                curvature, _ = self._scaled(curvature)
-                feature = torch.cat([feature, curvature], dim=-1)
-        return self._shown(feature, outer), norm
+                feature = torch.cat([feature, self._scaled(curvature)[0]], dim=-1)
+        return self._shown(feature, outer), norm, paths
 
     def _scaled(self, response: Tensor) -> tuple[Tensor, Tensor]:
         """Rows as the head takes them, and their norms before."""
@@ -244,7 +283,9 @@ class MechanisticContrast(nn.Module):
         # In full precision, which costs little: what is trained are differences of its gradients.
         x_hat, z, u = (full_precision(tensor) for tensor in (x_hat, z, u))
         with torch.autocast(x_hat.device.type, enabled=False):
-            return self.critic(x_hat, z, u) if outer is None else x_hat * outer
+            if outer is not None:
+                return x_hat * outer
+            return critic_scores(self.config, self.critic, x_hat, z, u)
 
     def _output_direction(self, x_hat: Tensor, rng: torch.Generator | None) -> Tensor | None:
         return self._direction(x_hat.detach(), rng) if self.config.variant == "jacobian_vjp" else None
@@ -259,49 +300,10 @@ class MechanisticContrast(nn.Module):
             return feature
         return torch.cat([feature, self.critic.rows(direction)], dim=-1)
 
-    def _differentiable(
-        self, generator: Generator, z: Tensor, u: Tensor, x_hat: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The latent, made to require grad, and x_hat computed from it."""
-        if x_hat is not None:
-            if not z.requires_grad:
-                raise ValueError(
-                    f"mcl mode {self.config.mode} with x_hat given needs the z it came from to require grad"
-                )
-            return z, x_hat
-        if not (self.config.through_latent and z.requires_grad):
-            z = z.detach().requires_grad_(True)
-        with math_attention() if self.config.needs_math_attention else nullcontext():
-            return z, generator(z, u)
-
     def _sample_dims(self, z: Tensor) -> int:
         # Vector hosts may carry further batch axes in front; elsewhere all axes but the first are one sample:
         # the frames of a video interact in G.
         return 1 if self.critic.rows(z).shape == z.shape else z.ndim - 1
-
-    def _nce(
-        self,
-        generator: Generator,
-        z: Tensor,
-        u: Tensor,
-        u_for_g: Tensor,
-        x_hat: Tensor | None,
-        valid: Tensor,
-        rng: torch.Generator | None,
-    ) -> MclOutput:
-        """True (z, u) pairs against pairs whose condition is taken from another row."""
-        z = z if self.config.through_latent else z.detach()
-        x_hat = generator(z, u_for_g) if x_hat is None else x_hat
-        rows = self.critic.condition_rows
-        num_rows = valid.shape[-1]
-        shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng, device=z.device))
-        keys = rows(u)
-        same = (keys - keys.roll(shift, -2)).abs().amax(-1) <= self.config.tolerance
-        other_u = rows(u_for_g).roll(shift, -2).reshape(u_for_g.shape)
-        scores = [self.critic(x_hat, z, condition).unsqueeze(-1) for condition in (u_for_g, other_u)]
-        true, shuffled = (rows(score).squeeze(-1) for score in scores)
-        contrast = logistic_nce(true, shuffled, valid, valid & valid.roll(shift, -1) & ~same)
-        return self._output(contrast, torch.full_like(true, torch.nan), valid)
 
     def _score_matching(
         self,
@@ -313,13 +315,12 @@ class MechanisticContrast(nn.Module):
         rng: torch.Generator | None,
     ) -> MclOutput:
         """Train dc/dz as the score of z: Hyvarinen's loss with a Hutchinson probe, or against added noise."""
-        critic, std = self.critic, self.config.noise_std
-        noise = torch.zeros_like(z)
+        critic, std, noise = self.critic, self.config.noise_std, torch.zeros_like(z)
         if self.config.variant == "denoising":
             noise, x_hat = random_normal(z, self._sample_dims(z), rng), None
             z = z + std * noise
         with torch.enable_grad():
-            z, x_hat = self._differentiable(generator, z, u, x_hat)
+            z, x_hat = differentiable(self.config, generator, z, u, x_hat)
             score = score_gradient(critic(x_hat, z, u), z, create_graph=True)
             if self.config.variant == "denoising":
                 row_loss = critic.rows(std * score + noise).square().sum(-1) / 2
@@ -328,23 +329,22 @@ class MechanisticContrast(nn.Module):
                 trace = probe * torch.autograd.grad((score * probe).sum(), z, create_graph=True)[0]
                 row_loss = critic.rows(score.square() / 2 + trace).sum(-1)
         loss = masked_mean(row_loss, valid)
-        unknown = torch.full_like(loss, torch.nan)
-        contrast = Contrast(loss=loss, accuracy=unknown, floor=unknown, chance=unknown)
-        return self._output(contrast, critic.rows(score).norm(dim=-1), valid)
+        unknown, norm = [torch.full_like(loss, torch.nan)] * 4, critic.rows(score).norm(dim=-1)
+        return self._output(Contrast(loss, *unknown), norm, valid, Paths(*unknown[1:]))
 
-    def _output(self, contrast: Contrast, norm: Tensor, valid: Tensor) -> MclOutput:
+    def _output(self, contrast: Contrast, norm: Tensor, valid: Tensor, paths: Paths | None) -> MclOutput:
         clip = self.config.clip_norm
+        if paths is None:  # the generator alone is differentiated
+            paths = Paths(contrast.chance, contrast.accuracy, torch.ones_like(contrast.accuracy))
         return MclOutput(
             loss=contrast.loss,
             accuracy=contrast.accuracy,
             floor=contrast.floor,
             chance=contrast.chance,
+            chance_high=contrast.chance_high,
+            accuracy_direct=paths.accuracy_direct,
+            accuracy_generator=paths.accuracy_generator,
+            generator_share=paths.share,
             gradient_norm=masked_mean(norm.detach(), valid),
             clipped=masked_mean(((norm > clip) & bool(clip and self.config.scale == "raw")).float(), valid),
         )
-
-
-def mcl_metrics(output: MclOutput) -> dict[str, float]:
-    """The output as floats for a log, mean over independent batches."""
-    names = [field.name for field in dataclasses.fields(output)]
-    return {name: float(getattr(output, name).detach().mean()) for name in names}

@@ -11,10 +11,13 @@ from contextvars import ContextVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from worldmodel.mcl.config import MclConfig
 from worldmodel.mcl.critics import Critic
+from worldmodel.mcl.rows import full_precision
 
 Generator = Callable[[Tensor, Tensor], Tensor]  # (z, u) -> x_hat
 # Further latents -> x_hat at z and at each of them, in one pass of the host's own.
@@ -38,7 +41,69 @@ def score_gradient(
 ) -> Float[Tensor, "*shape"]:
     """Derivative of sum(scores) by z; the graph of the scores is kept for the host's own loss."""
     with inner_backward.get()():
-        return torch.autograd.grad(scores.sum(), z, create_graph=create_graph, retain_graph=True)[0]
+        return torch.autograd.grad(
+            scores.sum(), z, create_graph=create_graph, retain_graph=True, materialize_grads=True
+        )[0]
+
+
+def differentiable(
+    config: MclConfig,
+    generator: Generator,
+    z: Float[Tensor, "*shape"],
+    u: Float[Tensor, "..."],
+    x_hat: Tensor | None,
+) -> tuple[Float[Tensor, "*shape"], Tensor]:
+    """The latent, made to require grad, and x_hat computed from it."""
+    if x_hat is not None:
+        if not z.requires_grad:
+            raise ValueError(
+                f"mcl mode {config.mode} with x_hat given needs the z it came from to require grad"
+            )
+        return z, x_hat
+    if not (config.through_latent and z.requires_grad):
+        z = z.detach().requires_grad_(True)
+    with math_attention() if config.needs_math_attention else nullcontext():
+        return z, generator(z, u)
+
+
+def critic_scores(
+    config: MclConfig,
+    critic: Critic,
+    x_hat: Float[Tensor, "..."],
+    z: Float[Tensor, "..."],
+    u: Float[Tensor, "..."],
+) -> Tensor:
+    """The critic's scores of what it may see; its weights are constants unless the contrast trains them."""
+    hides_z, hides_u = config.hidden_inputs
+    z, u = torch.zeros_like(z) if hides_z else z, torch.zeros_like(u) if hides_u else u
+    if config.critic == "trained" or not isinstance(critic, nn.Module):
+        return critic(x_hat, z, u)
+    constant = {name: weight.detach() for name, weight in critic.named_parameters()}
+    scores: Tensor = functional_call(critic, constant, (x_hat, z, u))
+    return scores
+
+
+def output_score_loss(
+    config: MclConfig,
+    critic: Critic,
+    x_hat: Float[Tensor, "..."],
+    z: Float[Tensor, "..."],
+    u: Float[Tensor, "..."],
+    sample_dims: int,
+    rng: torch.Generator | None,
+) -> Float[Tensor, "*s n"]:
+    """Denoising loss of each row that makes dc/dx the score of x_hat given u, so c becomes log p(x_hat | u).
+
+    z is hidden; the noise has the config's `noise_std` times the spread of x_hat.
+    """
+    x, z, u = (full_precision(tensor.detach()) for tensor in (x_hat, z, u))
+    u = torch.zeros_like(u) if config.hidden_inputs[1] else u
+    std = config.noise_std * x.std(tuple(range(x.ndim - sample_dims - 1, x.ndim)), keepdim=True)
+    noise = random_normal(x, sample_dims, rng)
+    with torch.autocast(x.device.type, enabled=False):
+        x = (x + std * noise).requires_grad_()
+        score = score_gradient(critic(x, torch.zeros_like(z), u), x, create_graph=True)
+        return critic.rows(std * score + noise).square().sum(-1) / 2
 
 
 def derivative_along(

@@ -10,10 +10,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 NEAR = 0.1  # of the median difference of two conditions: nearer ones count as equal
+LEARNED = 3.0  # times chance
 Negatives = Literal["masked", "multi_positive", "all"]
 
 
@@ -24,7 +25,14 @@ class Contrast:
     loss: Float[Tensor, "*s"]
     accuracy: Float[Tensor, "*s"]  # share of valid rows whose best key carries the row's own condition
     floor: Float[Tensor, "*s"]  # what the loss tends to when every distinct condition is told apart perfectly
-    chance: Float[Tensor, "*s"]  # the accuracy of guessing
+    chance: Float[Tensor, "*s"]  # the accuracy of guessing: one over the number of distinct conditions
+    # What guessing stays below in 97.5 % of batches, also if it always names the most frequent condition.
+    chance_high: Float[Tensor, "*s"]
+
+
+def is_learned(accuracy: float, chance: float, chance_high: float) -> bool:
+    """Whether an accuracy is far above guessing; of the contrast's paths, ask it of the generator's."""
+    return accuracy > max(chance_high, min(LEARNED * chance, (1 + chance) / 2))
 
 
 def equal_conditions(u: Float[Tensor, "*s n a"], tolerance: float) -> Bool[Tensor, "*s n n"]:
@@ -81,12 +89,24 @@ def info_nce(
     best_is_equal = (equal | own).gather(-1, logits.argmax(-1, keepdim=True)).squeeze(-1)
     # Keys of equal conditions are equal: no model can rank the own key above them.
     indistinct = (candidates & (equal | own)).sum(-1) / positives.sum(-1)
+    # The same key many times is one candidate: a condition counts once, however many rows have it.
+    sizes = (equal & valid.unsqueeze(-2)).sum(-1).clamp(min=1)
+    others = candidates & ~equal & ~own
+    chance = masked_mean(1 / (1 + torch.where(others, 1 / sizes.unsqueeze(-2), 0).sum(-1)), valid)
+    count = valid.sum(-1).clamp(min=1)
+    likely = torch.maximum(chance, (sizes * valid).amax(-1) / count)
     return Contrast(
         loss=masked_mean(row_loss, valid),
         accuracy=masked_mean(best_is_equal.float(), valid),
         floor=masked_mean(indistinct.log(), valid),
-        chance=masked_mean((candidates & (equal | own)).sum(-1) / candidates.sum(-1), valid),
+        chance=chance,
+        chance_high=_upper_end(likely, count),
     )
+
+
+def _upper_end(share: Float[Tensor, "*s"], count: Int[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """The upper end of the 95 % interval of a share that is measured on `count` rows."""
+    return share + 1.96 * (share * (1 - share) / count).sqrt()
 
 
 def logistic_nce(
@@ -100,6 +120,8 @@ def logistic_nce(
     loss = loss + masked_mean(F.softplus(shuffled_scores), shuffled_valid)
     right = masked_mean((true_scores > 0).float(), valid)
     right = right + masked_mean((shuffled_scores < 0).float(), shuffled_valid)
+    half = torch.full_like(loss, 0.5)
+    high = _upper_end(half, valid.sum(-1).clamp(min=1))
     return Contrast(
-        loss=loss, accuracy=right / 2, floor=torch.zeros_like(loss), chance=torch.full_like(loss, 0.5)
+        loss=loss, accuracy=right / 2, floor=torch.zeros_like(loss), chance=half, chance_high=high
     )

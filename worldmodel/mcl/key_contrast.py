@@ -8,8 +8,16 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from worldmodel.mcl.config import ActionMclConfig, MclConfig
-from worldmodel.mcl.gathering import gather_rows
-from worldmodel.mcl.info_nce import Contrast, equal_conditions, info_nce, near_conditions
+from worldmodel.mcl.critics import Critic
+from worldmodel.mcl.gathering import gather_rows, has_all_rows, num_parts
+from worldmodel.mcl.info_nce import (
+    Contrast,
+    equal_conditions,
+    info_nce,
+    logistic_nce,
+    near_conditions,
+)
+from worldmodel.mcl.rows import few_rows
 
 
 def contrast_keys(
@@ -31,6 +39,9 @@ def contrast_keys(
         valid: rows that take part.
         gathers: contrast the rows of all processes.
     """
+    count = valid.shape[-1] * num_parts()
+    if gathers and has_all_rows() and count < config.rows:
+        raise ValueError(few_rows(config.rows, count))
     if isinstance(config, ActionMclConfig) and config.pairing == "other":
         keys = [_of_others(key) for key in keys]
         valid = valid & _of_others(valid.unsqueeze(-1)).squeeze(-1)
@@ -50,6 +61,27 @@ def contrast_keys(
         return contrast(*joined, all_equal, config.temperature * len(keys))
     terms = [contrast(*rows, config.temperature) for rows in zip(queries, projected, equal, strict=True)]
     return dataclasses.replace(terms[0], loss=torch.stack([term.loss for term in terms]).sum(0))
+
+
+def contrast_pairs(
+    critic: Critic,
+    x_hat: Float[Tensor, "..."],
+    z: Float[Tensor, "..."],
+    u: Float[Tensor, "..."],
+    u_for_g: Float[Tensor, "..."],
+    valid: Bool[Tensor, "*s n"],
+    tolerance: float,
+    rng: torch.Generator | None,
+) -> Contrast:
+    """The critic's score of true (z, u) pairs against that of pairs whose condition is another row's."""
+    rows, num_rows = critic.condition_rows, valid.shape[-1]
+    shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng, device=z.device))
+    keys = rows(u)
+    same = (keys - keys.roll(shift, -2)).abs().amax(-1) <= tolerance
+    other_u = rows(u_for_g).roll(shift, -2).reshape(u_for_g.shape)
+    scores = [critic(x_hat, z, condition).unsqueeze(-1) for condition in (u_for_g, other_u)]
+    true, shuffled = (rows(score).squeeze(-1) for score in scores)
+    return logistic_nce(true, shuffled, valid, valid & valid.roll(shift, -1) & ~same)
 
 
 def _equal(config: MclConfig, keys: Float[Tensor, "*s n a"]) -> Bool[Tensor, "*s n n"]:

@@ -1,5 +1,6 @@
-"""The rows that are contrasted: their keys, scale and precision."""
+"""The rows that are contrasted, with their keys, scale and precision, and what comes out."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -41,3 +42,45 @@ def unit_rows(rows: Float[Tensor, "*s n d"]) -> tuple[Float[Tensor, "*s n d"], F
     """Rows scaled to unit root mean square, and their norms before; rows of zeros stay zero."""
     norm = rows.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
     return rows * (rows.shape[-1] ** 0.5 / norm).unsqueeze(-1), norm
+
+
+@dataclass(frozen=True)
+class MclOutput:
+    """One value per independent batch: scalars, unless several seeds train side by side."""
+
+    loss: Float[Tensor, "*s"]
+    accuracy: Float[Tensor, "*s"]  # share of rows that find their own condition; nan for score matching
+    floor: Float[Tensor, "*s"]  # what the loss tends to at best, given repeated conditions
+    chance: Float[Tensor, "*s"]  # the accuracy of guessing; nan for score matching
+    chance_high: Float[Tensor, "*s"]  # what guessing stays below; nan for score matching
+    # The direct path is that of z into the critic. The next two are nan for nce and score matching.
+    accuracy_direct: Float[Tensor, "*s"]  # with x_hat detached; chance where there is no direct path
+    # With the critic given z detached and the mean u: by the generator's use of u alone. It costs a backward
+    # pass through the generator; for gradients it is nan while training.
+    accuracy_generator: Float[Tensor, "*s"]
+    generator_share: Float[Tensor, "*s"]  # of the feature's norm, mean over rows; the rest is the direct path
+    gradient_norm: Float[Tensor, "*s"]  # mean norm of a row's mechanism feature before clipping; nan for nce
+    clipped: Float[Tensor, "*s"]  # share of rows that were clipped
+
+
+@dataclass(frozen=True)
+class Paths:
+    """How well the parts of a feature tell the condition."""
+
+    accuracy_direct: Float[Tensor, "*s"]
+    accuracy_generator: Float[Tensor, "*s"]  # nan: not measured
+    share: Float[Tensor, "*s"]
+
+
+def few_rows(wanted: int, count: int) -> str:
+    """Why a contrast of `count` rows is refused."""
+    return (
+        f"mcl.rows={wanted} rows are to be contrasted, an optimizer step has {count}: raise fit.global_batch "
+        "or mcl.share, or lower mcl.rows"
+    )
+
+
+def mcl_metrics(output: MclOutput) -> dict[str, float]:
+    """The output as floats for a log, mean over independent batches."""
+    names = [field.name for field in dataclasses.fields(output)]
+    return {name: float(getattr(output, name).detach().mean()) for name in names}

@@ -172,6 +172,23 @@ def build_parts(
     }
 
 
+def contrast_widths(
+    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer, width: int
+) -> tuple[int, int, int]:
+    """Widths of z, of x_hat and of the key in one row of the contrast."""
+    mcl = config.mcl
+    assert mcl is not None
+    group_dim = FRAMES_PER_LATENT * condition_dim(config, normalizer)
+    frames, *grid = contract.latent_grid
+    frame_dim = contract.latent_channels * math.prod(grid)
+    key_dim = group_dim if mcl.key == "group" else width
+    return {
+        "noisy": (frame_dim, frame_dim, key_dim),
+        "history": (config.history * frame_dim, frames * frame_dim, (frames - config.history) * key_dim),
+        "latent_action": (group_dim, frame_dim, key_dim),
+    }[mcl.latent]
+
+
 def build_mcl(
     config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer, width: int
 ) -> MechanisticContrast | None:
@@ -180,16 +197,7 @@ def build_mcl(
     if mcl is None:
         return None
     group_dim = FRAMES_PER_LATENT * condition_dim(config, normalizer)
-    frames, *grid = contract.latent_grid
-    frame_dim = contract.latent_channels * math.prod(grid)
-    key_dim = group_dim if mcl.key == "group" else width
-    # The rows of each reading: width of z, of x_hat, and of the key.
-    sizes = {
-        "noisy": (frame_dim, frame_dim, key_dim),
-        "history": (config.history * frame_dim, frames * frame_dim, (frames - config.history) * key_dim),
-        "latent_action": (group_dim, frame_dim, key_dim),
-    }
-    latent_dim, output_dim, key_dim = sizes[mcl.latent]
+    latent_dim, output_dim, key_dim = contrast_widths(config, contract, normalizer, width)
     critics: dict[str, type[LatentVideoCritic | HistoryCritic | ActionCritic]]
     critics = {"noisy": LatentVideoCritic, "history": HistoryCritic, "latent_action": ActionCritic}
     feature_dim = mcl.feature_dim(latent_dim, output_dim)
@@ -197,9 +205,15 @@ def build_mcl(
     contrast = MechanisticContrast(
         # D.5 trains what infers the latent action too.
         replace(mcl, through_latent=mcl.through_latent or mcl.latent == "latent_action"),
-        critics[mcl.latent](contract.latent_channels, group_dim),
-        ProjectionHead(feature_dim),
-        ProjectionHead(key_dim),
-        {name: (ProjectionHead(feature_dim), ProjectionHead(auxiliaries[name])) for name in mcl.auxiliaries},
+        critics[mcl.latent](contract.latent_channels, group_dim, mcl.critic_hidden),
+        ProjectionHead(feature_dim, mcl.embedding_dim),
+        ProjectionHead(key_dim, mcl.embedding_dim),
+        {
+            name: (
+                ProjectionHead(feature_dim, mcl.embedding_dim),
+                ProjectionHead(auxiliaries[name], mcl.embedding_dim),
+            )
+            for name in mcl.auxiliaries
+        },
     )
     return freeze_unreached(contrast)

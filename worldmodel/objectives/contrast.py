@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from worldmodel.mcl.config import DIRECTIONAL, ActionMclConfig
-from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import JointPass
+from worldmodel.mcl.rows import MclOutput
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel

@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
-from worldmodel.mcl.contrast import MclOutput
+from worldmodel.mcl.config import DIRECTIONAL
 from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.rows import MclOutput
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention_mask import FrameView
 from worldmodel.models.dynamics import FdmOutput
@@ -97,8 +98,13 @@ def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> T
     watched = {
         "mcl_accuracy": contrast.accuracy,
         "mcl_chance": contrast.chance,
+        "mcl_chance_high": contrast.chance_high,
+        "mcl_direct": contrast.accuracy_direct,
+        "mcl_generator_share": contrast.generator_share,
         "mcl_gradient_norm": contrast.gradient_norm,
     }
+    if model.mcl.config.mode in DIRECTIONAL or not model.mcl.training:
+        watched["mcl_generator"] = contrast.accuracy_generator
     return Terms(terms.weighted | mcl, terms.metrics | watched)
 
 

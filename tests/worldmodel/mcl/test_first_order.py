@@ -189,7 +189,7 @@ def test_auxiliaries_have_heads_and_terms_of_their_own_or_one_together() -> None
     robots = torch.eye(2)[torch.arange(ROWS) % 2]
     losses = {}
     for terms in ("own", "joint"):
-        config = ActionMclConfig(terms=terms, auxiliaries=("embodiment",))
+        config = ActionMclConfig(mode="first_order", terms=terms, auxiliaries=("embodiment",))
         heads = [ProjectionHead(width, 16) for width in (LATENT, CONDITION, LATENT, 2)]
         mcl = MechanisticContrast(
             config, VectorCritic(LATENT, OUTPUT, CONDITION), *heads[:2], {"embodiment": tuple(heads[2:])}

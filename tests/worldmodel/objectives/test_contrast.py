@@ -21,7 +21,8 @@ OBJECTIVE = ObjectiveConfig(idm_weight=0.0, action_dropout=0.0)
 @pytest.fixture
 def make_contrasted(make_world_model, randomize):
     def make(regime: str = "acg", **settings) -> WorldModel:
-        model = make_world_model(regime=regime, mcl=ActionMclConfig(**settings), objective=OBJECTIVE)
+        mcl = ActionMclConfig(**{"mode": "first_order", **settings})
+        model = make_world_model(regime=regime, mcl=mcl, objective=OBJECTIVE)
         randomize(model.interface)
         return model.eval()
 
@@ -88,7 +89,7 @@ def test_checkpointed_blocks_see_passes_of_few_clips(make_contrasted, batch):
 
 
 def test_a_backbone_in_half_precision_gets_central_steps(make_world_model, batch):
-    mcl, sizes = ActionMclConfig(), []
+    mcl, sizes = ActionMclConfig(mode="first_order"), []
     model = make_world_model(mcl=mcl, objective=OBJECTIVE, dtype="bfloat16", lora=LoraConfig(rank=2)).train()
     model.fdm.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
     world_model_step(model, batch, torch.Generator().manual_seed(0)).total.backward()

@@ -101,7 +101,7 @@ def test_two_processes_contrast_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Steps of 0.1: sums in another order move gradients by less than their difference.
-    mcl = ActionMclConfig(latent=latent, difference="central", step=0.1)
+    mcl = ActionMclConfig(mode="first_order", latent=latent, difference="central", step=0.1)
     objectives = ObjectiveConfig(idm_weight=0.0, action_dropout=0.0, mcl_weight=1.0)
     model = make_world_model(regime="acg", mcl=mcl, objective=objectives).train()
     randomize(model.interface)

@@ -14,9 +14,9 @@ from worldmodel.mddiff.models.config import MDDiffConfig
 class FlatCritic(nn.Module):
     """The three-layer critic on [z, x_hat, u], with images and latents flattened; rows are samples."""
 
-    def __init__(self, latent_dim: int, output_dim: int, condition_dim: int) -> None:
+    def __init__(self, latent_dim: int, output_dim: int, condition_dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.critic = VectorCritic(latent_dim, output_dim, condition_dim)
+        self.critic = VectorCritic(latent_dim, output_dim, condition_dim, hidden_dim)
 
     def forward(
         self, x_hat: Float[Tensor, "b ..."], z: Float[Tensor, "b ..."], u: Float[Tensor, "b a"]
@@ -43,16 +43,18 @@ def build_image_contrast(config: MDDiffConfig) -> MechanisticContrast | None:
     is_painting = contrast.generator == "decoder"
     output_dim = 3 * config.image_size**2 if is_painting else latent_dim
     channels = 3 if is_painting else config.vq.latent_channels
+    mcl = contrast.mcl
     critic = (
-        ImageCritic(channels, latent_dim, config.condition_dim)
+        ImageCritic(channels, latent_dim, config.condition_dim, mcl.critic_hidden)
         if contrast.critic == "conv"
-        else FlatCritic(latent_dim, output_dim, config.condition_dim)
+        else FlatCritic(latent_dim, output_dim, config.condition_dim, mcl.critic_hidden)
     )
+    feature_dim, width = mcl.feature_dim(latent_dim, output_dim), mcl.embedding_dim
     return freeze_unreached(
         MechanisticContrast(
-            contrast.mcl,
+            mcl,
             critic,
-            ProjectionHead(contrast.mcl.feature_dim(latent_dim, output_dim), layer_norm=contrast.layer_norm),
-            ProjectionHead(config.condition_dim),
+            ProjectionHead(feature_dim, width, layer_norm=contrast.layer_norm),
+            ProjectionHead(config.condition_dim, width),
         )
     )

@@ -17,9 +17,9 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from worldmodel.mcl.config import DIRECTIONAL
-from worldmodel.mcl.contrast import MclOutput
 from worldmodel.mcl.features import Generator, math_attention
 from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.rows import MclOutput
 from worldmodel.mddiff.ddim import draw_steps
 from worldmodel.mddiff.models.mddiff import MDDiff
 from worldmodel.objectives.losses import Losses
@@ -109,7 +109,13 @@ def _terms(
     if objective.mcl_weight is None:
         raise ValueError("the model has a contrast: set mcl_weight, its lambda_MCL")
     weighted["mcl"] = (objective.mcl_weight, output.loss)
-    return weighted, {"mcl_accuracy": output.accuracy, "mcl_gradient_norm": output.gradient_norm}
+    watched = {
+        "mcl_accuracy": output.accuracy,
+        "mcl_direct": output.accuracy_direct,
+        "mcl_generator_share": output.generator_share,
+        "mcl_gradient_norm": output.gradient_norm,
+    }
+    return weighted, watched
 
 
 def _noisy_batch(model: MDDiff, images: Tensor, generator: torch.Generator) -> NoisyBatch:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from worldmodel.cli_errors import CommandError
 from worldmodel.data.batches import load_batches
+from worldmodel.mcl.gathering import RowCache
 from worldmodel.signals import StopRequest, stop_on_signals
 from worldmodel.training.loop.checkpoints import CheckpointStore, open_store
 from worldmodel.training.loop.distributed import (
@@ -37,7 +38,7 @@ from worldmodel.training.loop.distributed import (
 from worldmodel.training.loop.optim import OptimConfig, describe_groups, lr_factor, set_lr
 from worldmodel.training.loop.order import micro_batches, process_slots, seed_micro_batch
 from worldmodel.training.loop.state import RunState
-from worldmodel.training.loop.step import StepFn, Stepper, switch_on
+from worldmodel.training.loop.step import StepFn, Stepper, keeps_rows, switch_on
 from worldmodel.training.loop.tracking import Tracker, TrackerName, check_trackers
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,14 @@ class FitConfig:
         for name in (*counts, "max_nonfinite"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+
+    def refuse_micro_batches(self, why: str) -> None:
+        """ValueError if a step is cut, for losses of a whole batch; one micro-batch trains in one process."""
+        if self.micro_batch < self.global_batch:
+            raise ValueError(
+                f"{why}: set fit.micro_batch to fit.global_batch={self.global_batch} and train in one "
+                f"process, got fit.micro_batch={self.micro_batch}"
+            )
 
 
 @dataclass(frozen=True)
@@ -239,13 +248,16 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
     started = time.perf_counter()
     sources: list[str] = []
     all_losses: list[dict[str, Tensor]] = []
-    for slot in run.slots:
-        batch = next(batches)
+    held: Iterator[Any] = (move(next(batches), accelerator.device) for _ in run.slots)
+    cache = RowCache() if keeps_rows(run.model) else None
+    if cache is not None:
+        held = iter(_keep_rows(run, cache, list(held)))
+    for index, (slot, batch) in enumerate(zip(run.slots, held, strict=True)):
         sources += getattr(batch, "sources", ())
         generator = seed_micro_batch(config.seed, state.step, slot, accelerator.device)
         with gradient_sync(run.stepper, is_last=slot == run.slots[-1]):
-            with accelerator.autocast():
-                losses = run.stepper(move(batch, accelerator.device), generator)
+            with accelerator.autocast(), cache.read(index) if cache else contextlib.nullcontext():
+                losses = run.stepper(batch, generator)
             accelerator.backward(losses.total / len(run.slots))
         all_losses.append({"loss": losses.total.detach(), **losses.parts})
     norm = clip_gradients(list(state.parameters.values()), config.optim.max_grad_norm)
@@ -265,6 +277,15 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
         "seconds": time.perf_counter() - started,
     }
     return values, is_stopped
+
+
+def _keep_rows(run: _Run, cache: RowCache, batches: list[Any]) -> list[Any]:
+    """Collect what each micro-batch contributes to a contrast over the whole step."""
+    for slot, batch in zip(run.slots, batches, strict=True):
+        generator = seed_micro_batch(run.config.seed, run.state.step, slot, run.accelerator.device)
+        with run.accelerator.autocast(), cache.fill():
+            run.stepper(batch, generator)
+    return batches
 
 
 def _mean_over_processes(

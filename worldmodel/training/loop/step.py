@@ -28,6 +28,11 @@ class Stepper(nn.Module):
             return self._step_fn(self.model, batch, generator)
 
 
+def keeps_rows(model: nn.Module) -> bool:
+    """Whether a contrast of the model spans the micro-batches of a step (mcl.rows)."""
+    return any(isinstance(part, MechanisticContrast) and part.config.rows for part in model.modules())
+
+
 def switch_on(model: nn.Module, gradient_checkpointing: bool, compile_blocks: bool) -> None:
     """Enable gradient checkpointing and regional torch.compile in trained submodules that support them."""
     if gradient_checkpointing and not checkpoint_blocks(model):
