@@ -16,11 +16,18 @@ from worldmodel.data.dataset import build_clip_dataset, collate_clips, record_tr
 from worldmodel.diagnostics.actions.action_channel import action_channel, diversity_section
 from worldmodel.diagnostics.actions.action_groups import ActionGroups, group_actions, parse_groups
 from worldmodel.diagnostics.actions.world_model_channel import ClipView, world_model_channel
-from worldmodel.diagnostics.actions.world_model_diversity import nearby_actions, world_model_diversity
+from worldmodel.diagnostics.actions.world_model_diversity import (
+    first_order_estimate,
+    is_too_large,
+    nearby_actions,
+    world_model_diversity,
+)
 from worldmodel.diagnostics.mechanisms.contrast_premises import contrast_premises
 from worldmodel.diagnostics.mechanisms.jacobians import Generator
 from worldmodel.diagnostics.mechanisms.report import mechanistic_report
+from worldmodel.mcl.info_nce import is_learned
 from worldmodel.models.model import WorldModel
+from worldmodel.models.parts import contrast_widths
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.report.page import Page, Section, Table, Text, write_page
 from worldmodel.types import ClipBatch, EpisodeSource, num_video_frames
@@ -79,39 +86,49 @@ def diagnose_world_model(
     report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
     grouped = [index for indices in found.dimensions.values() for index in indices]
     first = view and replace(view, transitions=view.transitions[:1])
-    contrasts = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
+    contrasts, rank = _contrasts(model, given[:1], noise[:1], batch.robot_actions[:1], grouped, seed, first)
     sections = (
         _group_section(found, names),
         *report.sections(),
         contrasts,
-        *premises_section(model, batch, seed),
+        *premises_section(model, batch, seed, rank),
     )
     return write_page(Page(f"Action channel of a world model, {embodiment}", "", sections), page)
 
 
-def premises_section(model: WorldModel, batch: ClipBatch, seed: int) -> list[Section]:
-    """How close the contrast of a model with MCL is to the premises of Theorem 2."""
+def premises_section(model: WorldModel, batch: ClipBatch, seed: int, rank: str = "") -> list[Section]:
+    """How close the contrast of a model with MCL is to the premises of Theorem 2.
+
+    `rank` is what the page says of the generator's own contrasts.
+    """
     contrast = model.mcl
     if contrast is None or contrast.config.variant not in ("infonce", "jacobian_vjp"):
         return []
-    seen: dict[str, Tensor] = {}
+    seen: dict[str, list[Tensor]] = {}
     heads = {"query": contrast.gradient_head, "key": contrast.condition_head}
     hooks = [
-        head.register_forward_hook(lambda _, __, rows, name=name: seen.update({name: rows.detach()}))
+        head.register_forward_hook(
+            lambda _, __, rows, name=name: seen.setdefault(name, []).append(rows.detach())
+        )
         for name, head in heads.items()
     ]
     with torch.no_grad():
         losses = world_model_step(model, batch, torch.Generator(batch.robot_actions.device).manual_seed(seed))
     for hook in hooks:
         hook.remove()
-    kept = seen["query"].abs().sum(-1) > 0
-    found = contrast_premises(seen["query"][kept], seen["key"][kept], model.contract.latent_channels)
-    accuracy = float(losses.parts["mcl_accuracy"])
+    query, key = (seen[name][-1] for name in heads)  # those of the paths come first
+    kept = query.abs().sum(-1) > 0
+    latent_dim, *_ = contrast_widths(model.config, model.contract, model.normalizer, model.fdm.width)
+    found = contrast_premises(query[kept], key[kept], latent_dim)
+    part = {name: float(value) for name, value in losses.parts.items() if name.startswith("mcl")}
+    learned = is_learned(part["mcl_generator"], part["mcl_chance"], part["mcl_chance_high"])
     text = (
         f"Theorem 2, on {int(kept.sum())} rows of these clips: {found.verdict()}. The contrast finds "
-        f"{accuracy:.0%} of the rows. Latents are counted as the channels of the latent video."
+        f"{part['mcl_accuracy']:.0%} of the rows, {part['mcl_direct']:.0%} with the network's output held "
+        f"constant and {part['mcl_generator']:.0%} by the network alone (guessing: below "
+        f"{part['mcl_chance_high']:.0%}), so the network has {'' if learned else 'not '}learned it. {rank}"
     )
-    return [Section("Premises of the contrast", (Text(text),))]
+    return [Section("Premises of the contrast", (Text(text.strip()),))]
 
 
 def _group_section(groups: ActionGroups, names: Sequence[str]) -> Section:
@@ -135,16 +152,24 @@ def _contrasts(
     dimensions: Sequence[int],
     seed: int,
     view: ClipView | None = None,
-) -> Section:
-    """GMD contrasts of the first clip, or why there are none."""
-    sequences = nearby_actions(actions, dimensions, 2 * NUM_DIRECTIONS, seed=seed)
+) -> tuple[Section, str]:
+    """GMD contrasts of the first clip, or the first-order estimate, or why there are none; and their rank."""
+    title = "Mechanism diversity of the actions"
+    count = 2 * NUM_DIRECTIONS
     try:
+        if is_too_large(model):
+            sequences = nearby_actions(actions, dimensions, 2 * count, seed=seed)
+            verdict = first_order_estimate(
+                model, given, noise, sequences, num_directions=count, seed=seed, view=view
+            ).verdict()
+            return Section(title, (Text(f"{FIRST_ORDER} {verdict}."),)), f"First order: {verdict}."
+        sequences = nearby_actions(actions, dimensions, count, seed=seed)
         found = world_model_diversity(
             model, given, noise, sequences, num_directions=NUM_DIRECTIONS, seed=seed, view=view
         )
     except ValueError as error:
-        return Section("Mechanism diversity of the actions", (Text(f"Left out: {error}."),))
-    return diversity_section(found, CONTRASTS)
+        return Section(title, (Text(f"Left out: {error}."),)), ""
+    return diversity_section(found, CONTRASTS), f"The generator's own contrasts V: {found.verdict()}."
 
 
 NUM_DIRECTIONS = 2  # of the noise, for the GMD contrasts
@@ -152,6 +177,12 @@ CONTRASTS = (
     f"GMD contrasts of one network call, noise latents to clean latents at sigma 1 behind the clean history "
     f"of the first clip, along {NUM_DIRECTIONS} random directions of the noise. Conditions: the actions of "
     f"the clip, and the same with a random offset of all grouped dimensions held throughout."
+)
+
+
+FIRST_ORDER = (
+    "This backbone is too large for third derivatives. Estimated from first ones, by differences of one "
+    "network call: how the response to a move of the noise, J(z, u) v, changes with the actions u."
 )
 
 

@@ -21,8 +21,13 @@ from worldmodel.diagnostics.actions.world_model_channel import (
     past_and_ahead,
     recent_frames,
 )
-from worldmodel.diagnostics.mechanisms.mechanism_diversity import MechanismDiversity
+from worldmodel.diagnostics.mechanisms.mechanism_diversity import (
+    FirstOrderDiversity,
+    MechanismDiversity,
+    first_order_diversity,
+)
 from worldmodel.diffusion.flow import sigma_per_frame
+from worldmodel.mcl.config import FULL_STEP, HALF_STEP
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention import TextContext
@@ -47,11 +52,10 @@ def world_model_diversity(
     view: ClipView | None = None,
 ) -> MechanismDiversity:
     """Contrasts between k action sequences behind the same frames, along random directions of the noise."""
-    size = num_backbone_parameters(model)
-    if size > MAX_PARAMETERS:
+    if is_too_large(model):
         raise ValueError(
-            f"the backbone has {size / 1e6:.0f} million parameters, third derivatives are taken "
-            f"up to {MAX_PARAMETERS / 1e6:.0f} million"
+            f"the backbone has {num_backbone_parameters(model) / 1e6:.0f} million parameters, third "
+            f"derivatives are taken up to {MAX_PARAMETERS / 1e6:.0f} million: see first_order_estimate"
         )
     choices = torch.eye(len(robot_actions), dtype=torch.float64, device=model.text.device).unsqueeze(1)
     with math_attention(), _KeepDouble():
@@ -63,6 +67,36 @@ def world_model_diversity(
             num_points=num_points,
             seed=seed,
         )
+
+
+@torch.no_grad()
+def first_order_estimate(
+    model: WorldModel,
+    frames: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
+    noise: Float[Tensor, "1 c f h w"],
+    robot_actions: Float[Tensor, "k n a"],
+    *,
+    num_directions: int = 4,
+    seed: int = 0,
+    view: ClipView | None = None,
+) -> FirstOrderDiversity:
+    """How J(z, u) v changes with the action sequences, by forward passes in the model's own precision."""
+    choices = torch.eye(len(robot_actions), device=model.text.device).unsqueeze(1)
+    source = torch.Generator().manual_seed(seed)
+    directions = torch.randn(num_directions, *noise.shape[1:], generator=source).to(choices)
+    is_half = model.fdm.backbone.patch_embedding.weight.dtype == torch.bfloat16
+    return first_order_diversity(
+        latent_channel(model, frames, robot_actions, view, is_double=False),
+        noise[0].to(choices),
+        choices,
+        directions,
+        step=HALF_STEP if is_half else FULL_STEP,
+    )
+
+
+def is_too_large(model: WorldModel) -> bool:
+    """Whether third derivatives of the model take too long."""
+    return num_backbone_parameters(model) > MAX_PARAMETERS
 
 
 def nearby_actions(
@@ -88,18 +122,22 @@ def latent_channel(
     frames: UInt8[Tensor, "1 t 3 H W"] | Float[Tensor, "1 t 3 H W"],
     robot_actions: Float[Tensor, "k n a"],
     view: ClipView | None = None,
+    *,
+    is_double: bool = True,
 ) -> VideoGenerator:
     """(noise[b c f h w], choice[b 1 k]) -> clean latents of the future frames, differentiable in the noise.
 
     A choice is a one-hot row that names one of the action sequences: they are embedded once, as in a rollout.
     """
     recent = recent_frames(model, frames)
-    history = model.encode(recent).double()
+    history = model.encode(recent).to(torch.float64 if is_double else torch.float32)
     many = recent.expand(len(robot_actions), *recent.shape[1:])
     told = driven(model, robot_actions, view)
     actions, _ = embed_clip(model, many, *past_and_ahead(told, frames.shape[1], many))
-    network, text = deepcopy(model.fdm).double().requires_grad_(False), model.text_context()
-    text, num_history = TextContext(text.tokens.double()), history.shape[2]
+    network, text, num_history = model.fdm, model.text_context(), history.shape[2]
+    if is_double:
+        network = deepcopy(model.fdm).double().requires_grad_(False)
+        text = TextContext(text.tokens.double())
     # Fills the cache of rotary tables: made inside a transform of torch.func, they could not be used again.
     network.backbone.rope(history.new_zeros(1, history.shape[1], *model.contract.latent_grid))
 
@@ -114,7 +152,7 @@ def latent_channel(
 
 def _chosen(actions: ActionEmbedding, choice: Float[Tensor, "b k"]) -> ActionEmbedding:
     chosen: ActionEmbedding = map_tensors(
-        actions, lambda part: torch.tensordot(choice, part.double(), dims=1)
+        actions, lambda part: torch.tensordot(choice, part.to(choice), dims=1)
     )
     return chosen
 

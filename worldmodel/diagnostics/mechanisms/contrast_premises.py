@@ -34,15 +34,25 @@ class ContrastPremises:
         """2 d_z + 1, the least d of the theorem."""
         return 2 * self.latent_dim + 1
 
+    @property
+    def is_applicable(self) -> bool:
+        """Whether the embedding is as wide as the theorem needs it."""
+        return self.width >= self.needed_width
+
     def verdict(self) -> str:
-        """One sentence for a report."""
-        room = "wide enough" if self.width >= self.needed_width else "too narrow"
+        """One sentence for a report; where the embedding is too narrow, only that."""
+        if not self.is_applicable:
+            return (
+                f"nothing can be said: the embedding of {self.width} is too narrow for {self.latent_dim} "
+                f"latents, set mcl.embedding_dim to 2 d_z + 1 = {self.needed_width} or more"
+            )
         return (
             f"queries meet their keys with cosine {self.alignment:.2f} (wanted 1, other keys "
             f"{self.mismatch:.2f}), keys have uniformity {self.uniformity:.2f} (evenly spread: "
             f"{self.even_uniformity:.2f}), contrasts have rank {self.rank} and effective rank "
-            f"{self.effective_rank:.1f} of {self.num_rows - 1}; the embedding of {self.width} is {room} for "
-            f"{self.latent_dim} latents (2 d_z + 1 = {self.needed_width})"
+            f"{self.effective_rank:.1f} of {self.num_rows - 1}; the embedding of {self.width} is wide enough "
+            f"for {self.latent_dim} latents (2 d_z + 1 = {self.needed_width}). These are premises about "
+            "queries and keys, which a generator that ignores u can meet"
         )
 
 

@@ -145,6 +145,79 @@ def mechanism_diversity(
     return MechanismDiversity(z.shape[1], len(conditions), rank, singular, largest, tuple(limits))
 
 
+@dataclass(frozen=True)
+class FirstOrderDiversity:
+    """Contrasts J(z, u_n) v - J(z, u_0) v of all directions v at one z, one row for each condition u_n."""
+
+    num_conditions: int
+    num_directions: int
+    singular_values: Float[Tensor, " r"]
+    floor: float  # the largest singular value where both passes have one condition: rounding and curvature
+
+    @property
+    def rank(self) -> int:
+        """Singular values that are larger than the floor."""
+        return int((self.singular_values > self.floor).sum())
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest of the values that count; infinite where none does."""
+        counted = self.singular_values[: self.rank]
+        return (counted[0] / counted[-1]).item() if self.rank else float("inf")
+
+    def verdict(self) -> str:
+        """One sentence for a report."""
+        head = f"the response to {self.num_directions} directions changes with the condition"
+        largest = self.singular_values[0].item()
+        if not self.rank:
+            return f"no change above the error is seen ({largest:.2g} against {self.floor:.2g})"
+        return (
+            f"{head} in {self.rank} of {self.num_conditions - 1} independent ways, condition number "
+            f"{self.condition_number:.3g}, largest singular value {largest:.2g} against an error of "
+            f"{self.floor:.2g}; necessary for Assumption 2, not sufficient"
+        )
+
+
+def first_order_diversity(
+    generator: Generator,
+    z: Float[Tensor, "..."],
+    conditions: Float[Tensor, "k ..."],
+    directions: Float[Tensor, "r ..."],
+    *,
+    step: float,
+) -> FirstOrderDiversity:
+    """How J(z, u) v changes with u, by differences: forward passes only, in any precision.
+
+    The floor compares every difference with one of the same condition and half the step, so that it holds
+    the rounding and the curvature of the differences.
+
+    Args:
+        generator: (z[1 ...], u[1 ...]) -> x[1 ...].
+        z: one point.
+        conditions: the first is u_0.
+        directions: shaped like z.
+        step: root mean square move of an element of z.
+    """
+    if len(conditions) < 2:
+        raise ValueError(f"contrasts need at least 2 conditions, got {len(conditions)}")
+
+    def outputs(condition: Tensor, size: float) -> Tensor:
+        """J v of every direction, one after another."""
+        base = generator(z[None], condition[None]).double()
+        moves = [size * v / v.square().mean().sqrt() for v in directions]
+        return torch.cat(
+            [((generator((z + v)[None], condition[None]).double() - base) / size).flatten() for v in moves]
+        )
+
+    first = outputs(conditions[0], step)
+    changes = torch.stack([outputs(condition, step) - first for condition in conditions[1:]])
+    errors = torch.stack(
+        [outputs(u, step / 2) - row - first for u, row in zip(conditions[1:], changes, strict=True)]
+    )
+    singular, floor = torch.linalg.svdvals(changes), torch.linalg.svdvals(errors)[0].item()
+    return FirstOrderDiversity(len(conditions), len(directions), singular, floor)
+
+
 def contrast_rank(
     contrasts: Float[Tensor, "n k twice_d"], relative_tolerance: float
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, "n r"]]:

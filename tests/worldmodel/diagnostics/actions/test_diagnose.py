@@ -228,9 +228,20 @@ def test_real_robots_get_a_page(
 
 
 def test_a_contrast_is_held_against_the_premises_of_its_theorem(make_world_model, batch) -> None:
-    model = make_world_model(mcl=ActionMclConfig()).eval()
-    (section,) = premises_section(model, batch, seed=0)
-    (text,) = section.blocks
-    assert "Theorem 2, on 16 rows" in text.text
-    assert "the embedding of 128 is wide enough for 16 latents" in text.text
+    def text_of(**settings) -> str:
+        model = make_world_model(mcl=ActionMclConfig(mode="first_order", **settings)).eval()
+        (section,) = premises_section(model, batch, seed=0, rank="V has rank 0.")
+        (text,) = section.blocks
+        return text.text
+
+    text = text_of()  # d_z is a whole latent frame: 16 channels of 8 x 8
+    assert "Theorem 2, on 16 rows" in text
+    assert (
+        "the embedding of 128 is too narrow for 1024 latents, set mcl.embedding_dim to 2 d_z + 1 = 2049"
+        in text
+    )
+    assert "so the network has not learned it. V has rank 0." in text
+    assert "the embedding of 2049 is wide enough for 1024 latents" in text_of(embedding_dim=2049)
+    action_dim = 4 * batch.robot_actions.shape[2]
+    assert f"too narrow for {action_dim} latents" in text_of(latent="latent_action", embedding_dim=4)
     assert premises_section(make_world_model(), batch, seed=0) == []

@@ -81,12 +81,17 @@ def test_actions_that_are_heard_reshape_the_answer_and_unheard_ones_do_not(
     assert heard.singular_values.shape == (1, 4)
 
 
-def test_large_backbones_are_left_out_and_the_page_says_so(
-    make_world_model, batch: ClipBatch, monkeypatch: pytest.MonkeyPatch
+def test_large_backbones_get_a_first_order_estimate(
+    make_world_model, batch: ClipBatch, monkeypatch: pytest.MonkeyPatch, randomize
 ) -> None:
     model = make_world_model().eval()
     given, noise, actions = case(model, batch)
     monkeypatch.setattr(module, "num_backbone_parameters", lambda model: 1_300_000_000)
-    section = _contrasts(model, given, noise, actions[:1], range(6), 0)
-    assert "Left out: the backbone has 1300 million parameters" in section.blocks[0].text
+    with pytest.raises(ValueError, match="1300 million parameters"):
+        world_model_diversity(model, given, noise, actions)
+    section, rank = _contrasts(model, given, noise, actions[:1], range(6), 0)
+    assert "too large for third derivatives" in section.blocks[0].text
     assert len(section.blocks) == 1
+    assert "no change above the error" in rank  # a new interface answers zero
+    randomize(model.interface)
+    assert "in 8 of 8 independent ways" in _contrasts(model, given, noise, actions[:1], range(6), 0)[1]

@@ -18,7 +18,12 @@ def test_an_optimum_of_the_theorem_meets_all_its_premises() -> None:
     assert found.uniformity == pytest.approx(found.even_uniformity, abs=0.05)
     assert found.rank == 16
     assert "wide enough for 7 latents" in found.verdict()
-    assert "too narrow for 8 latents" in contrast_premises(keys, keys, latent_dim=8).verdict()
+    narrow = contrast_premises(keys, keys, latent_dim=8)
+    assert not narrow.is_applicable
+    assert narrow.verdict() == (
+        "nothing can be said: the embedding of 16 is too narrow for 8 latents, set mcl.embedding_dim to "
+        "2 d_z + 1 = 17 or more"
+    )
 
 
 def test_a_collapsed_contrast_is_aligned_but_not_spread() -> None:

@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldmodel.diagnostics.mechanisms.mechanism_diversity import mechanism_diversity, mechanism_vectors
+from worldmodel.diagnostics.mechanisms.mechanism_diversity import (
+    FirstOrderDiversity,
+    first_order_diversity,
+    mechanism_diversity,
+    mechanism_vectors,
+)
 from worldmodel.md_vae.simulation import IdentifiabilityDataConfig, draw_identifiability_data
 
 DIM = 3
@@ -116,3 +121,29 @@ def test_what_cannot_be_computed_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2 conditions"):
         mechanism_diversity(modulated, points(), conditions(1))
     assert math.isfinite(mechanism_vectors(modulated, points(), conditions(2)).sum().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_first_order_estimate_counts_how_conditions_change_the_jacobian(dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(0)
+    bases = torch.randn(3, 6, 4, generator=rng)
+    conditions, directions = torch.randn(9, 3, generator=rng), torch.randn(5, 4, generator=rng)
+    z = torch.randn(4, generator=rng)
+
+    def estimate(kind: str) -> FirstOrderDiversity:
+        def generator(z: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+            used = {"gmd": u, "two": u * torch.tensor([1.0, 1.0, 0.0])}.get(kind, torch.zeros_like(u))
+            matrix = bases[0] + torch.einsum("nk,kxd->nxd", used, bases)[0]
+            shift = 5 * u.sum() if kind == "shift" else 0
+            return z.to(dtype) @ matrix.T.to(dtype) + torch.as_tensor(shift).to(dtype)
+
+        return first_order_diversity(generator, 0.1 * z, conditions, directions, step=0.1)
+
+    gmd, two = estimate("gmd"), estimate("two")
+    for kind in ("blind", "shift"):
+        assert estimate(kind).rank == 0
+    assert "no change above the error" in estimate("blind").verdict()
+    assert (gmd.rank, two.rank) == (3, 2)
+    assert gmd.singular_values[0] > 3 * gmd.floor
+    with pytest.raises(ValueError, match="at least 2 conditions"):
+        first_order_diversity(lambda z, u: z, z, conditions[:1], directions, step=0.1)
