@@ -66,6 +66,8 @@ class ConceptTrainConfig:
             raise ValueError(
                 f"stage {self.stage}: start_from is for stages diffusion and mcl, got {self.start_from!r}"
             )
+        if self.stage != "vqvae":
+            self.fit.refuse_micro_batches("the encoder's batch norm takes its statistics from a whole batch")
         if (self.stage == "mcl") != (self.model.contrast is not None):
             raise ValueError(f"model.contrast belongs to stage mcl and to no other, this is {self.stage}")
         if self.stage == "mcl" and self.objective.mcl_weight is None:

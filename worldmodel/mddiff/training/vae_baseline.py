@@ -32,6 +32,12 @@ class VaeBaselineConfig:
     scores: ScoreConfig = field(default_factory=ScoreConfig)  # measured at every validation
     fit: FitConfig = field(default_factory=lambda: FitConfig(best_metric="factor_vae_error"))
 
+    def __post_init__(self) -> None:
+        if self.model.family in ("factor_vae", "beta_tcvae"):
+            self.fit.refuse_micro_batches(
+                f"the total correlation of {self.model.family} is one of the codes of a whole batch"
+            )
+
 
 def build_model(config: VaeBaselineConfig) -> ImageVae:
     """Build the model at the image size of the data; random weights depend only on the seed."""
