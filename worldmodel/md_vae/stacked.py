@@ -20,6 +20,7 @@ from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ProjectionHead, VectorCritic
 from worldmodel.mcl.reach import gradient_reach, reach_statement
 from worldmodel.md_vae.model import StackedVae, VaeConfig
+from worldmodel.md_vae.penalties import Penalty, penalty_of
 from worldmodel.md_vae.simulation import (
     IdentifiabilityData,
     IdentifiabilityDataConfig,
@@ -33,6 +34,8 @@ from worldmodel.md_vae.stacked_linear import StackedLinear
     100, 106
 )  # random streams of a seed, beside the data's
 Batch = tuple[Tensor, Tensor, int]  # rows [x, u], posterior noise, number of the step
+CPU = torch.device("cpu")
+CONTRAST_SAMPLES = 512  # test samples that the contrast is scored on
 ALIGNMENT_SAMPLES = 10_000  # training samples that find the axes after training
 
 
@@ -44,7 +47,10 @@ class OptimizationConfig:
     batch_size: int = 256  # samples per seed and step
     lr: float = 1e-3  # Adam
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: to 0 at the last epoch
+    precision: Literal["float32", "bfloat16"] = "float32"  # of a step's products; weights stay in float32
     mcl_weight: float = 0.0  # lambda_MCL; 0 leaves MCL out
+    penalty: Penalty = "none"  # on the generator, to compare MCL with
+    penalty_weight: float = 1.0  # of the penalty
     restart: int = 0  # another number, other initial weights on the same data
 
     def lr_at(self, epoch: int) -> float:
@@ -64,8 +70,10 @@ class SeedStack:
         mcl: MclConfig,
         optimization: OptimizationConfig,
         seeds: Sequence[int],
+        device: torch.device = CPU,
     ) -> None:
         self.seeds, self.data, self.optimization = tuple(seeds), data, optimization
+        self.device = device
         self._load(draw_identifiability_data(data, seeds))
         self.model = StackedVae(
             model,
@@ -73,8 +81,8 @@ class SeedStack:
             output_dim=self.row_dims[0],
             condition_dim=data.condition_dim,
             streams=[random_stream(seed, MODEL, optimization.restart) for seed in seeds],
-        )
-        self.mcl = self._contrast(mcl) if optimization.mcl_weight else None
+        ).to(device)
+        self.mcl = self._contrast(mcl).to(device) if optimization.mcl_weight else None
         self.parameters = [*self.model.parameters(), *(self.mcl.parameters() if self.mcl else ())]
         groups = [{"params": list(self.model.parameters())}]
         if self.mcl is not None:
@@ -114,14 +122,24 @@ class SeedStack:
     def loss(self, batch: Batch) -> StackLoss:
         """Of all seeds on one batch; the number of the step seeds MCL's random directions."""
         rows, noise, count = batch
-        x, u = rows.split(self.row_dims, dim=-1)
+        is_half = self.optimization.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
+            x, u = rows.split(self.row_dims, dim=-1)
+            return self._loss(x, u, noise, count)
+
+    def _loss(self, x: Tensor, u: Tensor, noise: Tensor, count: int) -> StackLoss:
         loss = self.model.loss(x, u, noise)
         values = {"reconstruction": loss.reconstruction, "kl": loss.kl}
         total = loss.reconstruction + self.model.config.beta * loss.kl
         if self.mcl is not None:
-            contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, count))
+            contrast = self.mcl(self.model.generate, loss.z, u, rng=self._draws(count))
             total = total + self.optimization.mcl_weight * contrast.loss
             values |= {"mcl": contrast.loss, "mcl_accuracy": contrast.accuracy}
+        if self.optimization.penalty != "none":
+            kind, rng = self.optimization.penalty, random_stream(DIRECTION, count)
+            penalty = penalty_of(kind, lambda z: self.model.generate(z, u), loss.z, rng)
+            total = total + self.optimization.penalty_weight * penalty
+            values["penalty"] = penalty
         return StackLoss(total, values)
 
     def evaluate(self) -> dict[str, list[float]]:
@@ -131,9 +149,10 @@ class SeedStack:
             latents = self.model.latents(x, u)
             latents |= self._aligned(latents)
             loss = self.model.loss(x, u, self._noise(TEST, x.shape[1]))
-            modulated = self.truth.modulate(self.test_z, u)
-        scores = {}
+            modulated = self.truth.modulate(self.test_z, u.cpu())
+        scores = self._contrast_scores(loss.z, u)
         for name, estimate in latents.items():
+            estimate = estimate.cpu()
             target = modulated if name == "modulated" else self.test_z
             prefix = "" if name == "latent" else f"{name}_"
             # The latents of a seed that diverged become constants, which correlate with nothing.
@@ -153,8 +172,24 @@ class SeedStack:
             return {}
         rows = self.train_rows.unflatten(0, (len(self.seeds), -1))[:, :ALIGNMENT_SAMPLES]
         fitted = self.model.latents(*rows.split(self.row_dims, dim=-1))[name].nan_to_num(0.0, 0.0, 0.0)
-        alignment = ConditionAlignment().fit(fitted, self.train_condition)
-        return {"aligned": alignment.transform(latents[name], self.test_condition)}
+        alignment = ConditionAlignment().fit(fitted.cpu(), self.train_condition)
+        return {"aligned": alignment.transform(latents[name].cpu(), self.test_condition)}
+
+    def _contrast_scores(self, z: Tensor, u: Tensor) -> dict[str, list[float]]:
+        """What the contrast reaches on test samples, by which path."""
+        if self.mcl is None:
+            return {}
+        part = slice(CONTRAST_SAMPLES)
+        with torch.no_grad():
+            found = self.mcl.eval()(self.model.generate, z[:, part], u[:, part], rng=self._draws(0))
+        self.mcl.train()
+        names = ("accuracy", "accuracy_direct", "accuracy_generator", "generator_share", "chance")
+        return {f"mcl_{name}": getattr(found, name).tolist() for name in names}
+
+    def _draws(self, count: int) -> torch.Generator:
+        """The source of MCL's random directions at a step, on this stack's device."""
+        seed = random_stream(DIRECTION, count).initial_seed()
+        return torch.Generator(self.device).manual_seed(seed)
 
     def mcl_statement(self) -> str:
         """Which parts of the models MCL trains, found on one batch."""
@@ -162,7 +197,7 @@ class SeedStack:
         rows, noise = next(self.batches(1))
         x, u = rows.split(self.row_dims, dim=-1)
         loss = self.model.loss(x, u, noise)
-        contrast = self.mcl(self.model.generate, loss.z, u, rng=random_stream(DIRECTION, 0))
+        contrast = self.mcl(self.model.generate, loss.z, u, rng=self._draws(0))
         modules = {"encoder": self.model.encoder, "decoder": self.model.decoder} | dict(
             self.mcl.named_children()
         )
@@ -195,8 +230,8 @@ class SeedStack:
         rows = torch.cat([drawn.x, drawn.u], dim=-1)
         self.row_dims = [drawn.x.shape[-1], drawn.u.shape[-1]]
         self.num_train = cut = drawn.num_train
-        self.train_rows = rows[:, :cut].reshape(-1, rows.shape[-1])
-        self.test_rows = rows[:, cut:].clone()
+        self.train_rows = rows[:, :cut].reshape(-1, rows.shape[-1]).to(self.device)
+        self.test_rows = rows[:, cut:].clone().to(self.device)
         self.test_z = drawn.z[:, cut:].clone()
         self.test_condition = drawn.condition[:, cut:].clone()
         self.train_condition = drawn.condition[:, : min(cut, ALIGNMENT_SAMPLES)].clone()
@@ -208,22 +243,24 @@ class SeedStack:
         key = (CONTRAST, restart) if restart else (CONTRAST,)
         linear = partial(StackedLinear, streams=[random_stream(seed, *key) for seed in self.seeds])
         d, (x, a) = self.data.latent_dim, self.row_dims
-        head = ProjectionHead(config.feature_dim(d, x), linear=linear)
+        head = ProjectionHead(config.feature_dim(d, x), config.embedding_dim, linear=linear)
+        critic = VectorCritic(d, x, a, config.critic_hidden, linear=linear)
         return MechanisticContrast(
-            config, VectorCritic(d, x, a, linear=linear), head, ProjectionHead(a, linear=linear)
+            config, critic, head, ProjectionHead(a, config.embedding_dim, linear=linear)
         )
 
     def _order(self, epoch: int) -> Tensor:
         """Positions of each seed's shuffled samples among the stacked training rows."""
         size = self.num_train
         draws = [torch.randperm(size, generator=random_stream(seed, ORDER, epoch)) for seed in self.seeds]
-        return torch.stack(draws) + torch.arange(len(self.seeds)).unsqueeze(1) * size
+        positions = torch.stack(draws) + torch.arange(len(self.seeds)).unsqueeze(1) * size
+        return positions.to(self.device)
 
     def _noise(self, purpose: int, num_rows: int, *key: int) -> Tensor:
         shape = num_rows, self.data.latent_dim
         return torch.stack(
             [torch.randn(shape, generator=random_stream(seed, purpose, *key)) for seed in self.seeds]
-        )
+        ).to(self.device)
 
 
 def split_seeds(seeds: Sequence[int], num_parts: int) -> list[list[int]]:

@@ -2,9 +2,11 @@
 
 worldmodel train-identifiability configs/identifiability/ivae.yaml data.latent_dim=10 out=outputs/d10
 worldmodel train-identifiability --study configs/identifiability/study.yaml
+torchrun --nproc_per_node 8 -m worldmodel train-identifiability --study STUDY.yaml
 """
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +45,7 @@ class CellConfig:
     report_epochs: tuple[int, ...] = (50, 100, 150, 200)  # all seeds are scored after these and the last
     save_every: int = 10  # epochs between checkpoints
     num_threads: int = 2  # the seeds are split among this many threads
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU of this process if there is one
     out: str = "outputs/identifiability/cell"  # folder of result and checkpoints
 
     @property
@@ -54,22 +57,19 @@ class CellConfig:
 def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     """Train all seeds of a cell, or resume from its last checkpoint; writes result.json."""
     out = Path(config.out)
-    identity = asdict(config) | {
-        "out": "",
-        "num_threads": 0,
-        "save_every": 0,
-    }  # these do not change the numbers
+    identity = _identity(config)
     if (out / "result.json").exists():
         return _finished(out / "result.json", identity)
     store = CheckpointStore(out / "checkpoints", num_kept=1)
     store.prepare()
     write_text(out / "config.yaml", config_to_yaml(config))
     seeds = range(config.first_seed, config.first_seed + config.num_seeds)
-    parts = split_seeds(seeds, config.num_threads)
+    device = _device(config.device)
+    parts = split_seeds(seeds, config.num_threads if device.type == "cpu" else 1)
     torch.set_num_threads(1)  # one thread per part: parts share nothing and never wait for each other
     with ThreadPoolExecutor(len(parts)) as pool:
         settings = (config.data, config.model, config.mcl, config.optimization)
-        stacks = list(pool.map(lambda part: SeedStack(*settings, part), parts))
+        stacks = list(pool.map(lambda part: SeedStack(*settings, part, device), parts))
         if config.optimization.mcl_weight:
             print(stacks[0].mcl_statement(), flush=True)
         progress = _restore(store, stacks, identity)
@@ -97,6 +97,20 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     return result
 
 
+def _identity(config: CellConfig) -> dict[str, Any]:
+    """All settings that change the numbers."""
+    return asdict(config) | {"out": "", "num_threads": 0, "save_every": 0, "device": ""}
+
+
+def _device(name: str) -> torch.device:
+    """The device of this process: its own GPU, by its place on the machine."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch finds no GPU: set device=cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
 def _finished(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(path.read_text())
     _check_identity(str(path), result["identity"], identity)
@@ -113,11 +127,23 @@ def _restore(store: CheckpointStore, stacks: list[SeedStack], identity: dict[str
 
 
 def _check_identity(where: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    if found != _plain(expected):
-        changed = sorted(key for key in expected if found.get(key) != _plain(expected)[key])
+    found, wanted = _counted(found), _counted(_plain(expected))
+    if found != wanted:
+        changed = sorted(key for key in wanted if found.get(key) != wanted[key])
         raise ValueError(
             f"{where} belongs to another config: {', '.join(changed)} changed; choose another out folder"
         )
+
+
+def _counted(identity: dict[str, Any]) -> dict[str, Any]:
+    """Settings with defaults for those newer than the cell; without a weight MCL's are left out."""
+    defaults = _plain(_identity(CellConfig()))
+    parts = {
+        key: {**value, **identity.get(key, {})} for key, value in defaults.items() if isinstance(value, dict)
+    }
+    if not parts["optimization"]["mcl_weight"]:
+        parts["mcl"] = {}
+    return {**defaults, **identity, **parts}
 
 
 def restore_stacks(checkpoint: Checkpoint, stacks: Sequence[SeedStack]) -> None:
@@ -184,15 +210,28 @@ def study_cells(study: Path, out: Path, overrides: Sequence[str] = ()) -> list[C
 
 
 def run_study(study: Path, out: Path, overrides: Sequence[str], only: str = "*") -> None:
-    """Train the cells whose names match `only`, in turn; finished ones are skipped."""
+    """Train the cells whose names match `only`, in turn; finished ones are skipped.
+
+    Processes of a launcher share them out: each takes every n-th.
+    """
     cells = [cell for cell in study_cells(study, out, overrides) if fnmatch(cell.cell, only)]
     if not cells:
         raise ValueError(f"{study}: no cell is called {only}")
+    rank, count = _place()
+    cells, who = cells[rank::count], f"process {rank + 1}: " if count > 1 else ""
+    start = time.perf_counter()
     for number, config in enumerate(cells, 1):
-        print(f"[{number}/{len(cells)}] {config.cell}", flush=True)
+        left = (time.perf_counter() - start) / max(number - 1, 1) * (len(cells) - number + 1) / 60
+        note = f", about {left:.0f} min left" if number > 1 else ""
+        print(f"[{who}{number}/{len(cells)}] {config.cell}{note}", flush=True)
         result = train_cell(config)
         scores = result["scores"][max(result["scores"], key=int)]
         print(f"  median MCC {statistics.median(scores['mcc']):.3f}", flush=True)
+
+
+def _place() -> tuple[int, int]:
+    """Rank of this process among those of a launcher, and their number."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @one_way_out
@@ -215,6 +254,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_config(CellConfig, positional[0] if is_file else None, positional[is_file:])
     if arguments.show:
         print(config_to_yaml(config))
+        return 0
+    if _place()[0]:
+        print("one cell is trained by one process; --study shares the cells of a study out", flush=True)
         return 0
     train_cell(config)
     return 0

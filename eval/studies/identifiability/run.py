@@ -5,6 +5,7 @@ python eval/study.py identifiability oracles                           floors an
 python eval/study.py identifiability controls outputs/identifiability/*_smooth_*   rotations, diversity
 python eval/study.py identifiability choose --results .../decoder_width    a study file at the chosen widths
 python eval/study.py identifiability widths --results .../decoder_width    tables of that study
+python eval/study.py identifiability gains --results .../needs_generator   what arms gain over none, paired
 python eval/study.py identifiability report                            tables.md and figures
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 from studies.cells_file import finite, open_cells, read_cells
 from studies.identifiability.cells import load_cells
 from studies.identifiability.controls import learned_diversity, oracles, rotation_control, true_diversity
+from studies.identifiability.gains import write_gains
 from studies.identifiability.report import write_report
 from studies.identifiability.widths import write_choice, write_tables
 from worldmodel.cli_errors import one_way_out
@@ -29,6 +31,7 @@ from worldmodel.training.loop.checkpoints import CheckpointStore
 
 STUDY = "identifiability"
 RESULTS = Path("docs/results") / STUDY
+COMMANDS = ("collect", "oracles", "controls", "choose", "widths", "gains", "report")
 CHOICE = Path("configs/identifiability/chosen_width.yaml")
 
 
@@ -117,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("collect", "oracles", "controls", "choose", "widths", "report"))
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("runs", nargs="*", type=Path, help="folder of the study; of cells for controls")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=30, help="oracles: seeds 0 to this")
@@ -142,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_choice(load_cells(arguments.results), CHOICE)
     elif arguments.command == "widths":
         write_tables(load_cells(arguments.results), arguments.results / "tables.md")
+    elif arguments.command == "gains":
+        write_gains(load_cells(arguments.results), arguments.results)
     else:
         write_report(arguments.results)
     return 0

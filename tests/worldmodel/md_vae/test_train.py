@@ -1,6 +1,9 @@
 import dataclasses
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -9,11 +12,12 @@ import torch
 
 from worldmodel.mcl.config import MclConfig, Mode
 from worldmodel.md_vae.model import Family, VaeConfig
+from worldmodel.md_vae.penalties import hessian_penalty, jacobian_l1
 from worldmodel.md_vae.simulation import IdentifiabilityDataConfig, random_stream
 from worldmodel.md_vae.stack import train_stack
 from worldmodel.md_vae.stacked import OptimizationConfig, SeedStack, split_seeds
 from worldmodel.md_vae.stacked_linear import StackedLinear
-from worldmodel.md_vae.train import CellConfig, run_study, study_cells, train_cell
+from worldmodel.md_vae.train import CellConfig, main, run_study, study_cells, train_cell
 
 CONFIGS = Path(__file__).parents[3] / "configs/identifiability"
 DATA = IdentifiabilityDataConfig(latent_dim=3, num_conditions=4, num_samples=1600)
@@ -43,10 +47,10 @@ def stack(seeds, family="concat", mcl: MclConfig | None = None, **options) -> Se
         ("concat", MclConfig(mode="finite_difference")),
         ("concat", MclConfig(mode="jvp")),
         ("concat", MclConfig(mode="hessian_diag", num_probes=1)),
-        ("concat", MclConfig(variant="fisher")),
-        ("concat", MclConfig(variant="denoising")),
-        ("concat", MclConfig(variant="nce")),
-        ("concat", MclConfig(variant="jacobian_vjp")),
+        ("concat", MclConfig(mode="exact", variant="fisher")),
+        ("concat", MclConfig(mode="exact", variant="denoising")),
+        ("concat", MclConfig(mode="exact", variant="nce")),
+        ("concat", MclConfig(mode="exact", variant="jacobian_vjp")),
     ],
 )
 def test_seeds_trained_together_equal_seeds_trained_alone(family: str, mcl: MclConfig | None) -> None:
@@ -133,7 +137,8 @@ def test_every_model_and_every_mode_trains(family: Family, mode: Mode) -> None:
     settings = (VaeConfig(family, activation="smooth"), MclConfig(mode=mode, through_latent=True))
     small = SeedStack(data, *settings, OptimizationConfig(batch_size=32, mcl_weight=0.1), [0, 1])
     said = small.mcl_statement()
-    assert ("encoder: yes" in said) == ("decoder: yes" in said) == (mode != "detached")
+    assert ("encoder: yes" in said) == (mode != "detached")
+    assert ("decoder: yes" in said) == (mode not in ("detached", "latent"))
     before = small.model.encoder[0].weight.clone()
     (losses,) = train_stack([(*next(small.batches(1)), 0)], small.loss, small.optimizer)
     assert losses["mcl"].shape == (2,)
@@ -178,6 +183,13 @@ def test_a_finished_or_foreign_cell_is_not_trained_over(tmp_path) -> None:
     again = train_cell(config, quiet=True)
     assert again["cell"] == "orthogonal_d3_u4_md_vae_concat"
     assert (tmp_path / "cell" / "result.json").stat().st_mtime_ns == written
+    old = json.loads((tmp_path / "cell" / "result.json").read_text())
+    del old["identity"]["device"], old["identity"]["mcl"]["rows"], old["identity"]["optimization"]["penalty"]
+    old["identity"]["mcl"]["mode"] = "exact"  # the default of its time; the cell has no MCL
+    (tmp_path / "cell" / "result.json").write_text(json.dumps(old))
+    assert train_cell(config, quiet=True)["cell"] == again["cell"]
+    with pytest.raises(ValueError, match="another config: optimization changed"):
+        train_cell(dataclasses.replace(config, optimization=OptimizationConfig(epochs=1, penalty="hessian")))
     with pytest.raises(ValueError, match="another config: first_seed changed"):
         train_cell(dataclasses.replace(config, first_seed=9), quiet=True)
 
@@ -212,6 +224,75 @@ def test_a_study_runs_its_cells_in_order_and_skips_what_is_done(tmp_path, capsys
     assert f"median MCC {sum(scores) / 2:.3f}" in said
 
 
+def test_processes_of_a_launcher_share_the_cells_of_a_study(tmp_path: Path) -> None:
+    (tmp_path / "beta.yaml").write_text("name: beta_vae\nmodel: {family: beta_vae}\n")
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY.replace("[8, 4]", "[8, 4, 2]"))
+    command = [sys.executable, "-m", "worldmodel", "train-identifiability", "--study", str(study)]
+    command += ["--out", str(tmp_path / "out"), "device=cpu", "num_threads=1"]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert "[process 1: 1/2] orthogonal_d2_u8_beta_vae" in said[0]
+    assert "[process 1: 2/2] orthogonal_d2_u2_beta_vae, about 0 min left" in said[0]
+    assert "[process 2: 1/1] orthogonal_d2_u4_beta_vae" in said[1]
+    assert len(list((tmp_path / "out").glob("*/result.json"))) == 3
+
+
+def test_one_cell_is_trained_by_the_first_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([f"out={tmp_path / 'cell'}"]) == 0
+    assert "--study shares the cells" in capsys.readouterr().out
+    assert not (tmp_path / "cell").exists()
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="finds no GPU: set device=cpu"):
+            train_cell(cell(tmp_path / "cell", device="cuda"), quiet=True)
+
+
+def test_bfloat16_trains_nearly_the_same(tmp_path: Path) -> None:
+    full, half = (stack([3, 4], precision=name) for name in ("float32", "bfloat16"))
+    losses = [each.train_epoch(1)["reconstruction"] for each in (full, half)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+    assert losses[1] != losses[0]
+    assert half.model.encoder[0].weight.dtype == torch.float32
+
+
+def test_penalties_know_what_they_are_zero_for() -> None:
+    z, rng = torch.randn(2, 400, 3), torch.Generator().manual_seed(0)
+    matrix = torch.randn(3, 4, generator=rng)
+    first = [jacobian_l1(lambda z: z @ matrix, z, rng) for _ in range(60)]
+    torch.testing.assert_close(torch.stack(first).mean(0), matrix.abs().mean().expand(2), rtol=0.2, atol=0)
+    assert hessian_penalty(lambda z: z**3 @ matrix, z, rng).max() < 1e-2  # every latent bends alone
+    product = torch.stack([hessian_penalty(lambda z: z[..., :1] * z[..., 1:2], z, rng) for _ in range(60)])
+    # v^T H v = 2 v_1 v_2 = +-2: half the squared difference of two is 0 or 8.
+    assert product.mean().item() == pytest.approx(4, abs=1.5)
+
+
+@pytest.mark.parametrize("penalty", ["jacobian_l1", "hessian"])
+def test_a_penalty_and_the_latents_contrast_train_the_model(penalty: str) -> None:
+    penalized = stack([3], penalty=penalty, penalty_weight=1.0)
+    plain = stack([3])
+    assert penalized.train_epoch(1)["penalty"][0] > 0
+    plain.train_epoch(1)
+    assert not torch.equal(penalized.model.decoder[0].weight, plain.model.decoder[0].weight)
+    latent = stack([3], mcl=MclConfig(mode="latent", through_latent=True))
+    latent.train_epoch(1)
+    scores = latent.evaluate()
+    assert scores["mcl_generator_share"] == [0]
+    assert scores["mcl_accuracy_generator"] == scores["mcl_chance"]
+
+
 def varied(cell: CellConfig) -> tuple[object, ...]:
     """What the shipped studies choose."""
     model, mcl, optimization = cell.model, cell.mcl, cell.optimization
@@ -226,13 +307,13 @@ def varied(cell: CellConfig) -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("name", "count", "first", "last", "digest"),
     [
-        ("study", 72, "orthogonal_d5_u8_ivae", "generic_d20_u32_ivae", "81b87b38e5bfb02c"),
+        ("study", 72, "orthogonal_d5_u8_ivae", "generic_d20_u32_ivae", "87f1c1a0e9bef2ca"),
         (
             "mcl_ablation",
             18,
             "orthogonal_d5_u16_smooth_none",
             "orthogonal_d5_u16_smooth_hessian_diag_1.0",
-            "2e4675f0703b8eae",
+            "b09f27966066d947",
         ),
     ],
 )
@@ -294,7 +375,10 @@ def test_a_diverged_seed_scores_nothing_and_spares_the_others() -> None:
 
 
 def test_a_restart_changes_the_weights_and_not_the_data() -> None:
-    first, second = stack([3], mcl=MclConfig()), stack([3], mcl=MclConfig(), restart=1)
+    first, second = (
+        stack([3], mcl=MclConfig(mode="exact")),
+        stack([3], mcl=MclConfig(mode="exact"), restart=1),
+    )
     assert first.train_rows.equal(second.train_rows)
     assert not first.model.encoder[0].weight.equal(second.model.encoder[0].weight)
     assert first.mcl is not None

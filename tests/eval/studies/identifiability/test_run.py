@@ -15,6 +15,7 @@ from studies.identifiability.controls import (
     rotations,
     true_diversity,
 )
+from studies.identifiability.gains import gains_table
 from studies.identifiability.report import ablation_table, write_report
 from studies.identifiability.run import collect, data_name, write_controls, write_oracles
 
@@ -221,3 +222,21 @@ def test_the_ablation_has_signal_and_names_of_its_own() -> None:
     (data,) = {cell.data for cell in cells}
     # Far above the 0.72 of a random rotation: what a model misses is not lost in the noise.
     assert oracles(dataclasses.replace(data, num_samples=2000), range(1))["ceiling"][0] > 0.98
+
+
+def test_gains_are_paired_by_seed_and_corrected_for_their_number() -> None:
+    def cell(name: str, mcc: list[float], **more: list[float]) -> Cell:
+        content = {"cell": name, "seeds": [0, 1, 2, 3], "epoch": 9, "cpu_seconds": 1.0}
+        return Cell(name, "orthogonal", 5, 16, {"9": {"mcc": mcc, "elbo": [1.0] * 4, **more}}, content)
+
+    base = cell("none", [0.1, 0.5, 0.3, 0.7])
+    better = cell("better", [0.2, 0.61, 0.39, 0.8], mcl_accuracy=[0.5] * 4)
+    same = cell("same", [0.2, 0.4, 0.4, 0.6])
+    table = gains_table([same, base, better])
+    rows = {row[0]: row for row in table.rows}
+    assert rows["better"][4].startswith("0.100 [0.087, 0.113]")
+    assert float(rows["better"][5]) < 0.01
+    assert rows["better"][7] == "0.50"
+    assert rows["same"][5] == "1.000"
+    with pytest.raises(ValueError, match="gains are over the cell called none"):
+        gains_table([better])
