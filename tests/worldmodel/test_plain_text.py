@@ -1,6 +1,6 @@
 import pytest
 
-from worldmodel.plain_text import one_line, printable, unbroken
+from worldmodel.plain_text import folded, one_line, printable, unbroken
 
 HOSTILE = "put\x1b]0;owned\x07 it\r\ndown \u202eeht \x9b31m\ud800"
 
@@ -24,3 +24,14 @@ def test_ordinary_text_of_any_script_stays() -> None:
         assert printable(text) == one_line(text) == unbroken(text) == text
     assert unbroken("a   b") == "a   b"
     assert one_line(" a \t b ") == "a b"
+
+
+def test_lines_that_differ_in_numbers_alone_are_one_kind() -> None:
+    lines = {
+        "no video at 0.mp4": 1,
+        "no video at 17.mp4": 2,
+        "other": 1,
+        "steps of 0.5 s": 1,
+        "steps of 3 s": 1,
+    }
+    assert folded(lines) == {"no video at 0.mp4": 3, "other": 1, "steps of 0.5 s": 2}

@@ -1,5 +1,6 @@
 """Indexes the episodes in one pass: contents, splits, action statistics, and unreadable episodes."""
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,11 @@ from worldmodel.data.index_types import BadEpisode, EpisodeIndex, EpisodeRecord,
 from worldmodel.data.normalize import ActionStatsBuilder
 from worldmodel.data.provenance import actions_hash
 from worldmodel.data.splits import SplitConfig, check_listed, split_of
+from worldmodel.data.video import MissingVideoError
+from worldmodel.plain_text import folded
 from worldmodel.types import Episode, EpisodeSource, FrameReader
+
+log = logging.getLogger(__name__)
 
 WAY_OUT = ". To leave such episodes out: on_bad=skip"  # hint added to the error if other episodes can be read
 
@@ -39,6 +44,10 @@ def index_episodes(
     if index is None:
         index = _pass(sources, config, splits, on_bad, decode_all, verify)
         keep_index(key, index)
+        for reason, count in folded(Counter(one.reason for one in index.skipped)).items():
+            log.warning(
+                "episodes left out: %d, %s%s", count, reason, f" and {count - 1} more" if count > 1 else ""
+            )
     # An unreadable episode has no name, so it may be one of those listed.
     if uids_must_exist and not index.skipped:
         check_listed(splits, index.uids)
@@ -92,7 +101,7 @@ class _Found:
                         raise ValueError(reason)
                     self._add(source[number], source_number, number)
                 except (ValueError, OSError) as error:
-                    if self.on_bad == "stop":
+                    if self.on_bad == "stop" and not isinstance(error, MissingVideoError):
                         raise ValueError(f"{error}{WAY_OUT if self.records else ''}") from error
                     self.skipped.append(BadEpisode(f"{source.name}[{number}]", str(error)))
 

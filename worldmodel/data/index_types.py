@@ -10,7 +10,8 @@ from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.data.splits import Split
 from worldmodel.types import Episode, EpisodeSource
 
-OnBad = Literal["stop", "skip"]  # an unreadable episode ends the run, or is listed and skipped
+# An unreadable episode ends the run, or is listed and skipped; one whose video is missing is always skipped.
+OnBad = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from jaxtyping import Float, UInt8
 
 from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import cut_clip, resize_frames
+from worldmodel.data.video import MissingVideoError
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.config import FrameContract
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -58,7 +59,10 @@ class DatasetStarts:
     def __call__(self, seed: int) -> Start:
         rng = np.random.default_rng(seed)
         for number in rng.permutation(len(self.source)):
-            episode = self.source[int(number)]
+            try:
+                episode = self.source[int(number)]
+            except MissingVideoError:
+                continue
             if episode.embodiment != self.spec.embodiment:
                 continue
             last = episode.num_frames - self._span(episode)

@@ -20,6 +20,10 @@ MAX_PIXELS = 1 << 26  # of one frame; a corrupt header may declare far more
 STRICT = {"err_detect": "explode"}  # report errors that the decoder would otherwise conceal
 
 
+class MissingVideoError(ValueError):
+    """A dataset lists a video that is not there: common in published sets, and no damage."""
+
+
 @dataclass(frozen=True)
 class VideoTable:
     """Times, size and key frames from the container, in presentation order."""
@@ -38,7 +42,7 @@ def probe_video(path: str | Path) -> VideoTable:
 def stamp_of(path: str | Path) -> tuple[int, int]:
     """Size and modification time of the file, used as a cache key."""
     if not is_regular(Path(path)):
-        raise ValueError(f"no video file at {path}")
+        raise MissingVideoError(f"no video file at {path}")
     status = os.stat(path)
     if status.st_size > MAX_BYTES:
         raise ValueError(f"{path}: {status.st_size} bytes, expected a video of at most {MAX_BYTES}")
