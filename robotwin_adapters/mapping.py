@@ -1,12 +1,14 @@
 """The meaning of a dataset's keys: one small YAML for every format.
 
-It is `dataset.yaml` in the folder, `data.mapping` of a training config or `--mapping` of a command. Missing
-settings use the format's defaults. Readers look up the keys, `relabeled` applies the names.
+It is `dataset.yaml` in the folder, `data.mapping` of a training config or `--mapping` of a command, where it
+may also be written out: --mapping '{fps: 10}'. A model keeps the one of its training. Missing settings use
+the format's defaults. Readers look up the keys, `relabeled` applies the names.
 """
 
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -61,6 +63,8 @@ class DataMapping:
     action_space: str = ""  # joint_commands, pose_commands or measured_poses; empty: as in the files
     # With a stride, changes are summed; of absolute actions the last one is kept.
     action_deltas: tuple[str, ...] = ()  # dimensions that hold changes; [all], [none]; empty: detected
+    # Angles that jump by a full turn: cut where they never are, or kept as in the files.
+    angles: Literal["unwrap", "keep"] = "unwrap"
     embodiment: str = ""  # name of the robot; empty: as in the files, else name of the dataset folder
     task: str = ""  # name of the task; empty: the first instruction
     fps: float = 0.0  # frames per second; 0: as in the files
@@ -112,7 +116,9 @@ def _check_pattern(pattern: str) -> None:
 
 
 def read_mapping(root: Path, mapping: str | Path | None) -> DataMapping | None:
-    """The given mapping, else the one in the folder, else None."""
+    """The given mapping, a file or its text in braces, else the one in the folder, else None."""
+    if str(mapping or "").startswith("{"):
+        return load_config(DataMapping, str(mapping))
     folder = root if root.is_dir() else root.parent
     path = folder / MAPPING_FILE if mapping is None else Path(mapping)
     if mapping is None and not path.is_file():
@@ -121,6 +127,12 @@ def read_mapping(root: Path, mapping: str | Path | None) -> DataMapping | None:
         return load_config(DataMapping, str(path))
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def mapping_text(mapping: str) -> str:
+    """The settings of a mapping that are not the defaults, as text that `read_mapping` takes."""
+    given, default = (asdict(one) for one in (read_mapping(Path(), mapping), DataMapping()) if one)
+    return json.dumps({key: value for key, value in given.items() if value != default[key]})
 
 
 def matching_keys(where: str, patterns: Iterable[str], keys: Iterable[str]) -> tuple[str, ...]:
@@ -141,6 +153,7 @@ def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
     state_names = _names(episode, "state", mapping.state_names, episode.state_names)
     if mapping.action_keys == () and not mapping.action_names and mapping.state_names:
         names = state_names
+    unused = sorted(mapping.calibration.keys() - episode.frames.keys())
     return replace(
         episode,
         action_names=names,
@@ -150,16 +163,16 @@ def relabeled(episode: Episode, mapping: DataMapping) -> Episode:
         fps=mapping.fps or episode.fps,
         action_space=check_action_space(mapping.action_space) or episode.action_space,
         cameras={**episode.cameras, **_calibrated(episode, mapping)},
+        notes=(*episode.notes, *(f"calibration of {name} not used: no such camera" for name in unused)),
     )
 
 
 def _calibrated(episode: Episode, mapping: DataMapping) -> dict[str, CameraMatrices]:
-    if unknown := sorted(mapping.calibration.keys() - episode.frames.keys()):
-        raise ValueError(
-            f"{episode.source}: calibration names {', '.join(unknown)}, the cameras are "
-            f"{', '.join(episode.frames)}"
-        )
-    return {name: known.matrices(episode.frames[name].size) for name, known in mapping.calibration.items()}
+    return {
+        name: known.matrices(episode.frames[name].size)
+        for name, known in mapping.calibration.items()
+        if name in episode.frames
+    }
 
 
 def _names(episode: Episode, word: str, given: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ from robotwin_adapters.storage import walk_tree
 from robotwin_adapters.video_folder import VideoFolderDataset, is_video_folder
 from worldmodel.data.action_spaces import check_action_space, describe_action_space
 from worldmodel.data.normalize import ActionNormalizer
+from worldmodel.data.provenance import TrainedOn
+from worldmodel.data.splits import SplitConfig
 from worldmodel.shipped import is_hub_id
 from worldmodel.types import Episode, EpisodeSource
 
@@ -180,6 +182,34 @@ def open_dataset(
         return found[0][1]
     places, sources = zip(*found, strict=True)
     return JoinedDatasets(path.resolve().name, sources, places)
+
+
+def open_as_trained(
+    path: str | Path,
+    normalizer: ActionNormalizer,
+    trained_on: TrainedOn | None,
+    *,
+    camera: str | None = None,
+    mapping: str | Path | None = None,
+    verify: bool = True,
+) -> EpisodeSource:
+    """The dataset at `path`, read as a model's training data were, unless a mapping is given."""
+    known = trained_on or TrainedOn(SplitConfig(), ())
+    found = find_dataset(str(path))
+    try:
+        return open_dataset(
+            found,
+            camera=camera,
+            mapping=mapping or known.mapping or None,
+            verify=verify,
+            action_space=action_space_for(normalizer),
+            static_tolerance=known.static_tolerance if find_robotwin(found) else None,
+        )
+    except ValueError as error:
+        if mapping or not known.mapping:
+            raise
+        hint = "read as in training; another mapping: --mapping YAML, none: --mapping {}"
+        raise ValueError(f"{error}; {hint}") from error
 
 
 def find_dataset(name: str) -> Path:

@@ -31,8 +31,8 @@ def load_config(
 ) -> C:
     """Defaults of `schema`, the YAML at `path`, then `key.sub=value` overrides; typos and wrong types fail.
 
-    `beneath` is called with all of these and returns sections (dataclasses by name) that replace the
-    defaults.
+    A `path` that starts with a brace is the YAML itself. `beneath` is called with all of these and returns
+    sections (dataclasses by name) that replace the defaults.
 
     Examples:
         >>> from worldmodel import ClipConfig, load_config
@@ -47,7 +47,7 @@ def load_config(
     try:
         layers = [_defaults(schema)]  # type: ignore[arg-type]  # mypy does not see that classes can be hashed
         if path is not None:
-            layers.append(_without_interpolation(_read_yaml(find_config(path)), path))
+            layers.append(_without_interpolation(_read_yaml(path), path))
         for override in overrides:
             if "=" not in override:
                 raise ValueError(f"an override is key=value, got {override!r}")
@@ -76,9 +76,9 @@ def _defaults(schema: type) -> Any:
     return OmegaConf.structured(schema)
 
 
-def _read_yaml(path: Path) -> Any:
-    text = read_text(path, MAX_YAML_BYTES)
-    check_yaml(text, str(path))
+def _read_yaml(path: str) -> Any:
+    text = path if path.startswith("{") else read_text(find_config(path), MAX_YAML_BYTES)
+    check_yaml(text, path)
     try:
         return OmegaConf.load(io.StringIO(text))
     except OSError as error:  # OmegaConf's error for a file with a bare number or boolean

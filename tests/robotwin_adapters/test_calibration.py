@@ -43,7 +43,7 @@ def test_a_mapping_calibrates_cameras_that_files_do_not_describe(tmp_path: Path,
 
 
 def test_a_calibration_that_does_not_fit_is_refused(tmp_path: Path, episode: Episode) -> None:
-    with pytest.raises(ValueError, match="calibration names wrist, the cameras are head"):
-        mapped(tmp_path, episode, camera="wrist")
+    other = mapped(tmp_path, episode, camera="wrist")  # a set may lack the camera
+    assert (other.cameras, other.notes[-1]) == ({}, "calibration of wrist not used: no such camera")
     with pytest.raises(ValueError, match="extrinsics are 3 x 4 numbers, row by row, got 13"):
         mapped(tmp_path, episode, last="1.35, 7")

@@ -1,8 +1,10 @@
 """One door to every format: what is found, in which order, and what is said when nothing is."""
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +12,22 @@ import pytest
 
 from robotwin_adapters.actions import POSE_NAMES
 from robotwin_adapters.lerobot.write import write_lerobot
+from robotwin_adapters.mapping import mapping_text
 from robotwin_adapters.open_dataset import (
     JoinedDatasets,
     action_space_for,
     describe_format,
+    open_as_trained,
     open_dataset,
 )
 from robotwin_adapters.robotwin.write import CameraRecord, RobotwinEpisode, write_robotwin_episode
 from tests.robotwin_adapters.lerobot.test_write import Episodes, smooth_episode
 from tests.robotwin_adapters.test_video_folder import write_ctrl_world
+from worldmodel.data.clips import ClipConfig
+from worldmodel.data.index import index_episodes
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
+from worldmodel.data.provenance import TrainedOn
+from worldmodel.data.splits import SplitConfig
 
 DATA = Path(__file__).parent / "data"
 ROBOTS = Path(__file__).parents[2] / "../shared/data/robots"
@@ -186,3 +194,28 @@ def test_real_sets_of_two_formats_are_one_tree(tmp_path: Path) -> None:
 def test_an_empty_path_is_not_the_current_folder(path: str) -> None:
     with pytest.raises(ValueError, match="no dataset at an empty path"):
         open_dataset(path)
+
+
+def test_a_model_is_given_data_as_in_its_training(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "v21"))
+    file = tmp_path / "names.yaml"
+    file.write_text("embodiment: arm\nfps: 5\n")
+    text = mapping_text(str(file))
+    assert json.loads(text) == {"embodiment": "arm", "fps": 5.0}
+    known = TrainedOn.from_dict(TrainedOn(SplitConfig(), (), True, text, 0.5).to_dict())
+    assert (known.on_bad, known.static_tolerance) == ("skip", 0.5)
+    normalizer = ActionNormalizer({"bot": ActionStats(("a",), (0.0,), (1.0,), (0.0,), (1.0,), 1)})
+    assert open_as_trained(root, normalizer, known)[0].embodiment == "arm"
+    assert open_as_trained(root, normalizer, known, mapping="{embodiment: other}")[0].embodiment == "other"
+    assert open_as_trained(root, normalizer, known, mapping="{}")[0].embodiment != "arm"
+    wrong = replace(known, mapping='{"action_keys": ["gone"]}')
+    with pytest.raises(ValueError, match=r"names .gone., .*another mapping: --mapping YAML"):
+        open_as_trained(root, normalizer, wrong)
+
+
+def test_a_missing_video_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "v21"))
+    next(root.glob("videos/**/*000000.mp4")).unlink()
+    index = index_episodes([open_dataset(root, verify=False)], ClipConfig(num_frames=5, height=16, width=16))
+    assert [record.uid for record in index.records] == ["episode_000001"]
+    assert "episodes left out: 1, the first: no video file at " in caplog.text

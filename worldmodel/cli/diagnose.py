@@ -51,17 +51,18 @@ def run(arguments: argparse.Namespace) -> None:
             seed=arguments.seed,
         )
     else:
-        from robotwin_adapters.open_dataset import action_space_for, open_dataset
+        from robotwin_adapters.open_dataset import open_as_trained
         from worldmodel.models.model import WorldModel
 
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")
         model = WorldModel.from_pretrained(arguments.source, allow_external=arguments.allow_external)
-        source = open_dataset(
+        source = open_as_trained(
             arguments.dataset,
+            model.normalizer,
+            model.trained_on,
             camera=arguments.camera,
             mapping=arguments.mapping,
-            action_space=action_space_for(model.normalizer),
         )
         batch, view = first_clips(model, source, arguments.clips, camera=arguments.camera)
         written = diagnose_world_model(

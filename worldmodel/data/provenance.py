@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,6 +35,13 @@ class TrainedOn:
     splits: SplitConfig
     episodes: tuple[TrainedEpisode, ...]
     skips_bad: bool = False  # whether training left out what it could not read
+    mapping: str = ""  # the keys and names that training was given, as JSON; empty: none
+    static_tolerance: float | None = None  # of frames that repeat the last, as in the training config
+
+    @property
+    def on_bad(self) -> Literal["stop", "skip"]:
+        """What training did with unreadable episodes."""
+        return "skip" if self.skips_bad else "stop"
 
     def holds(self, uid: str, embodiment: str, actions: str) -> bool:
         """Whether this episode was trained on."""
@@ -56,7 +63,8 @@ class TrainedOn:
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values for `from_dict`."""
         rows = [[one.uid, one.embodiment, one.actions] for one in self.episodes]
-        return {"splits": asdict(self.splits), "episodes": rows, "skips_bad": self.skips_bad}
+        others = {"mapping": self.mapping, "static_tolerance": self.static_tolerance}
+        return {"splits": asdict(self.splits), "episodes": rows, "skips_bad": self.skips_bad, **others}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainedOn":
@@ -64,7 +72,9 @@ class TrainedOn:
         splits = build(SplitConfig, values.get("splits"), "splits")
         rows = check_type(values.get("episodes"), tuple[tuple[str, str, str], ...], "episodes")
         skips_bad = check_type(values.get("skips_bad", False), bool, "skips_bad")
-        return cls(splits, tuple(TrainedEpisode(*row) for row in rows), skips_bad)
+        mapping = check_type(values.get("mapping", ""), str, "mapping")
+        tolerance = check_type(values.get("static_tolerance"), float | None, "static_tolerance")
+        return cls(splits, tuple(TrainedEpisode(*row) for row in rows), skips_bad, mapping, tolerance)
 
 
 def actions_hash(episode: Episode) -> str:

@@ -189,7 +189,7 @@ def _start_source(
     if dataset is None:
         return TabletopScenes(spec, task, num_frames)
     if isinstance(dataset, str):
-        from robotwin_adapters.open_dataset import action_space_for, open_dataset
+        from robotwin_adapters.open_dataset import open_as_trained
 
-        dataset = open_dataset(dataset, action_space=action_space_for(model.normalizer))
+        dataset = open_as_trained(dataset, model.normalizer, model.trained_on)
     return DatasetStarts(dataset, model.contract, spec, num_frames)

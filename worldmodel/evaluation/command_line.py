@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from robotwin_adapters.open_dataset import open_as_trained
 from worldmodel.checkpoint.folder import describe_sources, locate, read_description
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
@@ -18,12 +18,12 @@ C = TypeVar("C")
 
 
 def open_for_model(model: str, path: str, mapping: str | None = None) -> EpisodeSource:
-    """Open the dataset with the kind of actions the model was trained on; prints what the model will load."""
+    """Open the dataset as the model's training read its own; prints what the model will load."""
     folder = locate(model)
     known = read_description(folder)
     print(f"model {describe_sources(folder, known.config)}", file=sys.stderr)
-    space = action_space_for(known.normalizer)
-    return open_dataset(path, mapping=mapping, action_space=space, verify=False)  # checked when indexing
+    # Checked when indexing.
+    return open_as_trained(path, known.normalizer, known.trained_on, mapping=mapping, verify=False)
 
 
 def add_allow_external(parser: argparse.ArgumentParser) -> None:

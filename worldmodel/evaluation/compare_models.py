@@ -14,7 +14,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from robotwin_adapters.open_dataset import open_as_trained
 from worldmodel.cli_errors import one_way_out
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.predictors import ModelPredictor, predict_each
@@ -75,7 +75,7 @@ def compare(
     videos: dict[str, Tensor] = {}
     for name, folder in folders.items():
         model = WorldModel.from_pretrained(folder).eval()
-        source = open_dataset(data, mapping=mapping, action_space=action_space_for(model.normalizer))
+        source = open_as_trained(data, model.normalizer, model.trained_on, mapping=mapping)
         clips = held_out_clips(
             source, model.contract, model.normalizer, HeldOutConfig(split="all"), model.trained_on
         )

@@ -156,8 +156,8 @@ def held_out_clips(
     splits = config.splits or (trained_on.splits if trained_on else None)
     # The model's own lists name episodes of its training data, which need not be in this source.
     is_given = config.splits is not None
-    skips = trained_on is not None and trained_on.skips_bad
-    on_bad: OnBad = config.on_bad if config.on_bad != "as_trained" else "skip" if skips else "stop"
+    as_trained: OnBad = trained_on.on_bad if trained_on else "stop"
+    on_bad = as_trained if config.on_bad == "as_trained" else config.on_bad
     index = index_episodes([source], clip, splits, on_bad, uids_must_exist=is_given, verify="once")
     records = index.records if config.split == "all" else index.of(config.split)
     if not records:

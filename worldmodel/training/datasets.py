@@ -7,6 +7,7 @@ model libraries, which take 200 MB.
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from robotwin_adapters.mapping import mapping_text
 from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.data.action_spaces import check_action_space
 from worldmodel.data.clips import ClipConfig
@@ -29,7 +30,7 @@ class DataConfig:
     """Where episodes come from, how clips are cut, and where latents are cached."""
 
     paths: tuple[str, ...] = ()  # datasets: folders, files or archives of any supported format
-    mapping: str = ""  # YAML of DataMapping: keys and names; empty: a dataset.yaml in the folder
+    mapping: str = ""  # YAML of DataMapping, a file or {key: value}; empty: a dataset.yaml in the folder
     synthetic_episodes: int = 0  # episodes of moving shapes instead of paths, for tests
     synthetic_embodiments: int = 1  # number of embodiments in them
     latents: str = ""  # folder of the latent cache; empty: encode frames in every step
@@ -41,7 +42,6 @@ class DataConfig:
         "own"  # map each embodiment's own range to [-1, 1], or a shared range for equal action names
     )
     # RoboTwin repeats frames where two motions meet; 0 drops equal ones, ray-traced datasets need about 1.
-    # Applies to training only: evaluation keeps every frame.
     static_tolerance: float | None = None  # gray levels up to which a frame repeats the last; none: keep all
     # Files that were decoded once are remembered by content in the user's cache folder (or WORLDMODEL_CACHE).
     verify: Verify = "once"  # decode videos to find broken ones: never, once per content, or at each start
@@ -89,6 +89,8 @@ def trained_on(config: DataConfig, index: EpisodeIndex) -> TrainedOn:
             for record in index.of("train")
         ),
         skips_bad=config.on_bad == "skip",
+        mapping=mapping_text(config.mapping) if config.mapping else "",
+        static_tolerance=config.static_tolerance,
     )
 
 

@@ -193,7 +193,8 @@ def first_clips(
     contract = model.contract
     config = contract.clip_config()
     config = replace(config, camera=camera) if camera else config
-    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer)
+    on_bad = model.trained_on.on_bad if model.trained_on else "stop"
+    clips = build_clip_dataset([source], config=config, normalizer=model.normalizer, on_bad=on_bad)
     found = [clips[i] for i in range(min(len(clips), num_clips))]
     if not found:
         raise ValueError(f"{source.name}: no clip of {contract.num_frames} frames")

@@ -1,15 +1,18 @@
 """Creates the page's application from a checkpoint."""
 
+import contextlib
 from pathlib import Path
 
 from fastapi import FastAPI
 
-from robotwin_adapters.open_dataset import action_space_for, open_dataset
+from robotwin_adapters.open_dataset import open_as_trained
+from worldmodel.data.video import MissingVideoError
 from worldmodel.environments.tabletop import TASK
 from worldmodel.locator.model import Locator
 from worldmodel.models.model import WorldModel
 from worldmodel.serving.play.app import PlayServer, create_play_app
 from worldmodel.serving.play.game import Game
+from worldmodel.types import Episode, EpisodeSource
 
 
 def play_app(
@@ -27,9 +30,9 @@ def play_app(
     model = WorldModel.from_pretrained(checkpoint)
     episodes = None
     if dataset:
-        space = action_space_for(model.normalizer)
-        episodes = open_dataset(dataset, camera=camera, mapping=mapping, action_space=space)
-        embodiment = embodiment or episodes[0].embodiment
+        known = model.trained_on
+        episodes = open_as_trained(dataset, model.normalizer, known, camera=camera, mapping=mapping)
+        embodiment = embodiment or _first_readable(episodes).embodiment
     locator = Locator.from_pretrained("locator")
 
     def new_game() -> Game:
@@ -44,3 +47,11 @@ def play_app(
 
     new_game().reset(0)
     return create_play_app(PlayServer(new_game, Path(checkpoint).name, Path(out)))
+
+
+def _first_readable(episodes: EpisodeSource) -> Episode:
+    """The first episode, or the first whose video is not missing."""
+    for number in range(len(episodes) - 1):
+        with contextlib.suppress(MissingVideoError):
+            return episodes[number]
+    return episodes[len(episodes) - 1]
