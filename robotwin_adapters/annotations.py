@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from robotwin_adapters.lerobot.meta import read_table
 from robotwin_adapters.storage import TABLE_FREE_BYTES, check_expansion
 from worldmodel.checked import read_json
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".npz", ".npy")
+TABLES = (*SUFFIXES, ".parquet")  # files that a list may name
 ARRAY = "array"  # name given to the table of an .npy file
 
 
@@ -20,6 +22,8 @@ def read_annotation(path: Path) -> Mapping[str, Any]:
     """Named columns of the file; nothing is unpickled."""
     if path.suffix == ".json":
         return read_json(path)
+    if path.suffix == ".parquet":
+        return read_table(path).to_pydict()
     try:
         if path.suffix == ".npz":
             return _read_npz(path)

@@ -50,7 +50,8 @@ def is_video_folder(path: str | Path, mapping: str | Path | None = None) -> bool
     known = read_mapping(path, mapping)
     if known is not None:
         return any(_matches(path, known.annotation))
-    return _flat_mapping(path) is not None or all((path / name).is_dir() for name in ("annotation", "videos"))
+    has_videos = any((path / name).is_dir() for name in ("videos", "video"))
+    return _flat_mapping(path) is not None or ((path / "annotation").is_dir() and has_videos)
 
 
 class VideoFolderDataset:
@@ -157,7 +158,9 @@ Entries = list[tuple[str, dict[str, str]]]  # relative path of each annotation, 
 
 def _resolved(root: Path, given: DataMapping, entries: Entries) -> DataMapping:
     """The mapping with every key and pattern filled in, from the first readable annotation."""
-    video = given.video or (FLAT if (root / _filled(FLAT, entries[0][1])).is_file() else NESTED)
+    place = "videos" if (root / "videos").is_dir() else "video"
+    flat, nested = (pattern.replace("videos", place, 1) for pattern in (FLAT, NESTED))
+    video = given.video or (flat if (root / _filled(flat, entries[0][1])).is_file() else nested)
     mapping = replace(given, video=video)
     if mapping.action_keys is not None and mapping.state_keys is not None:
         return mapping

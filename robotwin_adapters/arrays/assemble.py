@@ -149,17 +149,19 @@ def first_present(choices: tuple[tuple[str, ...], ...], known: Mapping[str, obje
 
 
 def _frames(arrays: NamedArrays, keys: KeyMapping, camera: str | None) -> dict[str, FrameReader]:
-    wanted = keys.camera_keys or tuple(arrays.pictures)
-    if missing := [key for key in wanted if key not in arrays.pictures]:
+    wanted = tuple(key for key in keys.camera_keys if key in arrays.pictures) or tuple(arrays.pictures)
+    if keys.camera_keys and not {*keys.camera_keys} & {*arrays.pictures}:
         raise ValueError(
-            f"{arrays.source}: no pictures {', '.join(missing)}, it has {_listed(arrays.pictures)}"
+            f"{arrays.source}: no pictures {', '.join(keys.camera_keys)}, it has {_listed(arrays.pictures)}"
         )
     if not wanted:
         raise ValueError(
             f"{arrays.source}: no pictures among its arrays, {_listed(arrays.numbers)}; "
             "a world model needs frames: name them in camera_keys of the mapping"
         )
-    shown = dict(zip(keys.cameras or _short(wanted), wanted, strict=True))
+    given = dict(zip(keys.camera_keys, keys.cameras, strict=False))
+    names = tuple(given[key] for key in wanted) if given else keys.cameras or _short(wanted)
+    shown = dict(zip(names, wanted, strict=True))
     chosen = overview_first(shown) if camera is None else [_one_of(arrays.source, camera, shown)]
     return {name: arrays.pictures[shown[name]]() for name in chosen}
 

@@ -1,7 +1,8 @@
 """Pictures and videos as separate files: a folder of frames per episode, or a list in JSON lines.
 
     episode_000/rgb/000000.png ..   with actions.npy, or .npz, .csv, .json, .jsonl, in episode_000
-    episodes.jsonl                  a line per episode: {"video": "clips/0.mp4", "actions": [[..], ..], ..}
+    episodes.jsonl                  a line per episode: {"video": "clips/0.mp4", "actions": [[..], ..], ..},
+                                    or with the name of a table: {"video": .., "table": "rows/0.parquet"}
     frames.jsonl                    a line per frame: {"episode": 0, "image": "0/0.jpg", "action": [..], ..}
 
 Paths in a list are relative to its folder and must stay inside it. Pictures are sorted by name, the lines of
@@ -20,7 +21,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
-from robotwin_adapters.annotations import ARRAY, SUFFIXES, read_annotation
+from robotwin_adapters.annotations import ARRAY, SUFFIXES, TABLES, read_annotation
 from robotwin_adapters.arrays.assemble import ArrayDataset, NamedArrays, build_episode, first_present
 from robotwin_adapters.arrays.frames import ArrayFrames, video_of_rows
 from robotwin_adapters.arrays.hdf5_files import natural_order
@@ -139,11 +140,21 @@ class JsonLinesDataset(LooseDataset):
                     key: partial(open_pictures, self.list, paths) for key, paths in files.items()
                 }
                 return self._episode(uid, self.list, content, cameras, 0.0)
+            content = self._with_tables(rows[0])
             fps = probe_video(files[self.keys[0]][0]).fps
             videos: dict[str, Camera] = {
-                key: partial(self._video, paths[0], rows[0]) for key, paths in files.items()
+                key: partial(self._video, paths[0], content) for key, paths in files.items()
             }
-            return self._episode(uid, self.list, rows[0], videos, fps)
+            return self._episode(uid, self.list, content, videos, fps)
+
+    def _with_tables(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with the columns of the tables that it names; an .npy file goes by the name of its key."""
+        content = dict(row)
+        for key, value in row.items():
+            if isinstance(value, str) and value.lower().endswith(TABLES):
+                found = read_annotation(self._inside(value))
+                content |= {key if name == ARRAY else name: column for name, column in found.items()}
+        return content
 
     def _video(self, path: Path, row: Mapping[str, Any]) -> FrameReader:
         """Open a video with one frame per state, or one frame more than there are actions."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,9 @@ def _pictures(meta: LerobotMeta, mapping: DataMapping) -> Iterable[tuple[str, Fe
     pictures = {key: feature for key, feature in meta.features.items() if feature.dtype in PICTURES}
     if not mapping.camera_keys:
         return pictures.items()
-    keys = matching_keys(f"{meta.root}/{INFO}", mapping.camera_keys, pictures)
+    # A set may lack some of the cameras, but not all of them.
+    there = [name for name in mapping.camera_keys if any(fnmatchcase(key, name) for key in pictures)]
+    keys = matching_keys(f"{meta.root}/{INFO}", there or mapping.camera_keys, pictures)
     return [(key, pictures[key]) for key in keys]
 
 

@@ -133,7 +133,12 @@ def _own_entry(root: Path, info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _template(root: Path, info: Mapping[str, Any], key: str, default: str) -> str:
     value = info.get(key)
-    return default if value is None or value == "" else check_type(value, str, f"{root / INFO}: {key}")
+    given = default if value is None or value == "" else check_type(value, str, f"{root / INFO}: {key}")
+    first, slash, rest = given.partition("/")
+    other = first.removesuffix("s") if first.endswith("s") else f"{first}s"
+    # Some sets keep their videos in video/ and say videos/.
+    is_other = slash and "{" not in first and not (root / first).exists() and (root / other).is_dir()
+    return f"{other}/{rest}" if is_other else given
 
 
 def fill_path(template: str, where: Path, **values: int | str) -> str:

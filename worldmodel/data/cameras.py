@@ -33,7 +33,9 @@ def choose_camera(episode: Episode, camera: Cameras = None) -> CameraChoice:
         raise ValueError(f"{episode.source}: no camera in the episode")
     if len(names) == 1:
         return CameraChoice(names[0], "the only camera")
-    return CameraChoice(names[0], f"no camera was named, and it is the first of {', '.join(names)}")
+    listed = ", ".join(names)
+    reason = f"no camera was named, and it is the first of {listed}, where wrist cameras come last"
+    return CameraChoice(names[0], reason)
 
 
 def find_camera(episode: Episode, camera: str | None = None) -> FrameReader:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -92,6 +94,18 @@ def test_a_list_of_episodes(tmp_path: Path) -> None:
     np.testing.assert_allclose(episode.robot_actions, walk(8, 3, 1))
     expected = open_video(folder / "clips/take_1.mp4").read([0, 8])
     np.testing.assert_array_equal(episode.frames["video"].read([0, 8]), expected)
+
+
+def test_a_list_may_name_tables(tmp_path: Path) -> None:
+    folder = write_episode_list(tmp_path / "set", count=1)
+    row = json.loads((folder / "episodes.jsonl").read_text())
+    actions = row.pop("actions")
+    pq.write_table(pa.table({"actions": actions}), folder / "0.parquet")
+    (folder / "episodes.jsonl").write_text(json.dumps({**row, "table": "0.parquet"}))
+    np.testing.assert_allclose(open_dataset(folder)[0].robot_actions, actions)
+    (folder / "episodes.jsonl").write_text(json.dumps({**row, "table": "../0.parquet"}))
+    with pytest.raises(ValueError, match="expected a file below"):
+        open_dataset(folder)[0]
 
 
 @pytest.mark.parametrize("place", ["../outside.mp4", "clips/gone.mp4", 3])

@@ -418,3 +418,16 @@ def test_many_episodes_of_one_file_are_read_from_one_table(tmp_path: Path) -> No
     )
     pq.write_table(table.set_column(table.column_names.index("action"), "action", moved), path)
     np.testing.assert_allclose(LerobotDataset(root)[0].robot_actions, 0.5 * first[0], rtol=1e-6)
+
+
+def test_a_folder_of_videos_by_its_other_name_and_cameras_that_a_set_lacks(v21: Path, tmp_path: Path) -> None:
+    (v21 / "videos").rename(v21 / "video")
+    assert LerobotDataset(v21)[0].num_frames == 7
+    mapping = tmp_path / "two.yaml"
+    mapping.write_text(
+        "camera_keys: [observation.images.wrist, observation.images.cam_high]\ncameras: [hand, head]\n"
+    )
+    assert list(LerobotDataset(v21, mapping=mapping)[0].frames) == ["head"]
+    mapping.write_text("camera_keys: [observation.images.wrist]\n")
+    with pytest.raises(ValueError, match=r"the mapping names 'observation\.images\.wrist'"):
+        LerobotDataset(v21, mapping=mapping)

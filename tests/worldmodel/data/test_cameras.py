@@ -18,7 +18,10 @@ def test_the_only_camera_then_the_first_of_the_reader() -> None:
     assert choose_camera(episode("left")) == CameraChoice("left", "the only camera")
     found = choose_camera(episode("top", "left", "head_camera"))
     assert found.name == "top"
-    assert found.reason == "no camera was named, and it is the first of top, left, head_camera"
+    assert (
+        found.reason
+        == "no camera was named, and it is the first of top, left, head_camera, where wrist cameras come last"
+    )
 
 
 @pytest.mark.parametrize("asked", ["cam_high", "high", "observation.images.cam_high"])
@@ -52,6 +55,6 @@ def test_the_index_says_which_camera_and_why() -> None:
     assert summary(episode("a", "b"), camera="b") == "camera b (named in the settings)"
     mixed = summary(episode("a", "b"), episode("c"), episode("c"))
     assert mixed == (
-        "camera a (no camera was named, and it is the first of a, b) in 1 episodes; "
-        "camera c (the only camera) in 2 episodes"
+        "camera a (no camera was named, and it is the first of a, b, where wrist cameras come last) "
+        "in 1 episodes; camera c (the only camera) in 2 episodes"
     )
