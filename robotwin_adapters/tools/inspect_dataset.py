@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from robotwin_adapters.angles import TURNS, jumps
 from robotwin_adapters.open_dataset import describe_format
 from robotwin_adapters.tools.command_lag import CommandLag, commanded_and_measured, measure_lag
 from robotwin_adapters.tools.contact_sheet import contact_sheet, save_png, write_action_video
+from robotwin_adapters.tools.picture_lag import PictureLag, measure_picture_lag, small_pictures
 from worldmodel.data.action_deltas import describe_deltas
 from worldmodel.data.action_spaces import describe_action_space
 from worldmodel.data.cameras import find_camera
 from worldmodel.data.clips import frames_per_step
+from worldmodel.data.decode_cache import check_frames
 from worldmodel.data.suggested_config import (
     EpisodeFacts,
     choose_clip,
@@ -25,13 +28,14 @@ from worldmodel.data.suggested_config import (
     long_enough,
     num_different,
 )
-from worldmodel.plain_text import unbroken
-from worldmodel.types import Episode, EpisodeSource, evenly_spread
+from worldmodel.data.video import MissingVideoError
+from worldmodel.plain_text import folded, unbroken
+from worldmodel.types import Episode, EpisodeSource, FrameReader, evenly_spread
 
 MAX_LISTED = 12  # tasks, notes and skipped files shown in full
 SHEET_EPISODES = 8  # rows of the contact sheet
 BLACK = 16  # highest gray level of a picture that counts as black
-WRAP_TOLERANCE = 0.5  # radians around a full turn
+LOOKED_AT = 4  # episodes whose pictures are looked at before the summary is shown
 FEW_EPISODES = 40  # datasets up to this size get their held-out episodes listed in the suggested settings
 LAG_EPISODES = 24  # evenly spaced episodes that the command lag is measured on
 VIDEO_FRAMES = 600  # the action video adds whole episodes until it is this long
@@ -77,9 +81,12 @@ class DatasetSummary:
     actions: dict[str, ActionRange] = field(default_factory=dict)  # by embodiment
     good: list[int] = field(default_factory=list)  # positions of the readable episodes
     skipped: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # the episodes without a video
+    readers: list[tuple[int, FrameReader]] = field(default_factory=list)  # position and frames of each camera
+    picture_lag: PictureLag | None = None
 
-    def add(self, episode: Episode) -> None:
-        """Count one more episode."""
+    def add(self, episode: Episode, *, with_pictures: bool = True) -> None:
+        """Count one more episode; `with_pictures` also looks at them."""
         self.num_frames += episode.num_frames
         self.seconds += episode.num_frames / episode.fps
         self.facts.append(facts_of(episode))
@@ -89,27 +96,26 @@ class DatasetSummary:
         self.shown[f"{self.facts[-1].camera}: {self.facts[-1].camera_reason}"] += 1
         self.embodiments[episode.embodiment] += 1
         self.tasks[episode.task or "(none)"] += 1
-        self.notes.update((*episode.notes, *oddities(episode)))
+        self.notes.update((*episode.notes, *oddities(episode, with_pictures=with_pictures)))
         space = describe_action_space(episode.action_space)
         kind = describe_deltas(episode.delta_actions, episode.action_names)
         key = f"{episode.embodiment}, {len(episode.action_names)} dimensions: {space}; {kind}"
         self.actions.setdefault(key, ActionRange(episode.action_names)).add(episode.robot_actions)
 
 
-def oddities(episode: Episode) -> list[str]:
+def oddities(episode: Episode, *, with_pictures: bool = True) -> list[str]:
     """Unusual properties of an episode as text: black pictures, angles that wrap around."""
     found = []
-    for name, reader in episode.frames.items():
+    for name, reader in episode.frames.items() if with_pictures else ():
         if reader.read([len(reader) // 2]).max() <= BLACK:
             found.append(f"camera {name} is black in the middle of some episodes")
-    steps = np.abs(np.diff(episode.robot_actions, axis=0))
-    wraps = np.flatnonzero((np.abs(steps - 2 * np.pi) < WRAP_TOLERANCE).any(axis=0))
-    named = [episode.action_names[column] for column in wraps]
-    if named:
-        found.append(
-            f"actions {', '.join(named)} jump by 6.28: angles that wrap around. A model sees a large motion; "
-            "unwrap them, or record sine and cosine"
-        )
+    for turn in TURNS:
+        wraps = np.flatnonzero(jumps(episode.robot_actions, turn))
+        if named := [episode.action_names[column] for column in wraps]:
+            found.append(
+                f"actions {', '.join(named)} jump by {turn:.3g}: angles that wrap around. A model sees a "
+                "large motion; record sine and cosine"
+            )
     return found
 
 
@@ -211,33 +217,59 @@ def summarize(
     `way_out` is a hint added to the error of an unreadable episode if others can be read.
     """
     summary = DatasetSummary(source.name, describe_format(source), len(source))
+    looked_at = evenly_spread(len(source), LOOKED_AT)
     for position in positions:
         try:
-            summary.add(_opened(source, position))
+            episode = _opened(source, position)
+            summary.add(episode, with_pictures=position in looked_at)
             summary.good.append(position)
+            summary.readers += [(position, reader) for reader in episode.frames.values()]
+        except MissingVideoError as error:
+            summary.missing.append(str(error))
         except (ValueError, OSError) as error:
             if on_bad != "skip":
                 raise ValueError(f"{error}{way_out if summary.good else ''}") from error
             summary.skipped.append(str(error))
     if not summary.good:
-        raise ValueError(
-            f"{source.name}: none of its {len(source)} episodes can be read; the first: {summary.skipped[0]}"
-        )
+        raise _none_left(summary)
     return summary
+
+
+def check_videos(summary: DatasetSummary, on_bad: str = "stop", way_out: str = "") -> list[str]:
+    """Decode every video once, unless it was before; the damaged ones leave the summary and are returned."""
+    broken = check_frames([reader for _, reader in summary.readers], "once")
+    bad = {summary.readers[number][0]: reason for number, reason in broken.items()}
+    if bad and on_bad != "skip":
+        raise ValueError(f"{next(iter(bad.values()))}{way_out if len(bad) < len(summary.good) else ''}")
+    kept = [place for place, position in enumerate(summary.good) if position not in bad]
+    summary.facts = [summary.facts[place] for place in kept]
+    summary.good = [summary.good[place] for place in kept]
+    summary.skipped += bad.values()
+    if not summary.good:
+        raise _none_left(summary)
+    return list(bad.values())
+
+
+def _none_left(summary: DatasetSummary) -> ValueError:
+    first = (summary.skipped + summary.missing)[0]
+    return ValueError(
+        f"{summary.name}: none of its {summary.num_listed} episodes can be read; the first: {first}"
+    )
 
 
 def write_pictures(
     source: EpisodeSource, summary: DatasetSummary, out: Path, on_bad: str = "stop"
 ) -> list[Path]:
-    """Write contact_sheet.png and actions.mp4 of evenly spaced episodes; returns the paths."""
+    """Write contact_sheet.png and actions.mp4 of evenly spaced episodes; returns the paths.
+
+    The motion of their pictures is compared with the commands on the way: `summary.picture_lag`.
+    """
     chosen = evenly_spread(len(summary.good), SHEET_EPISODES)
-    episodes = []
+    episodes, pictures = [], []
     for position in (summary.good[index] for index in chosen):
         episode = _opened(source, position)
         try:
-            reader = find_camera(episode)
-            for start in range(0, len(reader), 64):
-                reader.read(range(start, min(start + 64, len(reader))))
+            pictures.append(small_pictures(find_camera(episode)))
             episodes.append(episode)
         except (ValueError, OSError) as error:
             if on_bad != "skip":
@@ -245,6 +277,7 @@ def write_pictures(
             summary.skipped.append(str(error))
     if not episodes:
         raise ValueError(f"{source.name}: no episode has frames that can be read")
+    summary.picture_lag = measure_picture_lag(episodes, pictures)
     sheet, video = out / "contact_sheet.png", out / "actions.mp4"
     save_png(contact_sheet(episodes), sheet)
     write_action_video(video, _first_episodes(episodes))
@@ -277,9 +310,12 @@ def format_summary(summary: DatasetSummary) -> str:
             f"{copies} episodes hold the actions of another one: copies, which belong into one split"
         ] = len(lengths)
     if summary.notes:
-        rows.append(("notes", _counted(summary.notes, len(lengths))))
+        rows.append(("notes", _counted(folded(summary.notes), len(lengths))))
+    if summary.missing:
+        lines = [f"{line}: left out, also in training" for line in _folded_lines(summary.missing)]
+        rows.append((f"no video {len(summary.missing)}", lines))
     if summary.skipped:
-        rows.append((f"skipped {len(summary.skipped)}", _shortened(summary.skipped)))
+        rows.append((f"skipped {len(summary.skipped)}", _folded_lines(summary.skipped)))
     return "\n".join(
         unbroken(f"{'' if number else title:<12} {line}")
         for title, lines in rows
@@ -309,6 +345,12 @@ def _first_episodes(episodes: list[Episode]) -> list[Episode]:
 def _counted(counter: Counter[str], total: int) -> list[str]:
     """Entries, with their count unless all episodes share them."""
     return _shortened([key if count == total else f"{key} ({count})" for key, count in counter.most_common()])
+
+
+def _folded_lines(lines: Sequence[str]) -> list[str]:
+    """One line for each kind."""
+    kinds = folded(Counter(lines))
+    return _shortened([f"{line} and {n - 1} more" if n > 1 else line for line, n in kinds.items()])
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from robotwin_adapters.open_dataset import open_dataset
     from robotwin_adapters.tools.inspect_dataset import (
+        check_videos,
         config_line,
         format_summary,
         lag_lines,
@@ -43,7 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
     )
     from worldmodel.files import check_apart
 
-    opened = partial(open_dataset, arguments.dataset, camera=arguments.camera, mapping=arguments.mapping)
+    opened = partial(
+        open_dataset, arguments.dataset, camera=arguments.camera, mapping=arguments.mapping, verify=False
+    )
     source = opened()
     out = Path(arguments.out) if arguments.out else Path("outputs") / "inspect" / source.name
     check_apart(out, arguments.dataset)
@@ -51,10 +54,14 @@ def run(arguments: argparse.Namespace) -> None:
     positions = parse_positions(arguments.episodes, count) if arguments.episodes else list(range(count))
     progress = tqdm(positions, desc="reading", unit="episode", disable=None, leave=False)
     summary = summarize(source, progress, arguments.on_bad, WAY_OUT)
-    written = write_pictures(source, summary, out, arguments.on_bad)
     print(format_summary(summary))
     lags = lag_lines(summary, source, lambda space: opened(action_space=space))
-    print("".join(f"command lag  {line}\n" for line in lags), end="")
+    print("".join(f"command lag  {line}\n" for line in lags), end="", flush=True)
+    for reason in check_videos(summary, arguments.on_bad, WAY_OUT):  # decodes, after the first answer
+        print(f"damaged      {reason}")
+    written = write_pictures(source, summary, out, arguments.on_bad)
+    if summary.picture_lag:
+        print(f"picture lag  {summary.picture_lag}")
     print("\n".join(f"wrote        {path}" for path in written))
     line = config_line(summary, arguments.dataset, arguments.mapping)
     print(f"to train     {line}")

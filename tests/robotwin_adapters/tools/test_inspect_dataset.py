@@ -240,3 +240,26 @@ def test_half_a_download_says_how_to_go_on(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(ValueError, match=r"0\.npz: ") as refused:  # as far as one knows, all are broken
         index_episodes([source], ClipConfig(num_frames=9, height=16, width=16))
     assert "leave such" not in str(refused.value)
+
+
+def test_missing_videos_are_one_line_and_damaged_ones_come_after_the_first_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robotwin_adapters.tools.inspect_dataset.LOOKED_AT", 1)  # the first one
+    root = Path(shutil.copytree(DATA / "lerobot_v21", tmp_path / "v21"))
+    first, second = sorted(root.glob("videos/**/*.mp4"))
+    whole = first.read_bytes()
+    first.unlink()
+    assert main(["inspect", str(root), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "episodes     1 of 2" in printed
+    assert "no video 1   no video file at " in printed
+    assert "episode_000000.mp4: left out, also in training" in printed
+    first.write_bytes(whole)
+    content = bytearray(second.read_bytes())
+    content[200:-1200] = bytes(len(content) - 1400)  # the container stays readable
+    second.write_bytes(content)
+    assert main(["inspect", str(root), "--out", str(tmp_path / "out2"), "--on-bad", "skip"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("episodes     2") < printed.index("damaged      ") < printed.index("wrote")
+    assert "on_bad: skip" in printed
