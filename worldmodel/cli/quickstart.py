@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="desk/own_robot",
         help="training config or preset that the choices complete (default: desk/own_robot)",
     )
+    parser.add_argument(
+        "--baseline", action="store_true", help="also train a plain predictor for as long, after --minutes"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="further training settings")
     run(parser.parse_intermixed_args(argv))
     return 0
@@ -47,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         preset=arguments.config,
         camera=arguments.camera,
         mapping=arguments.mapping,
+        baseline=arguments.baseline,
         extra=tuple(arguments.overrides),
     )
     print(f"report: {run(asked)}")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from worldmodel.evaluation.jsonl_store import read_records
-from worldmodel.evaluation.rollouts.page import clip_caption, quality_table
+from worldmodel.evaluation.rollouts.page import clip_caption
+from worldmodel.quickstart.baseline import FILE, quality_blocks
 from worldmodel.quickstart.choices import Plan
 from worldmodel.report.intervals import estimate_of
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
@@ -16,7 +17,8 @@ from worldmodel.types import evenly_spread
 
 READ_SO = (
     "Compare the row of true actions with its neighbors. The static frame is the floor: a model that is no "
-    "better has learned nothing that counts. The autoencoder is the ceiling: no model draws better. "
+    "better has learned nothing that counts. The nearest training frame is what memory alone would show. The "
+    "autoencoder is the ceiling: no model draws better. "
     "Rows of wrong actions should be worse than the true ones, or the actions do not matter."
 )
 # columns of the table below
@@ -57,6 +59,8 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     """Write report.md and report.html in `out`, from the results of the other commands."""
     rows = json.loads((out / "rollouts" / "results.json").read_text())
     verdict = json.loads((out / "sensitivity" / "sensitivity.json").read_text())
+    file = out / FILE
+    baseline = json.loads(file.read_text()) if file.is_file() else None
     lead = (
         f"{spent.steps} steps of {spent.seconds_a_step:.2f} s; {spent.training_s / 60:.1f} minutes to "
         f"the end of training, {spent.evaluation_s / 60:.1f} minutes of evaluation. "
@@ -74,7 +78,7 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
         Section(
             "True and wrong actions side by side", (Text(SHEET_SHOWS), Figures(_sheets(out / "sensitivity")))
         ),
-        Section("Quality", (quality_table(rows["rows"]), Text(READ_SO))),
+        Section("Quality", (*quality_blocks(rows["rows"], baseline), Text(READ_SO))),
         Section("Are the actions followed?", judgment(verdict)),
         Section("Next", (Text(NEXT),)),
     )

@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from robotwin_adapters.open_dataset import open_dataset
-from robotwin_adapters.tools.inspect_dataset import format_summary, summarize, write_pictures
+from robotwin_adapters.tools.inspect_dataset import (
+    check_videos,
+    format_summary,
+    summarize,
+    write_pictures,
+)
 from worldmodel.checked import read_json
 from worldmodel.cli_errors import STOPPED, CommandError, Stopped
+from worldmodel.evaluation.command_line import open_for_model
+from worldmodel.evaluation.held_out import HeldOutConfig
 from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
 from worldmodel.files import check_apart, write_json
+from worldmodel.quickstart.baseline import FILE, train_baseline
 from worldmodel.quickstart.choices import Plan, make_plan, size_choice
 from worldmodel.quickstart.page import Spent, write_quickstart_page
 from worldmodel.signals import end_on_signals
@@ -30,6 +38,7 @@ TRIAL_STEPS = 4  # the first one, which loads and warms up, is not counted
 LEAST_STEPS, MOST_STEPS = 20, 20_000
 EVALUATION_SHARE = 0.15  # of all minutes: rollouts, controls and report
 MOST_VIDEOS = 48  # clips whose videos are written; the report shows best, middle and worst
+HELD_OUT = HeldOutConfig(episodes=24, clips_per_episode=2)
 NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
 COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
 NOTES = "quickstart.json"  # the request and the result of the trial, so that the same command can resume
@@ -47,6 +56,7 @@ class Quickstart:
     preset: str  # training config that is completed by the choices
     camera: str | None = None
     mapping: str | None = None
+    baseline: bool = False  # also train a direct predictor for the same time
     extra: tuple[str, ...] = ()  # further settings of the training config
     name: str = ""  # of the data, for the report's title
 
@@ -77,6 +87,11 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     trained = time.monotonic()
     _evaluate(asked, say)
     spent = Spent(steps, seconds, trained - started, time.monotonic() - trained)
+    if asked.baseline:
+        say("baseline  a direct predictor is trained for the same time")
+        data = load_train_config(asked.preset, settings).data
+        source = open_for_model(f"{asked.out}/run/model", asked.data, asked.mapping)
+        write_json(asked.out / FILE, train_baseline(data, source, asked.out, HELD_OUT))
     name = asked.name or Path(asked.data).resolve().name
     return write_quickstart_page(asked.out, name, plan, spent)
 
@@ -99,9 +114,11 @@ def _read_notes(asked: Quickstart) -> dict[str, Any]:
 
 
 def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None]) -> Plan:
-    source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping)
+    source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping, verify=False)
     summary = summarize(source, range(len(source)), "skip")
     say(format_summary(summary))
+    for reason in check_videos(summary, "skip"):
+        say(f"damaged   {reason}")
     facts = summary.facts
     plan = make_plan(facts)
     if summary.skipped:
@@ -111,6 +128,8 @@ def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None
     asked.out.mkdir(parents=True, exist_ok=True)
     write_json(asked.out / NOTES, notes)
     write_pictures(source, summary, asked.out, "skip")
+    if summary.picture_lag:
+        say(f"lag       {summary.picture_lag}")
     for choice in plan.choices:
         say(f"{choice.setting:<9} {choice.value}: {choice.reason}")
     return plan
@@ -120,7 +139,7 @@ def _training_settings(asked: Quickstart, plan: Plan) -> list[str]:
     return [
         f"data.paths={json.dumps([asked.data])}",
         f"data.latents={asked.out}/latents",
-        *([f"data.mapping={asked.mapping}"] if asked.mapping else []),
+        *([f"data.mapping={json.dumps(asked.mapping)}"] if asked.mapping else []),
         *plan.overrides,
         *asked.extra,
     ]
@@ -155,11 +174,12 @@ def _length_settings(steps: int) -> list[str]:
 
 def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
     model = [f"{asked.out}/run/model", asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
-    held_out = ["held_out.episodes=24", "held_out.clips_per_episode=2"]
-    controls = f"controls=[{','.join(TRIED)}]"
-    _command(
-        "rollout", [*model, *held_out, controls, f"videos={MOST_VIDEOS}", f"output={asked.out}/rollouts"], say
-    )
+    held_out = [
+        f"held_out.episodes={HELD_OUT.episodes}",
+        f"held_out.clips_per_episode={HELD_OUT.clips_per_episode}",
+    ]
+    shown = [f"controls=[{','.join(TRIED)}]", "nearest=true", f"videos={MOST_VIDEOS}"]
+    _command("rollout", [*model, *held_out, *shown, f"output={asked.out}/rollouts"], say)
     few = ["response_clips=2", "scales=[0.5,1.0,2.0]", f"output={asked.out}/sensitivity"]
     _command("sensitivity", [*model, *held_out, *few], say, fine=(0, NOT_FOLLOWED))
 

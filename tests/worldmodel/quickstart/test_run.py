@@ -53,7 +53,7 @@ def test_from_files_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     data = write_moving_boxes(tmp_path / "boxes")
     (data / "broken.npz").write_bytes((data / "0.npz").read_bytes()[:2000])  # left out, by all steps alike
-    assert main(["quickstart", str(data), "--minutes", "0.1"]) == 0
+    assert main(["quickstart", str(data), "--minutes", "0.1", "--baseline"]) == 0
     out = tmp_path / "outputs/quickstart/boxes"
     report = (out / "report.md").read_text()
     for words in (
@@ -65,11 +65,17 @@ def test_from_files_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "64x64 pixels | as recorded",
         ", from frame ",  # of a clip
         "static frame (floor)",
+        "nearest training frame (floor)",
+        "direct predictor (baseline)",
+        "The world model is ahead of it on moving pixels in ",
         "Are the actions followed?",
     ):
         assert words in report
     rows = json.loads((out / "rollouts/results.json").read_text())["rows"]
-    assert {"static", "autoencoder", "true", "shuffled"} <= set(rows)
+    assert {"static", "nearest", "autoencoder", "true", "shuffled"} <= set(rows)
     assert rows["autoencoder"]["mse"]["mean"] < rows["static"]["mse"]["mean"]
+    baseline = json.loads((out / "baseline.json").read_text())
+    assert baseline["row"]["clip_psnr"]["count"] == rows["true"]["clip_psnr"]["count"]
+    assert baseline["steps"] >= 1
     assert (out / "report.html").stat().st_size > 10_000
     assert not (out / "trial").exists()

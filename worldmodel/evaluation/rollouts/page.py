@@ -10,6 +10,7 @@ from worldmodel.evaluation.rollouts.contrast_curve import contrast_section
 from worldmodel.evaluation.rollouts.results import (
     CEILING,
     CLIP_PSNR,
+    NEAREST,
     STATIC,
     TRUE,
     Record,
@@ -38,7 +39,13 @@ GAP_TITLES = {
     "moving_clip_psnr": "dB, moving",
     "moving_mse": "MSE, moving",
 }
-ROW_TITLES = {STATIC: "static frame (floor)", CEILING: "autoencoder (ceiling)", TRUE: "true actions"}
+ROW_TITLES = {
+    STATIC: "static frame (floor)",
+    NEAREST: "nearest training frame (floor)",
+    CEILING: "autoencoder (ceiling)",
+    TRUE: "true actions",
+    "direct": "direct predictor (baseline)",
+}
 PREDICTED = "predicted"  # what `score` calls the row of videos that it did not make
 METRIC_NOTE = (
     "Generated frames only, RGB in [0, 1]; frames are averaged within an episode, intervals are 95 % t "

@@ -22,7 +22,7 @@ from worldmodel.report.intervals import (
     win_estimate,
 )
 
-STATIC, CEILING, TRUE = "static", "autoencoder", "true"
+STATIC, NEAREST, CEILING, TRUE = "static", "nearest", "autoencoder", "true"
 # PSNR of a whole clip, from its mean squared error: a mean over frames is dominated by frames in which
 # nothing has moved yet, which a static frame matches exactly. Shares of the gap and wins are based on these.
 CLIP_PSNR = {"clip_psnr": "mse", "moving_clip_psnr": "moving_mse"}
@@ -44,7 +44,7 @@ Record = Mapping[str, Any]
 def row_names(records: Sequence[Record]) -> list[str]:
     """All rows of all records: floors and true actions first, then controls in order of appearance."""
     found = dict.fromkeys(name for record in records for name in record["rows"])
-    first = [name for name in (STATIC, CEILING, TRUE) if name in found]
+    first = [name for name in (STATIC, NEAREST, CEILING, TRUE) if name in found]
     return first + [name for name in found if name not in first]
 
 

@@ -29,10 +29,11 @@ from worldmodel.evaluation.idm_evaluator import action_judge
 from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.evaluation.metrics.actions import Carried, action_error, carried_object, point_error
 from worldmodel.evaluation.metrics.video import score_video
+from worldmodel.evaluation.nearest_frame import NearestFrames
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
 from worldmodel.evaluation.rollouts.contrast_curve import contrast_records
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
-from worldmodel.evaluation.rollouts.results import CEILING, STATIC, TRUE, summarize
+from worldmodel.evaluation.rollouts.results import CEILING, NEAREST, STATIC, TRUE, summarize
 from worldmodel.files import fingerprint
 from worldmodel.locator.model import Locator
 from worldmodel.locator.truth import object_in_frames
@@ -53,6 +54,7 @@ class RolloutsConfig:
     allow_external: bool = False  # also load from other places that the model's config.yaml names
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     controls: tuple[str, ...] = CONTROLS  # negative controls to run in addition to the true actions
+    nearest: bool = False  # also show for each command the training frame seen under the nearest one
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 0  # Euler steps per chunk; 0: the number recommended for the model
     compositor: bool = True  # false: show decoded frames, as a model without one does
@@ -76,6 +78,7 @@ class RolloutEvaluation:
         if not config.compositor:
             model.compositor = model.head = None
         self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+        self.nearest = NearestFrames(clips.index, model.normalizer) if config.nearest else None
         self.recover = action_judge(
             model, config.judge, clips.embodiments, allow_external=config.allow_external
         )
@@ -95,6 +98,9 @@ class RolloutEvaluation:
         )
         last_given, count = clip.frames[num_given - 1], len(clip.frames) - num_given
         floors = {STATIC: torch.cat([clip.frames[:num_given], static_video(last_given, count)])}
+        if self.nearest is not None:
+            remembered = self.nearest(clip.actions[num_given - 1 :])
+            floors[NEAREST] = torch.cat([clip.frames[:num_given], remembered])
         floors[CEILING] = self._round_trip(clip.frames)
         videos = {**floors, **videos}
         record = {

@@ -13,7 +13,8 @@ from worldmodel.data.video import open_video
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.video import score_video
-from worldmodel.evaluation.rollouts.page import summary_text
+from worldmodel.evaluation.nearest_frame import NearestFrames
+from worldmodel.evaluation.rollouts.page import row_title, summary_text
 from worldmodel.evaluation.rollouts.results import (
     SUMMARY_METRICS,
     above_static,
@@ -393,3 +394,14 @@ def test_each_camera_of_a_picture_is_scored_by_itself(make_model, source, contra
     report = (output / "report.md").read_text()
     assert "Camera head" in report
     assert "Camera wrist" in report
+
+
+def test_the_nearest_training_frame_is_a_row_on_request(source, contract, make_model, training_clips):
+    clips = held_out_clips(source, contract, training_clips.normalizer, HELD_OUT)
+    config = RolloutsConfig(held_out=HELD_OUT, num_inference_steps=1, controls=(), nearest=True)
+    evaluated, videos = RolloutEvaluation(make_model(regime="acg"), clips, config).evaluate(0)
+    assert list(evaluated["rows"]) == ["static", "nearest", "autoencoder", "true"]
+    remembered = NearestFrames(clips.index, training_clips.normalizer)(clips[0].actions)
+    assert torch.equal(videos["nearest"][1:], remembered)
+    assert row_names([evaluated])[:2] == ["static", "nearest"]
+    assert row_title("nearest") == "nearest training frame (floor)"
