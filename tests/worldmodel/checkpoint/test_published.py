@@ -240,6 +240,17 @@ def test_twenty_steps_of_lora_lower_the_loss_by_a_fifth(imported, kind) -> None:
     assert losses[20] < 0.8 * losses[0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_training_reaches_every_weight_that_it_trains(imported, kind) -> None:
+    model = WorldModel.from_pretrained(imported(kind)).train()
+    world_model_step(model, fixed_batch(model, kind), torch.Generator().manual_seed(0)).total.backward()
+    trained = {name: x.grad for name, x in model.named_parameters() if x.requires_grad}
+    assert [name for name, gradient in trained.items() if gradient is None] == []
+    assert any(name.startswith("interface.") for name in trained)
+    is_asked = "fdm.backbone.blocks.0.attn2.to_q.weight" in trained
+    assert is_asked == (kind == "bwm")  # every query gets the same from a single token
+
+
 def test_what_is_not_a_published_model_is_refused_by_name(autoencoders, tmp_path: Path) -> None:
     def attempt(kind: str, source: Path) -> None:
         import_model(

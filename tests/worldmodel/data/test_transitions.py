@@ -158,3 +158,19 @@ def test_clips_know_the_commands_before_them():
     )
     _, actions = cut_clip(episode, 0, CLIP)
     torch.testing.assert_close(clip_transitions(episode, 0, actions, CLIP).before, poses[[0, 0]])
+
+
+def test_a_clip_of_measured_poses_knows_the_pose_of_the_first_frame():
+    episode = HandPoses(1, PINHOLE, num_frames=12, size=(80, 100))[0]
+    states = np.concatenate([episode.robot_actions[:1] - 1, episode.robot_actions])
+    measured = dataclasses.replace(
+        episode, action_space="measured_poses", robot_states=states, state_names=episode.action_names
+    )
+    commanded = dataclasses.replace(measured, action_space="pose_commands")
+    for one, expected in ((measured, states[0]), (commanded, episode.robot_actions[0])):
+        _, actions = cut_clip(one, 0, CLIP)
+        np.testing.assert_array_equal(clip_transitions(one, 0, actions, CLIP).before[-1], expected)
+        _, actions = cut_clip(one, 2, CLIP)  # inside the episode: the action that led there
+        np.testing.assert_array_equal(
+            clip_transitions(one, 2, actions, CLIP).before[-1], episode.robot_actions[1]
+        )

@@ -48,3 +48,24 @@ def test_steps_are_those_of_the_diffusers_euler_scheduler(latents):
 def test_no_steps_are_refused():
     with pytest.raises(ValueError, match="at least one inference step is needed, got 0"):
         sigma_schedule(0, shift=3.0)
+
+
+def test_resampling_adds_new_noise_to_the_clean_estimate(latents):
+    history, data, noise = latents
+    sigmas = sigma_schedule(3, shift=3.0)
+    seen, drawn = [], []
+
+    def velocity(noisy: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        seen.append(noisy[:, :, 2:])
+        level = sigma[:, None, 2:, None, None]
+        return torch.cat([torch.zeros_like(history), (noisy[:, :, 2:] - data) / level], 2)
+
+    def redraw() -> torch.Tensor:
+        drawn.append(torch.full_like(noise, float(len(drawn) + 1)))
+        return drawn[-1]
+
+    sampled = euler_sample(velocity, history, noise, sigmas, redraw)
+    assert torch.allclose(sampled, data, atol=1e-5)
+    assert len(drawn) == 2  # not after the last step
+    for level, after, fresh in zip(sigmas[1:-1], seen[1:], drawn, strict=True):
+        assert torch.allclose(after, (1 - level) * data + level * fresh, atol=1e-5)
