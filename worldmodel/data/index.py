@@ -45,9 +45,7 @@ def index_episodes(
         index = _pass(sources, config, splits, on_bad, decode_all, verify)
         keep_index(key, index)
         for reason, count in folded(Counter(one.reason for one in index.skipped)).items():
-            log.warning(
-                "episodes left out: %d, %s%s", count, reason, f" and {count - 1} more" if count > 1 else ""
-            )
+            log.warning("episodes left out: %d, the first: %s", count, reason)
     # An unreadable episode has no name, so it may be one of those listed.
     if uids_must_exist and not index.skipped:
         check_listed(splits, index.uids)
