@@ -284,6 +284,11 @@ class ClipBatch:
         moved: ClipBatch = map_tensors(self, lambda part: part.to(device, non_blocking=True))
         return moved
 
+    def pin_memory(self) -> "ClipBatch":
+        """The same batch in page-locked memory, for copies to a GPU in the background (DataLoader's hook)."""
+        pinned: ClipBatch = map_tensors(self, Tensor.pin_memory)
+        return pinned
+
     @property
     def batch_size(self) -> int:
         """Number of clips."""

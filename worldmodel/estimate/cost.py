@@ -184,10 +184,22 @@ def _can_checkpoint(model: WorldModelConfig) -> bool:
     return model.mcl is None or model.mcl.mode != "jvp"
 
 
+def needs_checkpointing(run: RunShape, num_gpus: int, device: Device) -> bool:
+    """Whether a step fits the device with gradient checkpointing only; never where its memory is unknown."""
+    if not device.memory or not _can_checkpoint(run.model):
+        return False
+    plain = replace(run, gradient_checkpointing=False)
+    return not _fits(estimate(plain, num_gpus, device, with_other=False), device)
+
+
+def _fits(result: Estimate, device: Device) -> bool:
+    return not device.memory or result.total_bytes / GIB + device.reserve <= device.memory
+
+
 def check_memory(result: Estimate, device: Device) -> None:
     """Refuse a run that does not fit the device."""
     needed = result.total_bytes / GIB + device.reserve
-    if device.memory and needed > device.memory:
+    if not _fits(result, device):
         raise ValueError(
             f"one {device.name} has {device.memory:g} GiB, this run needs {needed:.1f}: set "
             "fit.gradient_checkpointing=true, lower fit.micro_batch, take more GPUs with fsdp2, or adapters "

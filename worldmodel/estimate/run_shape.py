@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from worldmodel.config import load_config
-from worldmodel.estimate.cost import Device, RunShape
+from worldmodel.estimate.cost import Device, RunShape, needs_checkpointing
 from worldmodel.estimate.known_shapes import latent_layout, local_config
 from worldmodel.models.config import FrameContract
 from worldmodel.training.loop.distributed import resolve_parallel
@@ -38,7 +38,7 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
         # The autoencoder is not trained yet: its own cost is not counted.
         model, channels = replace(model, vae=""), model.backbone.latent_channels
     is_cpu = device.name == "CPU"
-    return RunShape(
+    shape = RunShape(
         model=model,
         contract=FrameContract(
             clip.num_frames, clip.height, clip.width, 1.0, latent_channels=channels, latent_scale=scale
@@ -48,11 +48,14 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
         steps=config.fit.steps,
         global_batch=config.fit.global_batch,
         micro_batch=config.fit.micro_batch,
-        gradient_checkpointing=config.fit.gradient_checkpointing,
+        gradient_checkpointing=config.fit.gradient_checkpointing is True,
         has_ema=config.fit.optim.ema_decay > 0,
         has_autocast=machine.mixed_precision == "bf16" or (machine.mixed_precision == "auto" and not is_cpu),
         parallel=resolve_parallel(machine, num_gpus),
     )
+    if config.fit.gradient_checkpointing == "auto":
+        shape = replace(shape, gradient_checkpointing=needs_checkpointing(shape, num_gpus, device))
+    return shape
 
 
 def _is_to_be_made(config: TrainConfig) -> bool:

@@ -72,7 +72,7 @@ def open_index(config: DataConfig) -> EpisodeIndex:
         check_apart(folder, *config.paths)
     choose_decoder(config.decoder)
     index = index_episodes(
-        _open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
+        open_sources(config), config.clip, config.splits, config.on_bad, verify=config.verify
     )
     if not index.records:
         raise ValueError(f"data.paths={list(config.paths)}: {_why_no_clips(index)}")
@@ -101,7 +101,8 @@ def extended_normalizer(config: DataConfig, index: EpisodeIndex, known: ActionNo
     return known.with_embodiments(stats)
 
 
-def _open_sources(config: DataConfig) -> list[EpisodeSource]:
+def open_sources(config: DataConfig) -> list[EpisodeSource]:
+    """The datasets of a config; no episode is read."""
     if config.paths:
         opened = [
             open_dataset(

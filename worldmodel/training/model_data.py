@@ -1,9 +1,12 @@
 """The data of a model: the frame contract that all clips share, and cached latents."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from torch import nn
 from tqdm import tqdm
 
@@ -11,11 +14,12 @@ from worldmodel.data.clips import FPS_TOLERANCE, Merge, frames_per_step, merge_r
 from worldmodel.data.dataset import ClipDataset, record_transitions
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
+from worldmodel.data.video.decord_frames import choose_decoder
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.models.config import FrameContract
 from worldmodel.models.vae import VideoAutoencoder, encode_video
 from worldmodel.signals import stop_on_signals
-from worldmodel.training.datasets import DataConfig
+from worldmodel.training.datasets import DataConfig, open_index, open_sources
 from worldmodel.types import RowReader, evenly_spread
 
 ENCODED = "what is encoded is in {}, the same command goes on from there"
@@ -139,3 +143,22 @@ def on_device(vae: VideoAutoencoder, device: torch.device | str) -> VideoAutoenc
 
 def _encode(vae: VideoAutoencoder, video: torch.Tensor) -> torch.Tensor:
     return encode_video(vae, video.to(vae.device))
+
+
+def shared_index(config: DataConfig) -> EpisodeIndex:
+    """`open_index` in the main process alone, because it reads every episode; the others get its result."""
+    state = PartialState()
+    if state.num_processes == 1:
+        return open_index(config)
+    found: list[Any] = [None]
+    try:
+        if state.is_main_process:
+            found = [replace(open_index(config), sources=())]
+    except (ValueError, OSError) as error:
+        found = [str(error)]
+    broadcast_object_list(found)
+    if isinstance(found[0], str):
+        raise ValueError(found[0])
+    choose_decoder(config.decoder)
+    index: EpisodeIndex = replace(found[0], sources=tuple(open_sources(config)))
+    return index

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
 from torch.distributed.tensor import DTensor
 
 from worldmodel.checkpoint.folder import locate
@@ -25,6 +26,7 @@ from worldmodel.config import load_config, save_config
 from worldmodel.data.dataset import ClipDataset, check_extras, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.normalize import ActionStats
+from worldmodel.estimate.cost import DEVICES, GIB, RunShape, needs_checkpointing
 from worldmodel.files import check_apart, fingerprint
 from worldmodel.models.config import WorldModelConfig
 from worldmodel.models.model import WorldModel
@@ -33,13 +35,19 @@ from worldmodel.objectives.distillation import student_step
 from worldmodel.objectives.training_step import mcl_reach, world_model_step
 from worldmodel.shipped import find_weights
 from worldmodel.training.command_line import run_script
-from worldmodel.training.datasets import DataConfig, open_clips, open_index, trained_on
+from worldmodel.training.datasets import DataConfig, open_clips, trained_on
 from worldmodel.training.first_batch import write_first_batch
 from worldmodel.training.loop.checkpoints import Checkpoint, export_finished, open_store
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
 from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.step import StepFn, switch_on
-from worldmodel.training.model_data import cache_latents, frame_contract, on_device, still_projection
+from worldmodel.training.model_data import (
+    cache_latents,
+    frame_contract,
+    on_device,
+    shared_index,
+    still_projection,
+)
 from worldmodel.training.robot_pictures import fill_references
 from worldmodel.training.start_from import continued_model, settings_beneath
 from worldmodel.training.validation import Validation, ValidationConfig
@@ -72,7 +80,7 @@ class TrainConfig:
         if self.fit.compile and mode in ("exact", "hessian_diag"):
             raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
         self.check_sharding(self.fit.machine.parallel)
-        if self.fit.gradient_checkpointing and mode == "jvp":
+        if self.fit.gradient_checkpointing is True and mode == "jvp":
             raise ValueError(
                 "gradient checkpointing has no forward-mode derivatives, which mcl.mode=jvp needs"
             )
@@ -126,7 +134,7 @@ class WorldModelRun:
 
 def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
     """Open the data, build or load the model, encode what the latent cache lacks."""
-    index = open_index(config.data)
+    index = shared_index(config.data)
     log.info("%s", index.summary())
     log.info("%s", index.camera_summary())
     model = build_model(config, index)
@@ -181,12 +189,46 @@ def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
     return partial(student_step, teacher)
 
 
+def with_checkpointing_settled(run: WorldModelRun, accelerator: Accelerator) -> WorldModelRun:
+    """Replace fit.gradient_checkpointing=auto by what the main process needs, for all processes alike."""
+    fit, model = run.config.fit, run.model
+    if fit.gradient_checkpointing != "auto":
+        return run
+    memory, is_on = 0.0, [False]
+    if accelerator.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(accelerator.device).total_memory / GIB
+    shape = RunShape(
+        model=model.config,
+        contract=model.contract,
+        action_dim=model.normalizer.width,
+        num_embodiments=len(model.normalizer.embodiments),
+        steps=fit.steps,
+        global_batch=fit.global_batch,
+        micro_batch=fit.micro_batch,
+        gradient_checkpointing=False,
+        has_ema=fit.optim.ema_decay > 0,
+        has_autocast=accelerator.mixed_precision == "bf16",
+        parallel=resolve_parallel(fit.machine, accelerator.num_processes),
+    )
+    device = replace(DEVICES["H100"], name="this GPU", memory=memory)
+    if accelerator.is_main_process:
+        try:
+            is_on = [needs_checkpointing(shape, accelerator.num_processes, device)]
+            log.info("gradient checkpointing: %s, by the estimate for %.0f GiB", *is_on, memory)
+        except ValueError as error:  # the shapes of named weights may be unknown
+            is_on = [True]
+            log.warning("gradient checkpointing: on, because nothing could be estimated (%s)", error)
+    if accelerator.num_processes > 1:
+        broadcast_object_list(is_on)
+    return replace(run, config=replace(run.config, fit=replace(fit, gradient_checkpointing=is_on[0])))
+
+
 def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
     """Log what the contrast will train, from the gradients of two clips; nothing without a contrast."""
     if run.model.mcl is None or not accelerator.is_main_process:
         return
     fit = run.config.fit  # so that the report needs no more memory than a step
-    switch_on(run.model, fit.gradient_checkpointing, compile_blocks=False)
+    switch_on(run.model, fit.gradient_checkpointing is True, compile_blocks=False)
     clips = [run.train_clips[number] for number in range(min(2, fit.micro_batch, len(run.train_clips)))]
     batch = collate_clips(clips).to(accelerator.device)
     # In evaluation mode: no dropout draws from the global generator, so that the losses stay the same.
@@ -249,7 +291,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
     output = Path(config.output)
     check_apart(output, *config.data.paths, find_weights(config.start_from) if config.start_from else "")
     store = open_store(output, accelerator, resume, config.fit.keep_checkpoints)
-    run = build_run(config, accelerator.device)
+    run = with_checkpointing_settled(build_run(config, accelerator.device), accelerator)
     if accelerator.is_main_process:
         write_first_batch(
             output / "first_batch.mp4", run.model, run.train_clips, config.fit, config.first_batch
@@ -259,7 +301,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
         step_of(run, accelerator.device),
         run.model,
         run.train_clips,
-        config.fit_with_heads,
+        run.config.fit_with_heads,
         output,
         validate=run.validation,
         resume=resume,

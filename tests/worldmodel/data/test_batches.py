@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from itertools import chain, islice
 
 import pytest
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from worldmodel.data.batches import BatchSampler, load_batches
-from worldmodel.data.dataset import ClipDataset
+from worldmodel.data.dataset import ClipDataset, collate_clips
 
 
 def take(sampler: BatchSampler, count: int, epoch: int = 0, batch: int = 0) -> list[list[int]]:
@@ -101,3 +103,16 @@ def test_a_loading_process_outlives_the_signals_of_its_group(clips: ClipDataset)
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert not multiprocessing.active_children()
+
+
+def test_batches_are_pinned(clips: ClipDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda part: seen.append(part.shape) or part.clone())
+    batch = collate_clips([clips[0], clips[1]])
+    pinned = pin_memory(batch)  # what the DataLoader calls
+    assert type(pinned) is type(batch)
+    assert pinned.robot_actions.shape in seen
+    assert pinned.frames is not None
+    assert pinned.frames.shape in seen
+    assert pinned.robot_actions.data_ptr() != batch.robot_actions.data_ptr()
+    assert pinned.sources == batch.sources

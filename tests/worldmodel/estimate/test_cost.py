@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from worldmodel.cli import main
+from worldmodel.config import load_config
 from worldmodel.estimate import cost
 from worldmodel.estimate.cost import (
     DEVICES,
@@ -23,14 +24,17 @@ from worldmodel.estimate.cost import (
     _trace,
     describe,
     estimate,
+    needs_checkpointing,
     parse_gpus,
 )
 from worldmodel.estimate.known_shapes import with_known_shapes
+from worldmodel.estimate.run_shape import run_shape
 from worldmodel.estimate.step_trace import StepTrace
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import WAN_1_3B, LoraConfig, WanConfig
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
+from worldmodel.training.world_model import TrainConfig
 
 ROOT = Path(__file__).parents[3]
 SMALL = WanConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=128, text_dim=32, freq_dim=32)
@@ -72,6 +76,19 @@ def test_time_is_flops_over_peak_and_utilization(small: Estimate) -> None:
     assert expected == pytest.approx(small.step_flops / (989e12 * 0.35))
     assert slow > expected > fast
     assert small.total_hours == pytest.approx(expected * 3600 / 3600)
+
+
+def test_checkpointing_is_for_gpus_that_a_step_would_not_fit(small: Estimate) -> None:
+    needed = small.total_bytes / 2**30 + H100.reserve
+    assert needs_checkpointing(RUN, 1, replace(H100, memory=0.99 * needed))
+    assert not needs_checkpointing(RUN, 1, replace(H100, memory=1.01 * needed))
+    assert not needs_checkpointing(RUN, 1, DEVICES["CPU"])
+    config = load_config(
+        TrainConfig, str(ROOT / "configs/debug/world_model.yaml"), ["model.regime=no_action"]
+    )
+    auto = replace(config, fit=replace(config.fit, gradient_checkpointing="auto"))
+    assert not run_shape(auto, 1, H100, 14).gradient_checkpointing
+    assert run_shape(auto, 1, replace(H100, memory=3.0), 14).gradient_checkpointing
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +11,13 @@ from diffusers import AutoencoderKLWan
 
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.index import index_episodes
+from worldmodel.data.index_types import EpisodeIndex
 from worldmodel.data.latents import encoder_identity
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.training.datasets import DataConfig
-from worldmodel.training.model_data import cache_latents
+from worldmodel.training import model_data
+from worldmodel.training.datasets import DataConfig, open_index
+from worldmodel.training.model_data import cache_latents, shared_index
 
 DECODING = ("decoder.", "post_quant_conv.", "synthesis.")
 
@@ -61,3 +65,27 @@ def test_latents_are_found_again_when_only_the_decoder_changes(tmp_path: Path) -
     third = cache_latents(config, index, vae)
     assert third.built == len(index.records)
     assert not set(third.paths.values()) & set(first.paths.values())
+
+
+def test_one_process_reads_the_data_and_the_others_get_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = ClipConfig(num_frames=9, height=32, width=32)
+    config, sent, opened = DataConfig(synthetic_episodes=3, clip=clip), [], []
+
+    def read(rank: int) -> EpisodeIndex:
+        opened.append(rank)
+        return open_index(config)
+
+    def ranks(rank: int, send: Callable[[list[Any]], None]) -> EpisodeIndex:
+        state = SimpleNamespace(num_processes=2, is_main_process=rank == 0)
+        monkeypatch.setattr(model_data, "PartialState", lambda: state)
+        monkeypatch.setattr(model_data, "broadcast_object_list", send)
+        monkeypatch.setattr(model_data, "open_index", lambda config: read(rank))
+        return shared_index(config)
+
+    first = ranks(0, lambda found: sent.extend(found))
+    second = ranks(1, lambda found: found.__setitem__(0, sent[0]))
+    assert opened == [0]
+    assert first.records == second.records
+    assert second.open(second.records[2]).uid == first.records[2].uid
+    with pytest.raises(ValueError, match="no data here"):
+        ranks(1, lambda found: found.__setitem__(0, "no data here"))

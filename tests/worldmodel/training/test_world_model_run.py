@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,14 @@ from worldmodel.objectives.training_step import world_model_step
 from worldmodel.training.datasets import open_index
 from worldmodel.training.loop.checkpoints import CheckpointStore, verify
 from worldmodel.training.loop.step import switch_on
-from worldmodel.training.world_model import TrainConfig, build_model, build_run, load_train_config, train
+from worldmodel.training.world_model import (
+    TrainConfig,
+    build_model,
+    build_run,
+    load_train_config,
+    train,
+    with_checkpointing_settled,
+)
 from worldmodel.types import ClipBatch, Episode, EpisodeSource
 
 
@@ -210,6 +218,22 @@ def test_the_report_before_the_first_step_takes_no_more_than_a_step(
     settings = [*overrides, *small, "model.mcl.mode=detached", f"output={tmp_path}"]
     assert train(load_config(TrainConfig, CONFIG, settings), False)
     assert seen == [(1, True)]
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(3.001, True), (80.0, False)])
+def test_auto_checkpoints_blocks_where_the_gpu_is_too_small(
+    memory: float, expected: bool, overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(TrainConfig, CONFIG, [*overrides, "fit.gradient_checkpointing=auto"])
+    run = build_run(config, torch.device("cpu"))
+    gpu = SimpleNamespace(total_memory=memory * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    accelerator: Any = SimpleNamespace(
+        device=torch.device("cuda"), num_processes=1, is_main_process=True, mixed_precision="bf16"
+    )
+    assert with_checkpointing_settled(run, accelerator).config.fit.gradient_checkpointing is expected
+    accelerator.device = torch.device("cpu")
+    assert with_checkpointing_settled(run, accelerator).config.fit.gradient_checkpointing is False
 
 
 def test_both_exports_use_the_data_and_the_model_of_the_run(

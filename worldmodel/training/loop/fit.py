@@ -9,9 +9,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -69,9 +70,9 @@ class FitConfig:
     micro_batch: int = 16  # examples per forward pass of one process; the rest is accumulated
     seed: int = 0  # of data order, noise and dropout
     num_workers: int = 0  # data-loading worker processes per training process
-    gradient_checkpointing: bool = (
-        False  # recompute block activations in the backward pass: less memory, more time
-    )
+    # Recompute block activations in the backward pass: less memory, more time. auto, of world models: where a
+    # step would not fit the GPU without it, by the estimate; never on a CPU.
+    gradient_checkpointing: bool | Literal["auto"] = False  # true, false or auto
     compile: bool = False  # torch.compile the repeated blocks, or the whole model if it has none
     log_every: int = 10  # steps between log records
     validate_every: int = 0  # steps between validations; 0 = only at the end
@@ -130,6 +131,8 @@ class _Run:
     store: CheckpointStore
     slots: range  # micro-batches of a step assigned to this process
     tracker: Tracker | None = None  # main process only
+    writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))  # of checkpoints
+    writing: Future[str | None] | None = None  # the checkpoint that is being written
 
 
 def fit(
@@ -162,6 +165,7 @@ def fit(
     pin_memory = accelerator.device.type == "cuda"
     batches = load(dataset, indices, num_workers=config.num_workers, pin_memory=pin_memory)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(run.writer)  # waits for the checkpoint that is being written
         stack.callback(getattr(batches, "close", lambda: None))  # lets data-loading processes exit cleanly
         if accelerator.is_main_process:
             run.tracker = Tracker(folder, config.trackers, run.state.step, asdict(config))
@@ -184,6 +188,8 @@ def _start(
 ) -> _Run:
     num_slots = config.global_batch // config.micro_batch
     slots = process_slots(num_slots, accelerator.process_index, accelerator.num_processes)
+    if config.gradient_checkpointing == "auto":
+        raise ValueError("fit.gradient_checkpointing=auto is for world models: set true or false")
     switch_on(model, config.gradient_checkpointing, config.compile)
     model.train()
     stepper = spread(Stepper(model, step_fn), accelerator, config.machine)
@@ -276,6 +282,8 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
         "num_skipped": state.num_skipped,
         "seconds": time.perf_counter() - started,
     }
+    if accelerator.device.type == "cuda":
+        values["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     return values, is_stopped
 
 
@@ -348,21 +356,44 @@ def _improves(state: RunState, value: float | None) -> bool:
 
 
 def _save(run: _Run, is_best: bool, is_needed: bool) -> None:
-    """Write a checkpoint; a failure is only reported, except for the one that ends the run."""
-    files = run.state.files()
-    problem = None
-    if run.accelerator.is_main_process:
-        try:
-            run.store.save(run.state.step, files, run.state.counters())
-            if is_best:
-                run.store.mark_best(run.state.step)
-        except OSError as error:
-            last = run.store.last_good()
-            kept = f"{last.path.name} is kept" if last else "there is no earlier one"
-            problem = f"checkpoint of step {run.state.step} could not be written ({error}); {kept}"
-            log.error("%s", problem)
-    if (problem := agreed(problem, run.accelerator)) and is_needed:
+    """Copy the state, which a thread then writes, one checkpoint at a time.
+
+    A failure is only reported, except for the checkpoint that ends the run, which is waited for.
+    """
+    _finish_writing(run)
+    step, is_main = run.state.step, run.accelerator.is_main_process
+    files = run.state.files(is_main)
+    if is_main:
+        run.writing = run.writer.submit(_write, run.store, step, files, run.state.counters(), is_best)
+    if is_needed and (problem := agreed(_finish_writing(run), run.accelerator)):
         raise OSError(problem)
+
+
+def _write(
+    store: CheckpointStore,
+    step: int,
+    files: Mapping[str, Mapping[str, Tensor]],
+    counters: Mapping[str, Any],
+    is_best: bool,
+) -> str | None:
+    """In the thread: save, and return why that failed, if so."""
+    try:
+        store.save(step, files, counters)
+        if is_best:
+            store.mark_best(step)
+    except OSError as error:
+        last = store.last_good()
+        kept = f"{last.path.name} is kept" if last else "there is no earlier one"
+        problem = f"checkpoint of step {step} could not be written ({error}); {kept}"
+        log.error("%s", problem)
+        return problem
+    return None
+
+
+def _finish_writing(run: _Run) -> str | None:
+    """Wait for the checkpoint that is being written; why it could not be, if so."""
+    writing, run.writing = run.writing, None
+    return None if writing is None else writing.result()
 
 
 def _is_due(step: int, every: int, is_last: bool) -> bool:

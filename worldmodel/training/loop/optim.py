@@ -131,8 +131,9 @@ class ExponentialMovingAverage:
         """Move the average towards the current weights."""
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
-        for name, parameter in self._parameters.items():
-            local_shard(self.average[name]).lerp_(local_shard(parameter).float(), 1 - decay)
+        averages = [local_shard(self.average[name]) for name in self._parameters]
+        current = [local_shard(parameter).float() for parameter in self._parameters.values()]
+        torch._foreach_lerp_(averages, current, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -155,10 +156,13 @@ def local_shard(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def full_tensor(tensor: Tensor) -> Tensor:
-    """The full tensor of a sharded one, on the CPU (a collective call: every process must make it)."""
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.detach().cpu().contiguous()
+def full_tensor(tensor: Tensor, is_kept: bool = True) -> Tensor:
+    """A copy of the whole of a sharded tensor on the CPU (a collective call: every process must make it).
+
+    Without `is_kept` nothing is copied, and the result is empty.
+    """
+    whole = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+    return whole.to("cpu", copy=True).contiguous() if is_kept else whole.new_empty(0)
 
 
 @torch.no_grad()

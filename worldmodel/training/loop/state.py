@@ -48,19 +48,26 @@ class RunState:
         """CPU time of this process since the run began, plus that of the runs it resumes."""
         return time.process_time() - self._cpu_start
 
-    def files(self) -> dict[str, dict[str, Tensor]]:
-        """File name -> unsharded tensors on the CPU; under fsdp2 every process must call it."""
-        return {
-            "weights": {
-                name: full_tensor(tensor) for name, tensor in {**self.parameters, **self._buffers}.items()
-            },
-            "optimizer": {
-                f"{name}/{key}": full_tensor(value)
-                for name, parameter in self.parameters.items()
-                for key, value in self.optimizer.state[parameter].items()
-            },
-            "ema": {} if self.ema is None else {name: full_tensor(t) for name, t in self.ema.average.items()},
+    def files(self, is_kept: bool = True) -> dict[str, dict[str, Tensor]]:
+        """File name -> copies of the unsharded tensors on the CPU; under fsdp2 every process must call it.
+
+        A process that does not keep them takes part in gathering, and copies nothing.
+        """
+        moments = {
+            f"{name}/{key}": value
+            for name, parameter in self.parameters.items()
+            for key, value in self.optimizer.state[parameter].items()
         }
+        everything = {
+            "weights": {**self.parameters, **self._buffers},
+            "optimizer": moments,
+            "ema": {} if self.ema is None else self.ema.average,
+        }
+        gathered = {
+            file: {name: full_tensor(tensor, is_kept) for name, tensor in tensors.items()}
+            for file, tensors in everything.items()
+        }
+        return gathered if is_kept else {}
 
     def counters(self) -> dict[str, Any]:
         """The part of the state that is saved as JSON."""

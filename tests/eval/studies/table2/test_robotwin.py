@@ -100,7 +100,6 @@ def test_the_documented_line_unpacks_archives_to_where_the_config_looks(robotwin
         )  # its root is named after the set
     shutil.rmtree(robotwin / "data/robotwin")
     page = (PROJECT / "docs/reproduce.md").read_text()
-    assert page.split("### RoboTwin in three lines")[1].split("```")[1] in (PROJECT / "README.md").read_text()
     (line,) = [line for line in page.splitlines() if line.startswith("for set in ")]
     subprocess.run(["bash", "-c", line], cwd=robotwin, check=True)
     assert main(["configs/wan/table2.yaml", "gpus=", "--dry-run"]) == 0

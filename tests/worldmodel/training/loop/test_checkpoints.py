@@ -1,5 +1,8 @@
 import json
 import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -139,3 +142,32 @@ def test_a_diverged_run_writes_no_model_that_nobody_could_load(store: Checkpoint
         export_finished(store, {}, lambda checkpoint, folder: folder.mkdir())
     assert ended.value.exit_code == 1
     assert not (store.folder.parent / "model").exists()
+
+
+def test_killed_ten_times_while_a_thread_writes_the_previous_one_loads(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(1, TENSORS, {})
+    write, many = files.write_tensors, {f"file{number}": TENSORS["weights"] for number in range(20)}
+
+    def slow(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        time.sleep(0.05)
+        write(path, tensors)
+
+    monkeypatch.setattr("worldmodel.training.loop.checkpoints.write_tensors", slow)
+    for kill in range(10):
+        started, child = time.monotonic(), os.fork()
+        if not child:
+            ThreadPoolExecutor(1).submit(store.save, 2, many, {})
+            time.sleep(60)
+            os._exit(0)
+        partial = store.folder / ".writing_step_00000002"
+        while len(list(partial.glob("*"))) <= 1 + kill and time.monotonic() < started + 30:
+            time.sleep(0.005)
+        os.kill(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        assert partial.is_dir()
+        found = store.last_good()
+        assert found is not None
+        assert found.path.name == "step_00000001"
+        assert torch.equal(found.tensors("weights")["a"], TENSORS["weights"]["a"])

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.toy_run import ToyData, toy_fit, toy_load, toy_model, toy_step
+from worldmodel.training.loop import fit as fit_module
 from worldmodel.training.loop.checkpoints import CheckpointStore, verify
 from worldmodel.training.loop.fit import FitConfig, NonFiniteLossError, fit
 from worldmodel.training.loop.optim import OptimConfig
@@ -182,6 +183,40 @@ def test_a_finished_run_that_is_asked_again_still_knows_its_metrics(tmp_path: Pa
     metrics = toy_fit(tmp_path, VALIDATED).metrics
     assert metrics
     assert toy_fit(tmp_path, VALIDATED, resume=True).metrics == metrics
+
+
+def test_a_checkpoint_holds_up_training_for_a_copy_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = toy_fit(tmp_path / "plain", ["steps=5", "checkpoint_every=2"])
+    times: dict[str, list[float]] = {"save": [], "_save": []}
+
+    def timed(place: Any, name: str, delay: float = 0.0) -> None:
+        inner = getattr(place, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            started = time.perf_counter()
+            time.sleep(delay)
+            answer = inner(*arguments, **options)
+            times[name].append(time.perf_counter() - started)
+            return answer
+
+        monkeypatch.setattr(place, name, call)
+
+    timed(CheckpointStore, "save", delay=4)  # as 200 MB on a disk of 50 MB/s
+    timed(fit_module, "_save")
+    later = toy_fit(tmp_path / "later", ["steps=5", "checkpoint_every=2", "keep_checkpoints=9"])
+    assert times["_save"][0] < 0.05 * times["save"][0]  # of step 2; the next one waits for it
+    for step in (2, 4, 5):
+        before = verify(tmp_path / f"plain/checkpoints/step_{step:08d}")
+        after = verify(tmp_path / f"later/checkpoints/step_{step:08d}")
+        assert before.state["files"] == after.state["files"]  # sizes and checksums
+    assert (plain.step, later.step) == (5, 5)
+
+
+def test_auto_checkpointing_is_refused_where_nothing_estimates(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="auto is for world models"):
+        toy_fit(tmp_path, ["gradient_checkpointing=auto"])
 
 
 def test_a_folder_with_a_run_is_not_overwritten(straight: Path) -> None:

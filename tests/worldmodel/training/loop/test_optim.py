@@ -98,3 +98,16 @@ def test_average_is_kept_in_float32_for_bf16_weights() -> None:
 def test_senseless_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         OptimConfig(**wrong)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_all_averages_move_at_once_to_the_same_bits() -> None:
+    model = toy_model()
+    ema = ExponentialMovingAverage(model, OptimConfig(ema_decay=0.9))
+    expected = {name: average.clone() for name, average in ema.average.items()}
+    for number in range(3):
+        for name, parameter in trainable_parameters(model).items():
+            parameter.add_(torch.randn_like(parameter))
+            expected[name].lerp_(parameter, 1 - min(0.9, (1 + number) / (10 + number)))
+        ema.update()
+    assert all(torch.equal(ema.average[name], value) for name, value in expected.items())
