@@ -84,13 +84,13 @@ def test_a_disk_and_a_memory_that_are_full(monkeypatch, doctor) -> None:
 
 def test_shipped_weights_that_are_cut_off(monkeypatch, tmp_path: Path, doctor) -> None:
     shutil.copytree(WEIGHTS, tmp_path / "weights")
-    path = tmp_path / "weights/desk/scene.safetensors"
+    path = tmp_path / "weights/desk/small.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     (tmp_path / "weights/locator/locator.safetensors").unlink()
     monkeypatch.setattr(installation, "WEIGHTS", tmp_path / "weights")
     found = doctor()
     assert found.keys() == {"weights desk", "weights locator"}
-    assert "scene.safetensors is damaged" in found["weights desk"].found
+    assert "small.safetensors is damaged" in found["weights desk"].found
 
 
 def test_an_encoder_that_is_missing_does_not_hide_the_rest(monkeypatch, tmp_path: Path) -> None:
