@@ -59,7 +59,16 @@ BAD_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 TOP_LEVEL = {
     *PACKAGES,
     *("configs", "tests", "docs", "examples", ".ci"),
-    *("pyproject.toml", "constraints.txt", "README.md", "SECURITY.md", "LICENSE", "Makefile", ".gitignore"),
+    *(
+        "pyproject.toml",
+        "constraints.txt",
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "LICENSE",
+        "Makefile",
+        ".gitignore",
+    ),
     *("mkdocs.yml", "CITATION.cff"),
 }
 

@@ -168,6 +168,7 @@ class Transitions:
     views: Float[Tensor, "m 3 4"] | None = None
     why_no_views: str = ""  # for messages
     source: str = ""  # the file to name in messages
+    state: Float[Tensor, " s"] | None = None  # measured at the first frame, in the robot's own units
 
 
 @runtime_checkable

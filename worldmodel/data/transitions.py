@@ -52,6 +52,7 @@ def clip_transitions(
         views,
         why,
         episode.source,
+        None if episode.robot_states is None else torch.as_tensor(episode.robot_states[first]).float(),
     )
 
 

@@ -16,6 +16,7 @@ from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.actions.protocol import ActionEmbedding, PathConfig, PathShape
 from worldmodel.models.actions.published.bwm import BwmConfig
 from worldmodel.models.actions.published.open_world import OpenWorldConfig
+from worldmodel.models.actions.start_state import StartStateConfig
 from worldmodel.models.actions.tokens import TokensConfig
 from worldmodel.types import FRAMES_PER_LATENT, Extras, Row, Transitions
 
@@ -32,6 +33,7 @@ class ActionConfig:
     bwm: BwmConfig | None = None  # of a published model, with its weights
     open_world: OpenWorldConfig | None = None  # of a published model, with its weights
     camera_motion: CameraMotionConfig | None = None  # where each pixel was in the frame before
+    start_state: StartStateConfig | None = None  # the robot's measured state at the first frame
 
     def __post_init__(self) -> None:
         names = [name for path in self.paths().values() for name in path.row_shapes]
