@@ -118,8 +118,8 @@ def contrast_actions(
         reading.z,
         keys.pop("action"),
         u_for_g=groups,
-        # Under no_grad (validation) there is no graph to differentiate: MCL then makes its own.
-        x_hat=clean if clean.requires_grad else None,
+        # Under no_grad (validation) there is no graph for gradients: MCL then makes its own.
+        x_hat=clean if clean.requires_grad or _config(model).mode in DIRECTIONAL else None,
         mask=rows,
         also=keys,
         joint_pass=joint_pass,

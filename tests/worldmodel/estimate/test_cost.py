@@ -121,6 +121,19 @@ def test_mcl_costs_what_its_mode_costs() -> None:
     assert 1.5 < factors["finite_difference"] < 2.5
 
 
+def test_rows_over_a_step_cost_a_pass_and_need_a_step_that_has_them() -> None:
+    acg = replace(RUN.model, regime="acg", objective=ObjectiveConfig(idm_weight=0.0))
+
+    def factor(rows: int) -> float:
+        run = replace(RUN, model=replace(acg, mcl=ActionMclConfig(rows=rows)))
+        return estimate(run, 1, H100, with_other=False).mcl_work_factor
+
+    # Two micro-batches of four clips of two generated latent frames; the added pass calls the network twice.
+    assert factor(16) == pytest.approx(factor(0) + 2 / 3, abs=0.1)
+    with pytest.raises(ValueError, match=r"mcl\.rows=17 rows are to be contrasted, an optimizer step has 16"):
+        factor(17)
+
+
 def traced_whole(run: RunShape, is_accumulating: bool, monkeypatch: pytest.MonkeyPatch) -> StepTrace:
     with monkeypatch.context() as patched:
         patched.setattr(cost, "TRACED_BLOCKS", 99)
