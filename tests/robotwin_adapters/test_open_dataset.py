@@ -28,6 +28,7 @@ from worldmodel.data.index import index_episodes
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.data.provenance import TrainedOn
 from worldmodel.data.splits import SplitConfig
+from worldmodel.serving.play.run import present_episodes
 
 DATA = Path(__file__).parent / "data"
 ROBOTS = Path(__file__).parents[2] / "../shared/data/robots"
@@ -219,3 +220,6 @@ def test_a_missing_video_is_left_out_and_counted(tmp_path: Path, caplog: pytest.
     index = index_episodes([open_dataset(root, verify=False)], ClipConfig(num_frames=5, height=16, width=16))
     assert [record.uid for record in index.records] == ["episode_000001"]
     assert "episodes left out: 1, the first: no video file at " in caplog.text
+    shown = present_episodes(open_dataset(root, verify=False))
+    assert [episode.uid for episode in (shown[0],)] == ["episode_000001"]
+    assert len(shown) == 1

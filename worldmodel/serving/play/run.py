@@ -1,6 +1,7 @@
 """Creates the page's application from a checkpoint."""
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -10,7 +11,7 @@ from worldmodel.data.video import MissingVideoError
 from worldmodel.environments.tabletop import TASK
 from worldmodel.locator.model import Locator
 from worldmodel.models.model import WorldModel
-from worldmodel.serving.play.app import PlayServer, create_play_app
+from worldmodel.serving.play.app import MAX_LISTED, PlayServer, create_play_app
 from worldmodel.serving.play.game import Game
 from worldmodel.types import Episode, EpisodeSource
 
@@ -31,8 +32,9 @@ def play_app(
     episodes = None
     if dataset:
         known = model.trained_on
-        episodes = open_as_trained(dataset, model.normalizer, known, camera=camera, mapping=mapping)
-        embodiment = embodiment or _first_readable(episodes).embodiment
+        opened = open_as_trained(dataset, model.normalizer, known, camera=camera, mapping=mapping)
+        episodes = present_episodes(opened)
+        embodiment = embodiment or episodes[0].embodiment
     locator = Locator.from_pretrained("locator")
 
     def new_game() -> Game:
@@ -49,9 +51,30 @@ def play_app(
     return create_play_app(PlayServer(new_game, Path(checkpoint).name, Path(out)))
 
 
-def _first_readable(episodes: EpisodeSource) -> Episode:
-    """The first episode, or the first whose video is not missing."""
-    for number in range(len(episodes) - 1):
+@dataclass(frozen=True)
+class PresentEpisodes:
+    """The episodes of a dataset whose videos are there."""
+
+    source: EpisodeSource
+    numbers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the dataset."""
+        return self.source.name
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Episode:
+        return self.source[self.numbers[index]]
+
+
+def present_episodes(source: EpisodeSource) -> PresentEpisodes:
+    """As many as the page lists; at least one."""
+    numbers = []
+    for number in range(min(len(source), MAX_LISTED)):
         with contextlib.suppress(MissingVideoError):
-            return episodes[number]
-    return episodes[len(episodes) - 1]
+            source[number]
+            numbers.append(number)
+    return PresentEpisodes(source, tuple(numbers or [0]))
