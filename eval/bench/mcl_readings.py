@@ -9,6 +9,7 @@ u before it bends them, so that J does. Guessing one of 16 conditions scores 0.0
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from worldmodel.cli_errors import one_way_out
 from worldmodel.mcl.config import MclConfig
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ProjectionHead, VectorCritic
@@ -106,7 +108,8 @@ def learn(config: MclConfig, kind: Kind, *, steps: int = 400, seed: int = 0) -> 
     return Reading(accuracy, found[-1], 1000 * seconds / steps)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@one_way_out
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -119,7 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = [learn(READINGS[name], kind, steps=arguments.steps) for kind in KINDS]
         scores = " | ".join(f"{one.accuracy:.2f}" for one in found)
         print(f"| {name} | {scores} | {min(one.milliseconds for one in found):.1f} |", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -45,3 +45,8 @@ def test_every_reader_unwraps_unless_the_mapping_keeps() -> None:
     assert any("actions joint0 jump by a full turn" in note for note in episode.notes)
     kept = LabeledDataset(made, DataMapping(angles="keep"))[0]
     np.testing.assert_array_equal(kept.robot_actions, actions)
+
+
+def test_a_switch_between_two_values_a_turn_apart_is_no_angle() -> None:
+    closed = np.repeat([-3.0, 3.0, -3.0, 3.0], 20)[:, None]  # as a hand of the GR1 set is commanded
+    assert find_cuts([closed]) == {}

@@ -34,7 +34,7 @@ TINY = {
     "rollout": ["held_out.split=all", "held_out.episodes=1", "controls=[null]", "videos=1"],
     "sensitivity": ["held_out.split=all", "held_out.episodes=1", "response_clips=1", "scales=[1.0]"],
 }
-OTHERS = ("pip", "source", "git", "cd", "mkdocs", "mkdir", "mv", "sed")  # programs that are not checked
+OTHERS = ("pip", "source", "git", "cd", "mkdocs", "mkdir", "mv", "sed", "hf", "for")  # not checked
 NOT_FOLLOWED = 3  # by a model that was trained for one step, or judged by one episode
 
 

@@ -33,7 +33,7 @@ def write_lora(path: Path, backbone: WanTransformer3DModel) -> None:
     places = sorted({name.rpartition(".lora_")[0] for name in state})
     values = {"r": config.r, "lora_alpha": config.lora_alpha, "target_modules": places}
     named = {PREFIX + key: value for key, value in values.items()}
-    metadata = {"format": "pt", LORA_ADAPTER_METADATA_KEY: json.dumps(named, sort_keys=True)}
+    metadata = {LORA_ADAPTER_METADATA_KEY: json.dumps(named, sort_keys=True)}  # one entry: order is random
     write_tensors(path, {PREFIX + key: value for key, value in state.items()}, metadata)
 
 

@@ -45,7 +45,7 @@ class MclConfig:
     difference: Literal["auto", "one_sided", "central"] = "auto"  # auto: central in half precision only
     # trained: by the contrast. fixed: as it was drawn. score_matched: by a denoising score of x_hat given u,
     # without z (the paper's C.6); the contrast then trains generator and heads alone.
-    critic: Literal["trained", "fixed", "score_matched"] = "trained"
+    critic: Literal["trained", "fixed", "score_matched"] = "trained"  # how the critic is trained
     critic_sees: Literal["all", "output_and_u", "output"] = "all"  # all: x_hat, z and u
     critic_hidden: int = 256  # hidden width of the critic
     embedding_dim: int = 128  # d, width of both heads; Theorem 2 needs 2 d_z + 1
@@ -55,7 +55,7 @@ class MclConfig:
     noise_std: float = 0.1  # of denoising noise: its std on z, or (score_matched) over that of x_hat
     # Least rows of one contrast. 0: those of a micro-batch on all processes. More: those of a whole step.
     # Features and keys are kept over its micro-batches (one more forward pass), whatever the processes.
-    rows: int = 0
+    rows: int = 0  # 0: of a micro-batch
     head_lr: float = 0.0  # learning rate of critic and heads; 0 = the host's
 
     def __post_init__(self) -> None:

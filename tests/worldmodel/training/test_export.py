@@ -30,7 +30,7 @@ def test_a_shipped_model_tells_all_its_stages_and_no_path_of_this_machine(
     story = (tmp_path / "shipped/README.md").read_text().partition("## Training")[2]
     rows = re.findall(r"^\| (first|tuned) \| (.*?) \| synthetic \| (\d+) \| (\d+) \|", story, re.MULTILINE)
     assert rows == [("first", "random weights", "2", "0"), ("tuned", "outputs/home/first/model", "3", "5")]
-    commands = [shlex.split(line) for line in story.splitlines() if line.startswith("python ")]
+    commands = [shlex.split(line) for line in story.splitlines() if line.startswith("worldmodel train ")]
     told = [load_config(TrainConfig, words[2], words[3:]) for words in commands]
     assert told[-1] == load_config(TrainConfig, str(tmp_path / "shipped/training.yaml"))
     assert [config.fit.steps for config in told] == [2, 3]
