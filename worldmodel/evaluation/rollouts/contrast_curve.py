@@ -68,6 +68,8 @@ def contrast_verdict(records: list[dict[str, float]]) -> Verdict:
         return Verdict("Whether the network learned the contrast was not measured.", tuple(reasons), False)
     reasons.append(f"By the network alone, with the mean action shown to the critic, {by_generator:.0%} do.")
     learned = is_learned(by_generator, chance, found["mcl_chance_high"])
+    if learned and by_generator < found["mcl_accuracy"] / 2:
+        return Verdict("The contrast is mostly solved without the network.", tuple(reasons), False)
     word = "is learned by the network" if learned else "is not learned by the network: it stays near chance"
     return Verdict(f"The contrast {word}.", tuple(reasons), learned)
 

@@ -22,6 +22,7 @@ def test_the_report_asks_what_the_network_alone_reaches(tmp_path: Path) -> None:
     for accuracies, by_generator, words in (
         (learned, 0.8, "The contrast is learned by the network"),
         (learned, 0.03, "The contrast is not learned by the network"),
+        (learned, 0.11, "The contrast is mostly solved without the network"),
         (learned, None, "was not measured"),
         ([0.02] * 10, 0.02, "is not learned"),
     ):
