@@ -182,7 +182,7 @@ COMMANDS = (
         "worldmodel.evaluation.sensitivity.run",
         "Evaluation",
         "does the video do what the actions say?",
-        "desk data/heron output=outputs/sensitivity",
+        "desk data/heron held_out.split=all output=outputs/sensitivity",
         ("model", "data"),
     ),
     Command(

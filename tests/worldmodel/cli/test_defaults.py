@@ -27,7 +27,7 @@ CODES = {
     "export": 0,
     "diagnose": 0,
     "rollout": 0,
-    "sensitivity": 3,  # not followed: two episodes show nothing
+    "sensitivity": 0,
     "submit": 0,
     "score": 0,
     "compare-models": 0,
@@ -44,10 +44,10 @@ CODES = {
 }
 # What is made smaller, or stands for what an earlier command of another page makes.
 TINY = {
-    "--episodes 20": "--episodes 2 --size 64 64 --no-supersample --workers 1",
+    "--episodes 20": "--episodes 8 --size 64 64 --no-supersample --workers 1",
     "fit.steps=500": "fit.steps=2",
     "out=outputs/ivae": "out=outputs/ivae optimization.epochs=1 report_epochs=[1] num_seeds=2",
-    "outputs/mddiff/model data.path=rooms": "outputs/debug/concepts/vqvae/model data.size=32 num_fid=0"
+    "outputs/mddiff/model data.path=rooms": "outputs/debug/beta_vae/model data.size=16 num_fid=0"
     " num_pictures=512 num_votes=2000 num_mig=512 dci_train=0 num_reconstructed=8",
     "--minutes 10": "--minutes 2",
 }
