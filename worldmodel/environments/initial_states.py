@@ -27,6 +27,7 @@ class Start:
     embodiment: str
     past_actions: Float[np.ndarray, "n a"] | None = None  # between the frames; None: the state, held
     camera: CameraMatrices | None = None  # None: not known
+    measured: Float[np.ndarray, " s"] | None = None  # state of the robot at the first frame; None: not known
     task: str = ""
     objects: Float[np.ndarray, "2 3"] | None = None  # places of A and B (m, world), for judges; None: unknown
     source: str = ""  # what to name in messages
@@ -93,6 +94,7 @@ def episode_start(
         episode.embodiment,
         np.asarray(commands, np.float64),
         camera=episode.cameras.get(camera),
+        measured=None if episode.robot_states is None else episode.robot_states[frame],
         task=task or episode.task,
         source=episode.source,
         facts={"episode": episode.uid, "frame": frame},
@@ -144,6 +146,7 @@ def _from_pictures(
             state,
             spec.embodiment,
             camera=options.get("camera"),
+            measured=options.get("measured"),
             task=str(options.get("task", "")),
             objects=options.get("objects"),
             source="options['frames']",
@@ -172,6 +175,7 @@ def open_session(
     return pipeline.open(
         frames,
         past if past.shape[1] else None,
+        start_state=[start.measured for start in starts],
         start_action=None if past.shape[1] else np.stack([start.state for start in starts])[:, None],
         embodiment=[start.embodiment for start in starts],
         num_inference_steps=num_inference_steps,

@@ -84,6 +84,7 @@ class TabletopScenes:
             scene.command,
             self.spec.embodiment,
             camera=CameraMatrices(intrinsics, extrinsics, (self.spec.height, self.spec.width)),
+            measured=scene.command,  # as recordings of this simulator have it
             task=self.task,
             objects=scene.object_places,
             source=f"tabletop {self.task} seed {scene.seed}",

@@ -15,6 +15,11 @@ from worldmodel.types import Actions, CameraMatrices, Extras, Transitions
 
 RawActions = Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"]
 StartAction = Float[np.ndarray, "b start raw"] | Float[Tensor, "b start raw"]
+StartState = (
+    Sequence[Float[np.ndarray, " s"] | Float[Tensor, " s"] | None]
+    | Float[np.ndarray, "b s"]
+    | Float[Tensor, "b s"]
+)
 Cameras = CameraMatrices | Sequence[CameraMatrices | None] | None
 NO_CAMERA = (
     "the camera moved in training, or was not described, and none was given: pass "
@@ -31,6 +36,7 @@ def read_commands(
     before: Float[Tensor, "b 2 raw"] | None = None,
     first_frame: int = 0,
     num_actions: int = 0,
+    start_state: StartState | None = None,
 ) -> Actions:
     """Commands in the robots' own units as the model takes them, with the rows that its action paths read.
 
@@ -43,6 +49,7 @@ def read_commands(
         before: the two commands in force before the first one; none: the first one itself.
         first_frame: of the camera's frames, which action 0 starts from.
         num_actions: the last command is held up to this number.
+        start_state: measured at the first given frame, one for each sample; none: unknown.
     """
     raw = torch.as_tensor(robot_actions).to("cpu")
     if len(embodiments) != len(raw):
@@ -56,7 +63,7 @@ def read_commands(
     if model.config.reader is None:
         return Actions(torch.stack(scaled))
     before = raw[:, :1].expand(-1, 2, -1) if before is None else before
-    cameras = cameras_of(camera, len(raw))
+    cameras, states = cameras_of(camera, len(raw)), start_states(start_state, len(raw))
     frames = range(first_frame, first_frame + 1 + raw.shape[1])
     clips = [
         Transitions(
@@ -66,6 +73,7 @@ def read_commands(
             views=_views(model, cameras[number], frames),
             why_no_views=NO_CAMERA,
             source=embodiment,
+            state=states[number],
         )
         for number, embodiment in enumerate(embodiments)
     ]
@@ -111,6 +119,17 @@ def cameras_of(camera: Cameras, count: int) -> list[CameraMatrices | None]:
     if len(each) != count:
         raise ValueError(f"expected one camera for all samples or {count}, one for each, got {len(each)}")
     return each
+
+
+def start_states(start_state: StartState | None, count: int) -> list[Float[Tensor, " s"] | None]:
+    """The measured state of each sample; None: unknown."""
+    each = [None] * count if start_state is None else list(start_state)
+    if len(each) != count:
+        raise ValueError(f"expected {count} states in start_state, one for each sample, got {len(each)}")
+    return [
+        None if one is None else check_numbers(torch.as_tensor(one).float().to("cpu"), "start_state")
+        for one in each
+    ]
 
 
 def _views(model: WorldModel, camera: CameraMatrices | None, frames: range) -> Float[Tensor, "m 3 4"] | None:

@@ -24,6 +24,7 @@ from worldmodel.pipelines.commands import (
     Cameras,
     RawActions,
     StartAction,
+    StartState,
     check_actions,
     first_commands,
     latest_commands,
@@ -61,6 +62,7 @@ class RolloutPipeline:
         num_frames: int | None = None,
         camera: Cameras = None,
         start_action: StartAction | None = None,
+        start_state: StartState | None = None,
         num_inference_steps: int = 0,
         generator: Generators | None = None,
     ) -> RolloutResult:
@@ -75,6 +77,7 @@ class RolloutPipeline:
             camera: its matrices, for action paths that read them: for all samples or one for each, static or
                 with a matrix for every frame of the video. None: the camera of training, if it never moved.
             start_action: the command in force at the first given frame; see `open`.
+            start_state: measured at the first given frame; see `open`.
             num_inference_steps: Euler steps per block; 0: those that show the model best.
             generator: one for the batch, or one per sample, which makes a sample independent of its batch.
         """
@@ -86,8 +89,15 @@ class RolloutPipeline:
             num_frames = count + 1
             # The last command is held to fill a latent frame.
             filled = known - (known - count) // FRAMES_PER_LATENT * FRAMES_PER_LATENT
-            before = first_commands(start_action)
-            read = read_commands(self.model, robot_actions, names, camera, before=before, num_actions=filled)
+            read = read_commands(
+                self.model,
+                robot_actions,
+                names,
+                camera,
+                before=first_commands(start_action),
+                num_actions=filled,
+                start_state=start_state,
+            )
             actions = replace(read, latent=latent_actions)
         return self.rollout(
             frames,
@@ -106,6 +116,7 @@ class RolloutPipeline:
         embodiment: str | Sequence[str] = (),
         camera: Cameras = None,
         start_action: StartAction | None = None,
+        start_state: StartState | None = None,
         num_inference_steps: int = 0,
         generator: Generators | None = None,
         window: int | None = None,
@@ -119,6 +130,8 @@ class RolloutPipeline:
             camera: its matrices, for all samples or one for each; see `__call__`.
             start_action: the command in force at the first given frame, [b 1 raw], for action paths that read
                 it; or two, the earlier one first. None: the first action stands in for it.
+            start_state: measured at the first given frame in the robot's own units, [b s] or one for each
+                sample, for action paths that read it. None: unknown.
             num_inference_steps: Euler steps per latent frame, or per clip of a model that is not causal.
             generator: one for the batch, or one per sample, which makes a sample independent of its batch.
             window: latent frames that a causal model remembers beside the first; None: as in training.
@@ -126,10 +139,12 @@ class RolloutPipeline:
         given, names = self._read(frames), _each(embodiment, len(frames))
         past, command = Actions(), first_commands(start_action)
         if past_actions is not None:
-            past = read_commands(self.model, past_actions, names, camera, before=command)
+            past = read_commands(
+                self.model, past_actions, names, camera, before=command, start_state=start_state
+            )
             command = latest_commands(command, past_actions)
         _check_past(self.model, given.shape[1], past)
-        session = self._begin(given, past, num_inference_steps, generator, names, camera, window)
+        session = self._begin(given, past, num_inference_steps, generator, names, camera, window, start_state)
         session.state = replace(session.state, command=command)
         return session
 
@@ -197,6 +212,7 @@ class RolloutPipeline:
         embodiments: Sequence[str],
         camera: Cameras = None,
         window: int | None = None,
+        start_state: StartState | None = None,
     ) -> Session:
         model, num_given = self.model, given.shape[1]
         if window is not None and not model.config.causal:
@@ -216,9 +232,8 @@ class RolloutPipeline:
             head=None if model.head is None else model.head.open(given),
             hands=known_frame(model, given[:, -1], past, -1, embodiments),
         )
-        return Session(
-            model, state, Sampler(text, model.sigmas(num_inference_steps), generator), embodiments, camera
-        )
+        sampler = Sampler(text, model.sigmas(num_inference_steps), generator)
+        return Session(model, state, sampler, embodiments, camera, start_state)
 
 
 def _each(embodiment: str | Sequence[str], count: int) -> list[str]:

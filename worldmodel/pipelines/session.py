@@ -24,10 +24,12 @@ from worldmodel.pipelines.causal import CausalState
 from worldmodel.pipelines.commands import (
     Cameras,
     RawActions,
+    StartState,
     cameras_of,
     check_actions,
     latest_commands,
     read_commands,
+    start_states,
 )
 from worldmodel.types import FRAMES_PER_LATENT, Actions, map_tensors
 
@@ -65,9 +67,11 @@ class Session:
         sampler: whole_clip.Sampler,
         embodiments: Sequence[str] = (),
         camera: Cameras = None,
+        start_state: StartState | None = None,
     ) -> None:
         self.model, self.state, self.sampler = model, state, sampler
         self.embodiments, self.cameras = tuple(embodiments), cameras_of(camera, len(state.recent))
+        self.start_states = start_states(start_state, len(state.recent))
 
     @property
     def num_frames(self) -> int:
@@ -110,6 +114,7 @@ class Session:
                 self.cameras if camera is None else camera,
                 before=self.state.command,
                 first_frame=self.num_frames - 1 if camera is None else 0,
+                start_state=self.start_states,
             )
             actions = replace(read, latent=latent_actions)
             command = latest_commands(self.state.command, robot_actions)
@@ -147,7 +152,8 @@ class Session:
         sampler = replace(self.sampler, generator=generator)
         names = [name for name in self.embodiments for _ in range(count)]
         cameras = [camera for camera in self.cameras for _ in range(count)]
-        return Session(self.model, state, sampler, names, cameras)
+        measured = [one for one in self.start_states for _ in range(count)]
+        return Session(self.model, state, sampler, names, cameras, measured)
 
     def _generate(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
         """One block as it is shown; the state moves on."""

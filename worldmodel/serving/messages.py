@@ -63,7 +63,7 @@ class Context(Message):
 
     frames: list[Picture] = Field(min_length=1, max_length=64, fail_fast=True)  # oldest first
     actions: Rows  # one less than frames
-    states: Rows | None = None  # accepted and not used
+    states: Rows | None = None  # one per frame; the first is read by models with start_state
     instruction: str | None = Field(default=None, max_length=4096)  # accepted and not used
     camera: CameraText | None = None
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from worldmodel.checked import LARGEST
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.models.model import WorldModel
+from worldmodel.pipelines.commands import read_commands
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.serving.config import ServeConfig
@@ -58,6 +59,7 @@ class _Checked:
     seed: int
     num_new: int
     camera: CameraMatrices | None
+    state: Float[Tensor, "1 s"] | None  # measured at the first frame
 
 
 class Predictor:
@@ -118,6 +120,7 @@ class Predictor:
                 num_inference_steps=self.config.num_inference_steps,
                 generator=[torch.Generator().manual_seed(sample.seed)],
                 camera=sample.camera,
+                start_state=sample.state,
             )
             answers.append(encode_frames(result.frames[0, -sample.num_new :]))
         return answers
@@ -125,12 +128,13 @@ class Predictor:
     def open(self, message: OpenMessage) -> tuple[Session, WorldSpec]:
         """A streaming session behind the frames of a message."""
         spec = self.spec_of(message.profile_id)
-        frames, past, camera = self._check_context(message.context, spec, "context")
+        frames, past, camera, state = self._check_context(message.context, spec, "context")
         session = self.pipeline.open(
             frames,
             past[None] if len(past) else None,
             embodiment=spec.embodiment,
             camera=camera,
+            start_state=state,
             num_inference_steps=self.config.num_inference_steps,
             generator=[torch.Generator().manual_seed(message.seed)],
         )
@@ -177,18 +181,23 @@ class Predictor:
         }
 
     def _check_sample(self, sample: Sample, spec: WorldSpec, place: str) -> _Checked:
-        frames, past, camera = self._check_context(sample.context, spec, f"{place}.context")
+        frames, past, camera, state = self._check_context(sample.context, spec, f"{place}.context")
         actions = self.check_actions(sample.actions, spec, f"{place}.actions")
         if not 1 <= len(actions) <= self.config.max_prediction_frames:
             raise invalid(
                 f"{place}.actions: expected 1 to {self.config.max_prediction_frames}, got {len(actions)}"
             )
         every = np.concatenate([past, actions])[None]
-        return _Checked(frames, every, sample.seed, len(actions), camera)
+        return _Checked(frames, every, sample.seed, len(actions), camera, state)
 
     def _check_context(
         self, context: Context, spec: WorldSpec, place: str
-    ) -> tuple[UInt8[Tensor, "1 t 3 H W"], Float[np.ndarray, "n a"], CameraMatrices | None]:
+    ) -> tuple[
+        UInt8[Tensor, "1 t 3 H W"],
+        Float[np.ndarray, "n a"],
+        CameraMatrices | None,
+        Float[Tensor, "1 s"] | None,
+    ]:
         count, most = len(context.frames), self.config.max_context_frames
         if not self.min_context <= count <= most:
             raise invalid(f"{place}.frames: expected {self.min_context} to {most}, got {count}")
@@ -204,7 +213,13 @@ class Predictor:
         ]
         frames = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)[None]
         camera = _camera(context.camera, size, place) or self.served.camera
-        return frames, past, camera
+        state = torch.tensor(context.states[:1]) if context.states else None
+        middle = (spec.low + spec.high) / 2
+        try:  # what action paths refuse: too many numbers in a state, no camera
+            read_commands(self.served.model, middle[None, None], [spec.embodiment], camera, start_state=state)
+        except ValueError as error:
+            raise invalid(f"{place}: {error}") from error
+        return frames, past, camera, state
 
 
 def encode_frames(frames: Float[Tensor, "n 3 H W"]) -> list[dict[str, object]]:

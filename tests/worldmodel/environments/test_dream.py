@@ -137,6 +137,7 @@ def test_starts_from_pictures_and_episodes(desk: WorldModel) -> None:
     start = episode_start(episode, 4, desk.contract.__class__(17, 32, 32, 25 / 3))
     assert start.frames.shape == (1, 32, 32, 3)
     np.testing.assert_array_equal(start.state, episode.robot_actions[3])
+    np.testing.assert_array_equal(start.measured, episode.robot_states[4])
 
 
 def test_distrust_rises_where_the_dream_has_nothing_to_go_by(desk: WorldModel) -> None:

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.start_state import StartStateConfig
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import Actions, map_tensors
 
 STEPS = 2
+START = ActionConfig(start_state=StartStateConfig(hidden=16))
 
 
 def seeds(*numbers: int) -> list[torch.Generator]:
@@ -185,3 +188,29 @@ def test_steps_that_do_not_fit_are_refused(trained, batch, raw):
         RolloutPipeline(trained(regime="no_action", history=2)).open(batch.frames[:, :1])
     with pytest.raises(ValueError, match="latent actions need a model of regime lacg"):
         stream.step(latent_actions=torch.zeros(4, 4, 3))
+
+
+def test_a_measured_state_is_given_once_and_read_by_every_step_and_fork(trained, batch, raw):
+    pipeline, (actions, names) = RolloutPipeline(trained(actions=START, causal=True)), raw
+    given, states = batch.frames[:, :1], np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3)
+
+    def made(start_state):
+        options = {"embodiment": names, "num_inference_steps": STEPS, "start_state": start_state}
+        video = pipeline(given, actions[:, :8], generator=seeds(0, 1, 2, 3), **options).frames
+        stream = pipeline.open(given, generator=seeds(0, 1, 2, 3), **options)
+        first = stream.step(actions[:, :4])
+        steps = torch.cat([first, stream.fork().step(actions[:, 4:8])], 1)
+        assert torch.equal(steps, video[:, 1:])
+        return video
+
+    known, unknown = made(states), made(None)
+    assert (known - unknown).abs().amax((1, 2, 3, 4)).gt(0).all()
+    mixed = made([states[0], None, torch.from_numpy(states[2]), None])
+    assert torch.equal(mixed[::2], known[::2])
+    assert torch.equal(mixed[1::2], unknown[1::2])
+    stream = pipeline.open(given[:2], embodiment=names[:2], start_state=states[:2]).fork(2)
+    assert [one[0].item() for one in stream.start_states] == [0, 0, states[1, 0], states[1, 0]]
+    with pytest.raises(ValueError, match="expected 4 states in start_state, one for each sample, got 1"):
+        made(list(states[:1]))
+    with pytest.raises(ValueError, match="start_state: expected numbers"):
+        made(states * float("nan"))
