@@ -51,7 +51,7 @@ RESEARCH_HOMES = ("worldmodel.md_vae", "worldmodel.mddiff", "worldmodel.context_
 # The world model's own code, and its sizes at most: modules, lines, lines of a file. They only go down.
 CORE = ("models", "objectives", "mcl", "pipelines")
 # The picture head stands beside the compositor (450 lines in four modules) until one of them goes.
-CORE_MODULES, CORE_LINES, FILE_LINES, CONFIG_FIELDS = 44, 6_625, 350, 21
+CORE_MODULES, CORE_LINES, FILE_LINES, CONFIG_FIELDS = 40, 6_622, 350, 21
 # It draws by hand poses, and leaves with its modules.
 POSES_FOR_THE_COMPOSITOR = ("worldmodel.models.pose_track",)
 MODEL_LINES = 200  # of models/model.py, the world model at one glance

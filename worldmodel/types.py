@@ -302,3 +302,11 @@ class RolloutResult:
 
     frames: Float[Tensor, "b t 3 H W"]  # RGB in [0, 1]
     num_history: int  # leading frames that were given, not generated
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The return value of a training step: the scalar to minimize, and unweighted terms (detached) to log."""
+
+    total: Float[Tensor, ""]
+    parts: Mapping[str, Float[Tensor, ""]]

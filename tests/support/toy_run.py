@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from worldmodel.cli_errors import STOPPED
 from worldmodel.config import load_config
-from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.fit import FitConfig, FitResult, fit
 from worldmodel.training.loop.tracking import Tracker
+from worldmodel.types import Losses
 
 NUM_ITEMS = 20  # the default batch of 8 does not divide it: epochs have tails
 

@@ -17,7 +17,7 @@ from worldmodel.context_module.models.context_model import ContextModel
 from worldmodel.context_module.models.context_module import ContextModule
 from worldmodel.md_vae.gaussian import Gaussian, standard_kl
 from worldmodel.mddiff.objectives.total_correlation import batch_total_correlation
-from worldmodel.objectives.losses import Losses
+from worldmodel.types import Losses
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from worldmodel.estimate.step_trace import TRACED_BLOCKS, Stack, StepTrace, trac
 from worldmodel.estimate.streaming import StreamCost, stream_cost
 from worldmodel.mcl.rows import few_rows
 from worldmodel.models.actions.protocol import blank_extras
-from worldmodel.models.backbone import DTYPES, load_wan
+from worldmodel.models.backbone import DTYPES, checkpoint_blocks, load_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
-from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import VideoAutoencoder
 from worldmodel.objectives.training_step import world_model_step

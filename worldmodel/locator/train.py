@@ -28,10 +28,9 @@ from worldmodel.data.splits import SplitConfig, split_of
 from worldmodel.files import check_apart
 from worldmodel.locator.model import Locator, LocatorConfig, target_map
 from worldmodel.locator.truth import POINTS, label_episode
-from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.optim import OptimConfig
-from worldmodel.types import to_unit_range
+from worldmodel.types import Losses, to_unit_range
 
 MAX_BLUR = 2.0  # pixels, sigma; generated frames are blurrier than real ones
 MAX_NOISE = 0.06  # for pixels in [0, 1]

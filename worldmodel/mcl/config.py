@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from worldmodel.mcl.info_nce import Negatives
-
 Mode = Literal["exact", "first_order", "detached", "jvp", "finite_difference", "hessian_diag", "latent"]
+Negatives = Literal["masked", "multi_positive", "all"]
 Variant = Literal["infonce", "nce", "fisher", "denoising", "jacobian_vjp"]
 FULL_STEP, HALF_STEP = 0.01, 0.1  # by measurement: docs/mcl.md
 DIRECTIONAL: tuple[Mode, ...] = ("jvp", "finite_difference")

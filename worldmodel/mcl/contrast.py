@@ -31,9 +31,7 @@ from worldmodel.mcl.features import (
     score_gradient,
     shared_direction,
 )
-from worldmodel.mcl.gathering import scale_gradient
-from worldmodel.mcl.info_nce import Contrast, masked_mean
-from worldmodel.mcl.key_contrast import contrast_keys, contrast_pairs
+from worldmodel.mcl.info_nce import Contrast, contrast_keys, contrast_pairs, masked_mean
 from worldmodel.mcl.rows import (
     MclOutput,
     Paths,
@@ -41,6 +39,7 @@ from worldmodel.mcl.rows import (
     clip_rows,
     full_precision,
     is_half_precision,
+    scale_gradient,
     unit_rows,
 )
 

@@ -18,7 +18,7 @@ from worldmodel.diagnostics.identifiability.latent_recovery import latent_recove
 from worldmodel.mcl.config import MclConfig
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ProjectionHead, VectorCritic
-from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.gradient_flow import flow_report, gradient_flow
 from worldmodel.md_vae.model import StackedVae, VaeConfig
 from worldmodel.md_vae.penalties import Penalty, penalty_of
 from worldmodel.md_vae.simulation import (
@@ -204,7 +204,7 @@ class SeedStack:
         if self.model.condition_net is not None:
             modules["condition_net"] = self.model.condition_net
         groups = {name: module.parameters() for name, module in modules.items()}
-        return reach_statement(self.mcl.config, gradient_reach(contrast.loss, groups))
+        return flow_report(self.mcl.config, gradient_flow(contrast.loss, groups))
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """What a checkpoint holds."""

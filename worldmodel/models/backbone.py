@@ -234,3 +234,19 @@ def merge_lora(backbone: WanTransformer3DModel) -> None:
     backbone.fuse_lora(adapter_names=[ADAPTER])
     backbone.unload_lora()
     backbone.requires_grad_(True)
+
+
+def checkpoint_blocks(model: nn.Module) -> list[str]:
+    """Enable gradient checkpointing in trained submodules that support it; returns their class names."""
+    switched = []
+    for part in model.modules():
+        if not any(parameter.requires_grad for parameter in part.parameters()):
+            continue
+        if getattr(part, "_supports_gradient_checkpointing", False):  # diffusers
+            part.enable_gradient_checkpointing()  # type: ignore[operator]
+        elif getattr(part, "supports_gradient_checkpointing", False):  # transformers
+            part.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        else:
+            continue
+        switched.append(type(part).__name__)
+    return switched

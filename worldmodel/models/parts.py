@@ -12,7 +12,7 @@ from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.desk.small_net import SmallNet
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ActionCritic, HistoryCritic, LatentVideoCritic, ProjectionHead
-from worldmodel.mcl.reach import freeze_unreached
+from worldmodel.mcl.gradient_flow import freeze_unreached
 from worldmodel.models.actions.interface import ActionInterface
 from worldmodel.models.actions.protocol import PathShape
 from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor

@@ -25,9 +25,8 @@ from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.forcing import draw_forcing
-from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.training_step import extras_of
-from worldmodel.types import ClipBatch
+from worldmodel.types import ClipBatch, Losses
 
 
 def student_step(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
 from worldmodel.mcl.config import DIRECTIONAL
 from worldmodel.mcl.features import math_attention
-from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.gradient_flow import flow_report, gradient_flow
 from worldmodel.mcl.rows import MclOutput
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.attention_mask import FrameView
@@ -21,9 +21,8 @@ from worldmodel.models.idm import embodiment_loss
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.contrast import DrivenClips, contrast_actions, read_mechanism
 from worldmodel.objectives.forcing import draw_forcing
-from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.world_model_pictures import ClipEstimate, pixel_error
-from worldmodel.types import ClipBatch, Extras, map_tensors, num_video_frames
+from worldmodel.types import ClipBatch, Extras, Losses, map_tensors, num_video_frames
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def world_model_step(model: WorldModel, batch: ClipBatch, generator: torch.Gener
     return Losses(total, {name: value.detach() for name, value in parts.items()})
 
 
-def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> str:
+def mcl_gradient_flow(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> str:
     """Which parts of the model the MCL term trains, in words; worth saying once per run."""
     if model.mcl is None:
         raise ValueError("this model has no mcl term")
@@ -72,7 +71,7 @@ def mcl_reach(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -
         "inverse dynamics": _parameters(model.idm),
         "critic, heads": list(model.mcl.parameters()),
     }
-    return reach_statement(model.mcl.config, gradient_reach(mcl_term(model, batch, generator), groups))
+    return flow_report(model.mcl.config, gradient_flow(mcl_term(model, batch, generator), groups))
 
 
 def mcl_term(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Float[Tensor, ""]:

@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from worldmodel.data.dataset import ClipDataset
 from worldmodel.desk.refiner import ResidualBlock, zero_convolution
 from worldmodel.models.picture_head import pixel_places, resized, sample_at
-from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import shown_loss
 from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.loop.distributed import MachineConfig
 from worldmodel.training.loop.fit import FitConfig, FitResult, fit
 from worldmodel.training.loop.optim import OptimConfig
-from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, to_unit_range
+from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Losses, to_unit_range
 
 CELL = 2  # pixels per side that the finest level sees as one place
 FINEST, COARSER = 1.0, 2.0  # farthest flow, in halves of the picture: found late, and found early

@@ -18,14 +18,13 @@ from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.files import check_apart
 from worldmodel.models.vae import load_vae
-from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.training.command_line import run_script
 from worldmodel.training.datasets import DataConfig, open_clips, open_index
 from worldmodel.training.loop.checkpoints import open_store
 from worldmodel.training.loop.distributed import start_accelerator
 from worldmodel.training.loop.fit import FitConfig, fit
-from worldmodel.types import ClipBatch, evenly_spread
+from worldmodel.types import ClipBatch, Losses, evenly_spread
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from worldmodel.models.config import WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import load_vae
 from worldmodel.objectives.distillation import student_step
-from worldmodel.objectives.training_step import mcl_reach, world_model_step
+from worldmodel.objectives.training_step import mcl_gradient_flow, world_model_step
 from worldmodel.shipped import find_weights
 from worldmodel.training.command_line import run_script
 from worldmodel.training.datasets import DataConfig, open_clips, trained_on
@@ -223,7 +223,7 @@ def with_checkpointing_settled(run: WorldModelRun, accelerator: Accelerator) -> 
     return replace(run, config=replace(run.config, fit=replace(fit, gradient_checkpointing=is_on[0])))
 
 
-def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
+def log_mcl_flow(run: WorldModelRun, accelerator: Accelerator) -> None:
     """Log what the contrast will train, from the gradients of two clips; nothing without a contrast."""
     if run.model.mcl is None or not accelerator.is_main_process:
         return
@@ -234,7 +234,7 @@ def log_mcl_reach(run: WorldModelRun, accelerator: Accelerator) -> None:
     # In evaluation mode: no dropout draws from the global generator, so that the losses stay the same.
     model = run.model.to(accelerator.device).eval()
     with accelerator.autocast():
-        log.info("%s", mcl_reach(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
+        log.info("%s", mcl_gradient_flow(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
 
 
 def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def train(config: TrainConfig, resume: bool) -> bool:
         write_first_batch(
             output / "first_batch.mp4", run.model, run.train_clips, config.fit, config.first_batch
         )
-    log_mcl_reach(run, accelerator)
+    log_mcl_flow(run, accelerator)
     result = fit(
         step_of(run, accelerator.device),
         run.model,

@@ -13,12 +13,11 @@ from tqdm import tqdm
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.models.model import WorldModel
 from worldmodel.models.picture_head import HeadConfig, PictureHead
-from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import head_loss
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.quickstart.direct import averaged_weights, direct_fit
 from worldmodel.training.loop.fit import fit
-from worldmodel.types import Actions, to_uint8, to_unit_range
+from worldmodel.types import Actions, Losses, to_uint8, to_unit_range
 
 BATCH, FRAMES = 8, 3  # clips of a step, and frames of each
 ROLLOUTS = 16  # clips rolled out at once

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from worldmodel.mcl.config import ActionMclConfig, MclConfig
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import LatentVideoCritic, ProjectionHead, VectorCritic
-from worldmodel.mcl.key_contrast import contrast_keys
-from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.gradient_flow import flow_report, gradient_flow
+from worldmodel.mcl.info_nce import contrast_keys
 from worldmodel.mcl.rows import MclOutput, clip_rows, mcl_metrics, unit_rows
 
 LATENT, OUTPUT, CONDITION = 3, 5, 2
@@ -57,7 +57,7 @@ REACHED = {
 
 @pytest.mark.parametrize(("variant", "mode"), list(REACHED))
 @pytest.mark.parametrize("through_latent", [False, True])
-def test_gradient_reaches_exactly_what_the_mode_promises(
+def test_gradient_flowes_exactly_what_the_mode_promises(
     variant: str, mode: str, through_latent: bool
 ) -> None:
     torch.manual_seed(0)
@@ -75,10 +75,10 @@ def test_gradient_reaches_exactly_what_the_mode_promises(
         "condition": [u],
         "encoder": [encoder_weight],
     }
-    reach = gradient_reach(output.loss, groups)
+    reach = gradient_flow(output.loss, groups)
     encoder = {"encoder"} if through_latent and mode != "detached" else set()
     assert {name for name, group in reach.items() if group.is_reached} == REACHED[variant, mode] | encoder
-    statement = reach_statement(config, reach)
+    statement = flow_report(config, reach)
     assert f"({variant}, {mode})" in statement
     assert ("encoder: yes" in statement) == bool(encoder)
 

@@ -11,8 +11,8 @@ from worldmodel.mcl.config import FULL_STEP, HALF_STEP, ActionMclConfig, MclConf
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ProjectionHead, VectorCritic
 from worldmodel.mcl.features import derivative_along
+from worldmodel.mcl.gradient_flow import freeze_unreached
 from worldmodel.mcl.info_nce import near_conditions
-from worldmodel.mcl.reach import freeze_unreached
 from worldmodel.md_vae.stacked_linear import StackedLinear
 
 LATENT, OUTPUT, CONDITION, ROWS = 3, 5, 2, 16

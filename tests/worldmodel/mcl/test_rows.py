@@ -14,10 +14,10 @@ from worldmodel.files import read_tensors, write_tensors
 from worldmodel.mcl.config import MclConfig
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ProjectionHead, VectorCritic
-from worldmodel.mcl.gathering import RowCache
-from worldmodel.objectives.losses import Losses
+from worldmodel.mcl.rows import RowCache
 from worldmodel.training.loop.fit import FitConfig, fit
 from worldmodel.training.loop.optim import OptimConfig
+from worldmodel.types import Losses
 
 LATENT, OUTPUT, CONDITION, ROWS = 3, 5, 2, 32
 READINGS = {

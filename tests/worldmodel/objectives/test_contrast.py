@@ -7,9 +7,8 @@ import torch
 from bench.mcl_gradients import gradients
 
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.backbone import LoraConfig
+from worldmodel.models.backbone import LoraConfig, checkpoint_blocks
 from worldmodel.models.config import ObjectiveConfig
-from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.contrast import task_vector
 from worldmodel.objectives.training_step import mcl_term, world_model_step

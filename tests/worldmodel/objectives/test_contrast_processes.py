@@ -15,8 +15,8 @@ from torch import Tensor
 
 from worldmodel.files import read_tensors, write_tensors
 from worldmodel.mcl.config import ActionMclConfig
+from worldmodel.models.backbone import checkpoint_blocks
 from worldmodel.models.config import ObjectiveConfig
-from worldmodel.models.gradient_checkpointing import checkpoint_blocks
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives import training_step as objective
 from worldmodel.training.loop.distributed import MachineConfig, spread

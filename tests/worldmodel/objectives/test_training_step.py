@@ -7,7 +7,7 @@ from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.config import ObjectiveConfig
-from worldmodel.objectives.training_step import mcl_reach, world_model_step
+from worldmodel.objectives.training_step import mcl_gradient_flow, world_model_step
 from worldmodel.types import action_groups
 
 REGIMES = ("no_action", "acg", "lacg")
@@ -21,7 +21,7 @@ def step(model, batch, seed=0):
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("mode", [None, *MODES])
 @pytest.mark.parametrize("regime", REGIMES)
-def test_gradient_reaches_all_that_trains_and_nothing_frozen(make_world_model, batch, regime, mode, rank):
+def test_gradient_flowes_all_that_trains_and_nothing_frozen(make_world_model, batch, regime, mode, rank):
     if regime == "no_action" and mode:
         pytest.skip("nothing to contrast")
     mcl = ActionMclConfig(mode=mode) if mode else None
@@ -139,7 +139,7 @@ def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomize):
     def statement(mode: str) -> dict[str, str]:
         model = make_world_model(regime="acg", mcl=ActionMclConfig(mode=mode))
         randomize(model.interface)
-        lines = mcl_reach(model, batch, torch.Generator().manual_seed(0)).splitlines()[1:]
+        lines = mcl_gradient_flow(model, batch, torch.Generator().manual_seed(0)).splitlines()[1:]
         return {
             name.strip(): verdict.split()[0].rstrip(",") for name, verdict in (x.split(":") for x in lines)
         }
@@ -154,7 +154,7 @@ def test_reach_of_mcl_is_said_in_words(make_world_model, batch, randomize):
     assert detached.pop("critic, heads") == "yes"
     assert set(detached.values()) == {"NO"}
     with pytest.raises(ValueError, match="no mcl term"):
-        mcl_reach(make_world_model(), batch, torch.Generator())
+        mcl_gradient_flow(make_world_model(), batch, torch.Generator())
 
 
 def test_pixel_error_trains_the_model_through_the_frozen_decoder(make_world_model, batch):

@@ -213,7 +213,7 @@ def test_the_report_before_the_first_step_takes_no_more_than_a_step(
         seen.append((len(batch.robot_actions), model.fdm.backbone.gradient_checkpointing))
         return ""
 
-    monkeypatch.setattr("worldmodel.training.world_model.mcl_reach", report)
+    monkeypatch.setattr("worldmodel.training.world_model.mcl_gradient_flow", report)
     small = ["fit.steps=1", "fit.micro_batch=1", "fit.gradient_checkpointing=true", "validation.num_clips=0"]
     settings = [*overrides, *small, "model.mcl.mode=detached", f"output={tmp_path}"]
     assert train(load_config(TrainConfig, CONFIG, settings), False)

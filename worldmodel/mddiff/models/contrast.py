@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from worldmodel.mcl.contrast import MechanisticContrast
 from worldmodel.mcl.critics import ImageCritic, ProjectionHead, VectorCritic
-from worldmodel.mcl.reach import freeze_unreached
+from worldmodel.mcl.gradient_flow import freeze_unreached
 from worldmodel.mddiff.models.config import MDDiffConfig
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from worldmodel.mddiff.models.patch_discriminator import PatchDiscriminator
 from worldmodel.mddiff.models.perceptual import PerceptualDistance
-from worldmodel.objectives.losses import Losses
+from worldmodel.types import Losses
 
 
 @dataclass(frozen=True)

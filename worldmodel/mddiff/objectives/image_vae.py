@@ -21,7 +21,7 @@ from worldmodel.mddiff.objectives.total_correlation import (
     discriminator_loss,
     discriminator_total_correlation,
 )
-from worldmodel.objectives.losses import Losses
+from worldmodel.types import Losses
 
 
 def image_vae_loss(

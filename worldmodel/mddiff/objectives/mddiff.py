@@ -18,11 +18,11 @@ from torch import Tensor
 
 from worldmodel.mcl.config import DIRECTIONAL
 from worldmodel.mcl.features import Generator, math_attention
-from worldmodel.mcl.reach import gradient_reach, reach_statement
+from worldmodel.mcl.gradient_flow import flow_report, gradient_flow
 from worldmodel.mcl.rows import MclOutput
 from worldmodel.mddiff.ddim import draw_steps
 from worldmodel.mddiff.models.mddiff import MDDiff
-from worldmodel.objectives.losses import Losses
+from worldmodel.types import Losses
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def mddiff_step(
     return Losses(total, {name: value.detach() for name, value in parts.items()})
 
 
-def mcl_reach(
+def mcl_gradient_flow(
     model: MDDiff, images: UInt8[Tensor, "b 3 H W"], generator: torch.Generator, objective: MDDiffObjective
 ) -> str:
     """Which parts of the model the MCL term trains, as text for the log."""
@@ -85,7 +85,7 @@ def mcl_reach(
         "heads": [p for name, p in contrast.named_parameters() if not name.startswith("critic.")],
     }
     _, loss = _terms(model, images, generator, objective)[0]["mcl"]
-    return reach_statement(contrast.config, gradient_reach(loss, groups))
+    return flow_report(contrast.config, gradient_flow(loss, groups))
 
 
 def _terms(

@@ -25,7 +25,7 @@ from worldmodel.mddiff.models.mddiff import MDDiff
 from worldmodel.mddiff.objectives.first_stage import VqGan, VqObjective, vq_step
 from worldmodel.mddiff.objectives.mddiff import (
     MDDiffObjective,
-    mcl_reach,
+    mcl_gradient_flow,
     mddiff_step,
     set_trained,
 )
@@ -95,7 +95,7 @@ def build_run(config: ConceptTrainConfig) -> ImageRun:
         step = partial(mddiff_step, objective=config.objective)
         log.info("parameters: %s", listed(model.parameter_counts()))
     if config.stage == "mcl":
-        _log_mcl_reach(config, model, data)
+        _log_mcl_flow(config, model, data)
     validation = None
     if config.validation.num_images:
         validation = ConceptValidation(data, config.validation, config.objective, config.fit.seed)
@@ -169,7 +169,7 @@ def _continued(config: ConceptTrainConfig) -> MDDiff:
     return model
 
 
-def _log_mcl_reach(config: ConceptTrainConfig, model: MDDiff | VqGan, data: FactorDataset) -> None:
+def _log_mcl_flow(config: ConceptTrainConfig, model: MDDiff | VqGan, data: FactorDataset) -> None:
     """Log what stage 2 adds and which parts the contrast trains."""
     assert isinstance(model, MDDiff)
     added = additions(load_config(MDDiffConfig, str(Path(config.start_from) / CONFIG_FILE)), model)
@@ -182,7 +182,7 @@ def _log_mcl_reach(config: ConceptTrainConfig, model: MDDiff | VqGan, data: Fact
     images = data.images(some_indices(len(data), min(config.fit.micro_batch, 16), config.fit.seed))
     rng = torch.Generator().manual_seed(config.fit.seed)
     # In evaluation mode, so that computing these gradients leaves the batch statistics unchanged.
-    log.info("%s", mcl_reach(model.eval(), images, rng, config.objective))
+    log.info("%s", mcl_gradient_flow(model.eval(), images, rng, config.objective))
 
 
 def additions(before: MDDiffConfig, model: MDDiff) -> dict[str, int]:

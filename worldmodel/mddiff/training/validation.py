@@ -13,10 +13,9 @@ from worldmodel.mddiff.models.mddiff import MDDiff
 from worldmodel.mddiff.objectives.first_stage import VqGan, vq_step
 from worldmodel.mddiff.objectives.mddiff import MDDiffObjective, mddiff_step
 from worldmodel.mddiff.training.scores import ConceptScores, ScoreConfig
-from worldmodel.objectives.losses import Losses
 from worldmodel.training.loop.order import seed_micro_batch
 from worldmodel.training.loop.tracking import Tracker
-from worldmodel.types import to_unit_range
+from worldmodel.types import Losses, to_unit_range
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from worldmodel.cli_errors import CommandError
 from worldmodel.data.batches import load_batches
-from worldmodel.mcl.gathering import RowCache
+from worldmodel.mcl.rows import RowCache
 from worldmodel.signals import StopRequest, stop_on_signals
 from worldmodel.training.loop.checkpoints import CheckpointStore, open_store
 from worldmodel.training.loop.distributed import (

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from worldmodel.mcl.contrast import MechanisticContrast
-from worldmodel.models.gradient_checkpointing import checkpoint_blocks
-from worldmodel.objectives.losses import Losses
+from worldmodel.models.backbone import checkpoint_blocks
 from worldmodel.training.loop.distributed import differentiable_inside
+from worldmodel.types import Losses
 
 StepFn = Callable[[Any, Any, torch.Generator], Losses]
 

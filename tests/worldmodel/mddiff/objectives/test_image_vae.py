@@ -6,7 +6,7 @@ import torch
 from worldmodel.md_vae.gaussian import standard_kl
 from worldmodel.mddiff.models.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.mddiff.objectives.image_vae import image_vae_loss
-from worldmodel.objectives.losses import Losses
+from worldmodel.types import Losses
 
 IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
 

@@ -10,7 +10,7 @@ from worldmodel.mddiff.models.first_stage import DecoderConditionConfig
 from worldmodel.mddiff.models.mddiff import MDDiff
 from worldmodel.mddiff.objectives.mddiff import (
     MDDiffObjective,
-    mcl_reach,
+    mcl_gradient_flow,
     mddiff_step,
     set_trained,
 )
@@ -25,7 +25,7 @@ def rng(seed: int = 0) -> torch.Generator:
 def reached(model: MDDiff, objective: MDDiffObjective = STAGE_2) -> dict[str, str]:
     """Group -> verdict, from the statement that a run logs."""
     set_trained(model, objective)
-    lines = mcl_reach(model.eval(), some_images(), rng(), objective).splitlines()[1:]
+    lines = mcl_gradient_flow(model.eval(), some_images(), rng(), objective).splitlines()[1:]
     pairs = (line.strip().split(": ", 1) for line in lines)
     return {group: verdict.split(",")[0].split(" (")[0] for group, verdict in pairs}
 

@@ -29,7 +29,7 @@ def freeze_unreached(contrast: MechanisticContrast) -> MechanisticContrast:
 
 
 @dataclass(frozen=True)
-class GradientReach:
+class GradientFlow:
     """The gradient of one loss with respect to one group of parameters."""
 
     num_tensors: int
@@ -44,9 +44,9 @@ class GradientReach:
         return self.gradient_norm > 0
 
 
-def gradient_reach(
+def gradient_flow(
     loss: Float[Tensor, "*s"], groups: Mapping[str, Iterable[Tensor]]
-) -> dict[str, GradientReach]:
+) -> dict[str, GradientFlow]:
     """Which groups of parameters receive gradient from `loss`; the graph is kept and no .grad is touched."""
     reach = {}
     for name, members in groups.items():
@@ -56,11 +56,11 @@ def gradient_reach(
         )
         connected = [gradient for gradient in gradients if gradient is not None]
         norm = float(sum(gradient.double().square().sum() for gradient in connected)) ** 0.5
-        reach[name] = GradientReach(len(tensors), len(connected), norm)
+        reach[name] = GradientFlow(len(tensors), len(connected), norm)
     return reach
 
 
-def reach_statement(config: MclConfig, reach: Mapping[str, GradientReach]) -> str:
+def flow_report(config: MclConfig, reach: Mapping[str, GradientFlow]) -> str:
     """The report logged once per run: one line per group of parameters."""
     lines = [f"MCL ({config.variant}, {config.mode}) sends gradient to:"]
     for name, group in reach.items():
