@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
-from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.interface import ActionConfig, ActionInterface
 from worldmodel.models.actions.pose_maps import ARM_COLUMNS
 from worldmodel.models.actions.protocol import ActionEmbedding, PathConfig, PathShape, blank_extras
 from worldmodel.models.actions.start_state import StartStateConfig
@@ -106,3 +106,22 @@ def test_a_start_state_is_the_first_one_or_has_no_effect(clip: Transitions) -> N
     assert not frames[1].any()
     with pytest.raises(ValueError, match=r"has 7 numbers, .* 4: set model\.actions\.start_state\.size=7"):
         StartStateConfig(size=4).read(clip)
+
+
+@torch.no_grad()
+def test_paths_with_rows_of_their_own_add_up(clip: Transitions) -> None:
+    chosen = {name: settings_of(name) for name in ("pose_maps", "camera_motion", "start_state", "place_map")}
+    config = ActionConfig(adaln=None, **chosen)  # type: ignore[arg-type]
+    interface, known = ActionInterface(config, SHAPE), torch.zeros(1, 3, dtype=torch.bool)
+    for parameter in interface.parameters():
+        torch.nn.init.normal_(parameter)
+    extras = map_tensors(config.read(clip), lambda part: part[None])
+    actions = torch.rand(1, NUM, SHAPE.action_dim)
+    alone = {name: interface[name](actions, extras, known) for name in chosen}
+    joined = interface(actions, extras, known)
+    assert torch.equal(joined.places, alone["pose_maps"].places + alone["camera_motion"].places)
+    assert torch.equal(joined.frames, alone["start_state"].frames)
+    assert torch.equal(joined.maps, alone["pose_maps"].maps)
+    del extras["start_state"]
+    with pytest.raises(ValueError, match="need start_state beside the actions, got poses, projections, cam"):
+        interface(actions, extras, known)
