@@ -1,0 +1,1 @@
+"""Can the general picture head replace the shipped model's compositor? See docs/results/picture_head.md."""
