@@ -15,7 +15,7 @@ from torch import Tensor
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
-from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices
 
 
 class SessionBackend:
@@ -46,7 +46,7 @@ class SessionBackend:
             raise ValueError(f"chunk: expected a multiple of {FRAMES_PER_LATENT}, got {chunk}")
         self.model, self.camera, self.chunk = model, camera, chunk
         self.embodiment = embodiment or model.normalizer.embodiments[0]
-        self.condition_frame_length = num_video_frames(model.config.history)
+        self.condition_frame_length = model.config.num_given
         self.image_size = (model.contract.height, model.contract.width)
         self.num_inference_steps = num_inference_steps
         self.pipeline = RolloutPipeline(model)

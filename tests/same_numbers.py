@@ -31,10 +31,11 @@ from worldmodel.data.clips import ClipConfig  # noqa: E402
 from worldmodel.data.dataset import build_clip_dataset  # noqa: E402
 from worldmodel.data.synthetic import synthetic_source  # noqa: E402
 from worldmodel.desk.autoencoder import CausalAutoencoder  # noqa: E402
-from worldmodel.models.backbone import tiny_wan  # noqa: E402
+from worldmodel.models.backbone import WanConfig  # noqa: E402
 from worldmodel.models.config import FrameContract, WorldModelConfig  # noqa: E402
 from worldmodel.models.idm import IdmConfig  # noqa: E402
 
+TINY = WanConfig(num_layers=2, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32)
 SIZE, NUM_FRAMES, FPS = 32, 13, 50 / 3
 MCL = ["model.mcl.mode=first_order", "model.mcl.critic=trained", "model.mcl.latent=noisy"]
 SCRIPTS = {
@@ -170,7 +171,7 @@ def tiny_rollouts() -> Iterator[tuple[str, object]]:
         hidden=32,
     )
     for regime, history, causal in itertools.product(("acg", "lacg", "no_action"), (1, 2), (False, True)):
-        config = WorldModelConfig(regime=regime, history=history, causal=causal, backbone=tiny_wan(), idm=idm)
+        config = WorldModelConfig(regime=regime, history=history, causal=causal, backbone=TINY, idm=idm)
         torch.manual_seed(0)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         pixels = (frames.float() / 127.5 - 1).transpose(1, 2)

@@ -28,7 +28,7 @@ from worldmodel.models.actions.protocol import blank_extras
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
-from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, Actions
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script's path contains only its own folder
 from bench.rollout import DESK, BenchConfig, build_model
@@ -63,7 +63,7 @@ def as_causal(model: WorldModel, *, causal: bool) -> WorldModel:
 
 def open_session(model: WorldModel, batch: int, steps: int) -> Session:
     """A session that starts from random first frames."""
-    size, given = model.contract, num_video_frames(model.config.history)
+    size, given = model.contract, model.config.num_given
     frames = torch.rand(batch, given, 3, size.height, size.width, generator=torch.Generator().manual_seed(0))
     return RolloutPipeline(model).open(frames, num_inference_steps=steps)
 

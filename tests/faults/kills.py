@@ -28,6 +28,7 @@ from robotwin_adapters.tabletop.collect import collect_all
 from robotwin_adapters.tabletop.record import RecordingConfig
 from tests.faults import studies
 from tests.support.robotwin_sets import write_robotwin_set
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.cli.convert import main as convert
 from worldmodel.cli_errors import INTERRUPTED, STOPPED, exit_code
 from worldmodel.data.clips import ClipConfig
@@ -36,7 +37,6 @@ from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.evaluation.rollouts.run import run as roll_out
-from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.shipped import PRESETS

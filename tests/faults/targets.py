@@ -24,6 +24,7 @@ from robotwin_adapters.storage import errors_name
 from tests.support import array_sets
 from tests.support.tiny_contexts import tiny_context_model
 from tests.support.tiny_mddiff import tiny_mddiff
+from tests.support.tiny_wan import tiny_wan
 from tests.support.video_sets import write_video_set
 from worldmodel.checkpoint.folder import read_description
 from worldmodel.config import load_config
@@ -36,7 +37,7 @@ from worldmodel.evaluation.jsonl_store import RecordLines, read_records
 from worldmodel.locator.model import Locator, LocatorConfig
 from worldmodel.mddiff.models.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.mddiff.models.mddiff import MDDiff
-from worldmodel.models.backbone import LoraConfig, build_wan, load_wan, read_prompt, tiny_wan
+from worldmodel.models.backbone import LoraConfig, build_wan, load_wan, read_prompt
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.idm import read_encoder_config
 from worldmodel.models.model import WorldModel

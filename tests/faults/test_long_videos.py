@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline

@@ -26,6 +26,7 @@ from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.tools.convert import convert_dataset
 from tests.support.robotwin_sets import write_robotwin_set
 from tests.support.tiny_mddiff import tiny_mddiff
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.cli_errors import exit_code
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
@@ -36,7 +37,7 @@ from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.files import atomic_file, write_json, write_tensors
 from worldmodel.locator.model import Locator, LocatorConfig
-from worldmodel.models.backbone import build_wan, tiny_wan
+from worldmodel.models.backbone import build_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.report.page import Page, Section, Text, write_pages

@@ -9,10 +9,11 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.checkpoint.published import KINDS
 from worldmodel.models.actions.published.bwm import BwmActions
 from worldmodel.models.actions.published.open_world import OpenWorldActions, OpenWorldConfig
-from worldmodel.models.backbone import WanConfig, build_wan
+from worldmodel.models.backbone import build_wan
 from worldmodel.models.config import FrameContract
 
 SIZES = {"bwm": (64, 96), "open-world": (64, 48)}  # pixels: latents of 4x6 and 8x6
@@ -24,7 +25,7 @@ LAYOUTS = {  # of autoencoders: those of Wan 2.2 and 2.1, with few channels
     },
     "open-world": {"z_dim": 16},
 }
-SHAPE = WanConfig(num_layers=2, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32)
+SHAPE = tiny_wan()
 # diffusers' names -> those of Wan's own code
 NATIVE = (
     *(("condition_embedder.time_embedder.linear_1", "time_embedding.0"),),

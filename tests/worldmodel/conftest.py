@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel

@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Dinov2Config, Dinov2ForImageClassification, Dinov2Model, UMT5Config, UMT5EncoderModel
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.hub import load_encoder, load_part
 from worldmodel.models.backbone import WanTransformer3DModel as Wan
-from worldmodel.models.backbone import build_wan, tiny_wan
+from worldmodel.models.backbone import build_wan
 
 ENCODER = Dinov2Config(hidden_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=28)
 

@@ -4,7 +4,6 @@ from worldmodel.data.action_spaces import describe_action_spaces
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.models.actions.published.first_action import PublishedPath
 from worldmodel.models.config import FrameContract, WorldModelConfig
-from worldmodel.types import num_video_frames
 
 DRIVES = {
     "no_action": "nothing: it continues the first frames on its own",
@@ -72,7 +71,7 @@ def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: Ac
         if config.regime != "no_action"
         else "none",
         num_frames=contract.num_frames,
-        num_history=num_video_frames(config.history),
+        num_history=config.num_given,
         backbone=(config.pretrained or f"Wan of {config.backbone.num_layers} layers, {start}") + adapters,
         prediction=config.prediction,
         mcl="off" if config.mcl is None else f"{config.mcl.variant}, {config.mcl.mode}",

@@ -20,7 +20,7 @@ from worldmodel.environments.world import Block, Judge
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
-from worldmodel.types import FRAMES_PER_LATENT, EpisodeSource, num_video_frames, to_uint8
+from worldmodel.types import FRAMES_PER_LATENT, EpisodeSource, to_uint8
 
 
 @dataclass
@@ -62,7 +62,7 @@ class DreamWorld:
     ) -> None:
         self.model, self.starts, self.spec = model, starts, spec
         self.num_inference_steps, self.distrust = num_inference_steps, distrust
-        self.num_frames = num_video_frames(model.config.history)
+        self.num_frames = model.config.num_given
         self.pipeline = RolloutPipeline(model)
         self.groups: list[_Group] = []
 
@@ -185,7 +185,7 @@ class WorldModelEnv(WorldEnv):
 def _start_source(
     model: WorldModel, spec: WorldSpec, dataset: EpisodeSource | str | None, task: str
 ) -> StartSource:
-    num_frames = num_video_frames(model.config.history)
+    num_frames = model.config.num_given
     if dataset is None:
         return TabletopScenes(spec, task, num_frames)
     if isinstance(dataset, str):

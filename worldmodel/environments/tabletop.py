@@ -14,7 +14,7 @@ from worldmodel.environments.single import WorldEnv
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.vector import WorldVectorEnv
 from worldmodel.environments.world import Block, Judge, Verdict
-from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices, num_video_frames
+from worldmodel.types import FRAMES_PER_LATENT, CameraMatrices
 
 if TYPE_CHECKING:
     from robotwin_adapters.tabletop.drive import DrivenTabletop
@@ -170,7 +170,7 @@ class TabletopVectorEnv(WorldVectorEnv):
         require_simulator()
         known = read_description(locate(like))
         spec = WorldSpec.of(known.contract, known.normalizer, embodiment)
-        world = SimulatedWorld(TabletopScenes(spec, task, num_video_frames(known.config.history)))
+        world = SimulatedWorld(TabletopScenes(spec, task, known.config.num_given))
         super().__init__(
             world,
             known.contract,

@@ -12,7 +12,7 @@ from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.commands import rows_of
 from worldmodel.pipelines.rollout import RolloutPipeline
-from worldmodel.types import Actions, Extras, num_video_frames
+from worldmodel.types import Actions, Extras
 
 Drive = Literal["robot", "latent"]  # robot actions, or latent actions inferred from the true video (lacg)
 
@@ -83,7 +83,7 @@ class ModelPredictor:
     @property
     def num_given(self) -> int:
         """Frames that the model must be shown."""
-        return num_video_frames(self.pipeline.model.config.history)
+        return self.pipeline.model.config.num_given
 
     def commands(self, clip: HeldOutClip) -> Float[Tensor, "n u"]:
         """What drives the model along the true video."""

@@ -7,7 +7,6 @@ multiplies its own by the number of processes. Accumulated micro-batches work al
 computed without gradients first and kept, then each micro-batch replaces its own by those with gradients.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -89,12 +88,6 @@ def few_rows(wanted: int, count: int) -> str:
         f"mcl.rows={wanted} rows are to be contrasted, an optimizer step has {count}: raise fit.global_batch "
         "or mcl.share, or lower mcl.rows"
     )
-
-
-def mcl_metrics(output: MclOutput) -> dict[str, float]:
-    """The output as floats for a log, mean over independent batches."""
-    names = [field.name for field in dataclasses.fields(output)]
-    return {name: float(getattr(output, name).detach().mean()) for name in names}
 
 
 def num_processes() -> int:

@@ -64,11 +64,6 @@ class WanConfig:
             )
 
 
-def tiny_wan(seed: int = 0) -> WanConfig:
-    """A backbone for tests: 2 layers, 2 heads of 24, text width 32."""
-    return WanConfig(num_layers=2, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32, seed=seed)
-
-
 def build_wan(config: WanConfig, dtype: torch.dtype = torch.float32) -> WanTransformer3DModel:
     """A backbone with random weights, the same for the same seed whatever was drawn before."""
     with torch.random.fork_rng(devices=[]), _default_dtype(dtype):

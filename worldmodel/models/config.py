@@ -10,10 +10,11 @@ from worldmodel.data.layouts import JOINT, Box, Layout, view_boxes
 from worldmodel.desk.small_net import Prediction, SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.interface import ActionConfig
+from worldmodel.models.actions.published.kept_first import check_history
 from worldmodel.models.backbone import LoraConfig, WanConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.picture_head import HeadConfig
-from worldmodel.types import RowReader, num_latent_frames
+from worldmodel.types import RowReader, num_latent_frames, num_video_frames
 
 Regime = Literal["no_action", "acg", "lacg"]
 Dtype = Literal["float32", "bfloat16"]
@@ -119,6 +120,7 @@ class WorldModelConfig:
         if self.objective.sink_jump and not self.causal:
             raise ValueError("objective.sink_jump forgets frames of a causal model: set causal")
         self.actions.check(self.regime)
+        check_history(self.actions.keeps_first, self.causal, self.history, self.actions.row_shapes)
         if self.compositor_width and not (self.actions.pose_maps and self.objective.pixel_weight):
             raise ValueError(
                 "compositor_width follows hand poses and learns from pictures: set actions.pose_maps and "
@@ -145,6 +147,11 @@ class WorldModelConfig:
     def prediction(self) -> Prediction:
         """What the network predicts."""
         return "velocity" if self.small is None else self.small.prediction
+
+    @property
+    def num_given(self) -> int:
+        """Frames that a video starts from."""
+        return 1 if self.actions.keeps_first else num_video_frames(self.history)
 
     @property
     def reader(self) -> RowReader | None:

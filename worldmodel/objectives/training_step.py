@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldmodel.diffusion.flow import add_noise, clean_loss, is_future, velocity_loss
 from worldmodel.mcl.config import DIRECTIONAL
@@ -68,7 +68,7 @@ def mcl_gradient_flow(model: WorldModel, batch: ClipBatch, generator: torch.Gene
     groups = {
         "backbone": list(model.fdm.parameters()),
         "action interface": list(model.interface.parameters()),
-        "inverse dynamics": _parameters(model.idm),
+        "inverse dynamics": [] if model.idm is None else list(model.idm.parameters()),
         "critic, heads": list(model.mcl.parameters()),
     }
     return flow_report(model.mcl.config, gradient_flow(mcl_term(model, batch, generator), groups))
@@ -78,10 +78,6 @@ def mcl_term(model: WorldModel, batch: ClipBatch, generator: torch.Generator) ->
     """The MCL loss alone, without its weight."""
     _, loss = _terms(model, batch, generator).weighted["mcl"]
     return loss
-
-
-def _parameters(module: nn.Module | None) -> list[nn.Parameter]:
-    return [] if module is None else list(module.parameters())
 
 
 def _terms(model: WorldModel, batch: ClipBatch, generator: torch.Generator) -> Terms:

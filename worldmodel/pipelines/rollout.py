@@ -18,6 +18,7 @@ from torch import Tensor
 
 from worldmodel.data.clips import crop_box
 from worldmodel.diffusion.euler import Generators
+from worldmodel.models.actions.published.kept_first import history_actions, history_frames
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.causal import open_video
 from worldmodel.pipelines.commands import (
@@ -183,10 +184,9 @@ class RolloutPipeline:
         self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
     ) -> Float[Tensor, "b t 3 H W"]:
         given = read_frames(frames.to(self.model.text.device), self._check_size)
-        num_recent = num_video_frames(self.model.config.history)
-        if given.shape[1] < num_recent:
+        if given.shape[1] < (least := self.model.config.num_given):
             raise ValueError(
-                f"expected the {num_recent} frames of the model's history or more, got {given.shape[1]}"
+                f"expected the {least} frames of the model's history or more, got {given.shape[1]}"
             )
         return given
 
@@ -220,13 +220,13 @@ class RolloutPipeline:
         past = map_tensors(past, lambda part: part.to(given.device))
         # A causal model keeps latents of the frames before the latest.
         num_recent = 1 if model.config.causal else num_video_frames(model.config.history)
-        recent = fitted(model, given)
+        recent, keeps_first = fitted(model, given), model.config.actions.keeps_first
         with inference(model):
             text = model.text_context(with_keys=True)
             causal = open_video(model, recent, past, window) if model.config.causal else None
         state = VideoState(
-            recent[:, -num_recent:],
-            past[num_given - num_recent :],
+            history_frames(recent, num_recent, keeps_first),
+            history_actions(past, num_given - 1, num_recent, keeps_first),
             num_given,
             causal=causal,
             head=None if model.head is None else model.head.open(given),
@@ -254,11 +254,10 @@ def _length(actions: Float[Tensor, "b n u"] | None, num_frames: int | None) -> i
 
 
 def _check_past(model: WorldModel, num_frames: int, past: Actions) -> None:
-    needs_past = model.config.regime == "acg" and model.config.history > 1
+    needs_past = model.config.regime == "acg" and model.config.history > 1 and num_frames > 1
     if past.robot is None and needs_past:
         raise ValueError(
-            f"this model reads the actions between its {num_video_frames(model.config.history)} given frames "
-            "too: pass past_actions"
+            f"this model reads the actions between its {num_frames} given frames too: pass past_actions"
         )
     if past.robot is not None and past.robot.shape[1] != num_frames - 1:
         raise ValueError(

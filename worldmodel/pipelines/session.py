@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.diffusion.euler import Generators
+from worldmodel.models.actions.published.kept_first import history_frames
 from worldmodel.models.compositor import Composed, KnownFrame, renewed
 from worldmodel.models.model import WorldModel
 from worldmodel.models.picture_head import HeadState, resized
@@ -179,7 +180,8 @@ class Session:
             shown, head = model.head(decoded, state.head)
             decoded, state = fitted(model, shown), replace(state, head=head)
         # A copy: a view would keep all frames of the block.
-        recent = torch.cat([state.recent, decoded], 1)[:, -state.recent.shape[1] :].clone()
+        video, keeps_first = torch.cat([state.recent, decoded], 1), model.config.actions.keeps_first
+        recent = history_frames(video, state.recent.shape[1], keeps_first).clone()
         num_frames = state.num_frames + decoded.shape[1]
         self.state = replace(state, recent=recent, num_frames=num_frames, command=None)
         return shown

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from worldmodel.diffusion.euler import Generators, draw_noise, euler_sample, schedule_per_frame
 from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.actions.published.kept_first import history_actions, standing_before
 from worldmodel.models.attention import TextContext
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.commands import driving
@@ -43,8 +44,9 @@ def advance(
     shape = (channels, model.contract.latent_grid[0], *size)
     draw = partial(draw_noise, num_samples, shape, sampler.generator)
     made = sample(model, history, draw().to(history), embedding, sampler.text, sampler.sigmas, draw)
-    num_recent = recent.shape[1]
-    return made[:, num_recent:][:, :num_actions], known[num_actions : num_actions + num_recent - 1]
+    count, keeps_first = recent.shape[1], model.config.actions.keeps_first
+    past = history_actions(known, num_actions + count - 1, count, keeps_first)
+    return made[:, count:][:, :num_actions], past
 
 
 def embed_clip(
@@ -62,6 +64,7 @@ def embed_clip(
         return model.embed(ahead.values, ahead.extras, missing), ahead
     if ahead.latent is not None and past.latent is None:
         past = Actions(latent=model.infer_latent_actions(recent), extras=past.extras)
+    past = standing_before(past, ahead, num_past) if model.config.actions.keeps_first else past
     blank = map_tensors(ahead[:num_past].pad_last(num_past), torch.zeros_like)
     missing[:, : model.config.history] = past.count is None
     known = (blank if past.count is None else past).concat(ahead)

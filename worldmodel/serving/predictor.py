@@ -29,7 +29,7 @@ from worldmodel.serving.messages import (
     Sample,
 )
 from worldmodel.serving.pictures import decode_picture, encode_picture
-from worldmodel.types import CameraMatrices, num_video_frames, to_uint8
+from worldmodel.types import CameraMatrices, to_uint8
 
 FARTHEST = 1e6  # pixels or metres, of a camera
 
@@ -68,7 +68,7 @@ class Predictor:
     def __init__(self, served: ServedModel, config: ServeConfig) -> None:
         self.served, self.config = served, config
         self.pipeline = RolloutPipeline(served.model)
-        self.min_context = num_video_frames(served.model.config.history)
+        self.min_context = served.model.config.num_given
 
     def capabilities(self) -> dict[str, Any]:
         """The manifest: what is accepted, no more and no less."""

@@ -21,7 +21,7 @@ from worldmodel.report.videos import side_by_side
 from worldmodel.training.loop.distributed import move
 from worldmodel.training.loop.order import seed_micro_batch
 from worldmodel.training.loop.tracking import Tracker
-from worldmodel.types import Actions, evenly_spread, num_video_frames, to_unit_range
+from worldmodel.types import Actions, evenly_spread, to_unit_range
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Validation:
     ) -> dict[str, Tensor]:
         batch = move(collate_clips([self.clips[number]]), accelerator.device)
         assert batch.frames is not None, "validation clips carry frames"
-        num_given = num_video_frames(model.config.history)
+        num_given = model.config.num_given
         actions = Actions(batch.robot_actions, extras=batch.extras)
         with accelerator.autocast():
             rollout = RolloutPipeline(model).rollout(

@@ -1,6 +1,6 @@
 from bench.world_model import LIMITS, cases, make_batch, measure, table
 
-from worldmodel.models.backbone import tiny_wan
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.models.config import FrameContract
 
 

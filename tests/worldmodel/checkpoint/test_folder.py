@@ -8,12 +8,13 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.checkpoint.folder import LORA_FILE
 from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.tokens import TokensConfig
-from worldmodel.models.backbone import LoraConfig, build_wan, tiny_wan
+from worldmodel.models.backbone import LoraConfig, build_wan
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import Actions

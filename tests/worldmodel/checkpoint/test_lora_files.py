@@ -11,9 +11,10 @@ from peft import inject_adapter_in_model, set_peft_model_state_dict
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.support.tiny_wan import tiny_wan
 from tests.worldmodel.models.test_lora import call, train_a_little
 from worldmodel.checkpoint.lora_files import fold_lora, without_prefix, write_lora
-from worldmodel.models.backbone import LoraConfig, add_lora, build_wan, tiny_wan
+from worldmodel.models.backbone import LoraConfig, add_lora, build_wan
 
 CONFIGS = {
     "another scale": LoraConfig(rank=4, alpha=32),

@@ -15,6 +15,9 @@ from tests.support.published_sets import tiny_contract, tiny_state, write_source
 from worldmodel.checkpoint.published import KINDS, import_model
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.diffusion.euler import euler_sample
+from worldmodel.models.actions.camera_motion import CameraMotionConfig
+from worldmodel.models.actions.published.bwm import BwmActions
+from worldmodel.models.actions.published.first_action import frame_rows
 from worldmodel.models.attention_mask import FrameView
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.model import WorldModel
@@ -206,6 +209,59 @@ def test_the_first_frame_has_an_action(imported, kind) -> None:
         (after.frames - before.frames) if kind == "bwm" else (after.context - before.context).flatten(2)
     )
     assert (per_frame.abs().amax((0, 2)) > 0).tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("num_given", "block", "windows"),
+    [
+        # Its own code: the first frame nine times, then the first frame and the last eight.
+        (1, 8, ([0] * 9, [0, *range(1, 9)], [0, *range(9, 17)])),
+        (1, 4, ([0] * 9, [0] * 5 + [1, 2, 3, 4], [0, *range(1, 9)], [0, *range(5, 13)])),
+        (13, 8, ([0, *range(5, 13)], [0, *range(13, 21)])),
+    ],
+)
+@torch.no_grad()
+def test_the_history_of_bwm_is_the_first_frame_and_the_latest(
+    imported, monkeypatch, num_given: int, block: int, windows: tuple[list[int], ...]
+) -> None:
+    model = WorldModel.from_pretrained(imported("bwm"))
+    torch.manual_seed(0)
+    count = 1 + num_given + block * len(windows)
+    rows, frames = torch.rand(1, count, 14) * 2 - 1, torch.rand(1, num_given, 3, 64, 96)
+    shown: list[Tensor] = []
+    told: list[Tensor] = []
+    encode, embed = WorldModel.encode, BwmActions.forward
+
+    def seen(path: BwmActions, actions: Tensor, extras: dict[str, Tensor], missing: Tensor):
+        told.append(frame_rows(actions, extras))
+        assert not missing.any()
+        return embed(path, actions, extras, missing)
+
+    monkeypatch.setattr(WorldModel, "encode", lambda model, x: shown.append(x) or encode(model, x))
+    monkeypatch.setattr(BwmActions, "forward", seen)
+    known = by_frame(rows)
+    pipeline = RolloutPipeline(model)
+    session = pipeline._begin(frames, known[: num_given - 1], 1, torch.Generator().manual_seed(0), ())
+    made = [frames]
+    for start in range(num_given - 1, num_given - 1 + block * len(windows), block):
+        made.append(session.advance(known[start : start + block], block))
+    video = torch.cat(made, 1)
+    assert len(shown) == len(windows)
+    for number, window in enumerate(windows):
+        assert torch.equal(shown[number], video[:, window]), window
+        ahead = range(num_given + number * block, num_given + (number + 1) * block)
+        assert torch.equal(told[number][:, : 9 + block], rows[:, [*window, *ahead]]), window
+
+
+def test_bwm_can_be_made_to_keep_the_latest_frames_alone(imported) -> None:
+    model = WorldModel.from_pretrained(imported("bwm"))
+    assert model.config.num_given == 1
+    latest = replace(model.config.actions, bwm=replace(model.config.actions.bwm, keep_first=False))
+    assert replace(model.config, actions=latest).num_given == 9
+    drawn = replace(model.config.actions, camera_motion=CameraMotionConfig())
+    for refused in ({"history": 1}, {"causal": True}, {"actions": drawn}):
+        with pytest.raises(ValueError, match="keep_first needs whole clips, a history of 2 latent frames"):
+            replace(model.config, **refused)
 
 
 def fixed_batch(model: WorldModel, kind: str) -> ClipBatch:

@@ -12,8 +12,9 @@ import torch
 from diffusers import AutoencoderKLWan
 from safetensors.torch import load_file, save_file
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.checkpoint.folder import describe_sources, read_description
-from worldmodel.models.backbone import LoraConfig, build_wan, load_wan, tiny_wan
+from worldmodel.models.backbone import LoraConfig, build_wan, load_wan
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import load_vae
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.pose_sets import HandPoses
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.desk.autoencoder import CausalAutoencoder
@@ -18,7 +19,6 @@ from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig
 from worldmodel.evaluation.sensitivity.run import SensitivityConfig, probe_model
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig, pose_columns
-from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 

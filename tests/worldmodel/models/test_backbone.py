@@ -6,8 +6,9 @@ import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from transformers import UMT5Config, UMT5EncoderModel
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.backbone import WanConfig, build_wan, empty_prompt_embedding, load_wan, tiny_wan
+from worldmodel.models.backbone import WanConfig, build_wan, empty_prompt_embedding, load_wan
 from worldmodel.models.vae import decode_latents, encode_frames, load_vae
 
 

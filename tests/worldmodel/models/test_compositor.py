@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tests.support.pose_sets import HandPoses
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
-from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.compositor import HEADS, Composed, Compositor, KnownFrame
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.hand_references import HandReferences

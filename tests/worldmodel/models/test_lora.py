@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.models.backbone import (
     LoraConfig,
     add_lora,
@@ -8,7 +9,6 @@ from worldmodel.models.backbone import (
     load_lora_state,
     lora_state,
     merge_lora,
-    tiny_wan,
     without_lora,
 )
 

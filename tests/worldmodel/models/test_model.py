@@ -7,10 +7,11 @@ import pytest
 import torch
 from diffusers import AutoencoderKLWan
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.backbone import LoraConfig, build_wan, tiny_wan
+from worldmodel.models.backbone import LoraConfig, build_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step

@@ -30,7 +30,7 @@ from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import contrast_widths
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.report.page import Page, Section, Table, Text, write_page
-from worldmodel.types import ClipBatch, EpisodeSource, num_video_frames
+from worldmodel.types import ClipBatch, EpisodeSource
 
 
 def diagnose_generator(
@@ -76,7 +76,7 @@ def diagnose_world_model(
     """
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
-    given = batch.frames[:, : num_video_frames(model.config.history)]
+    given = batch.frames[:, : model.config.num_given]
     generator = world_model_channel(model.eval(), given, view=view)
     embodiment = model.normalizer.embodiments[int(batch.embodiment[0])]
     names = model.normalizer.stats[embodiment].names

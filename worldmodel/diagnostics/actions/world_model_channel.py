@@ -7,6 +7,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from worldmodel.diagnostics.actions.action_channel import VideoGenerator
+from worldmodel.models.actions.published.kept_first import history_actions, history_frames
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.commands import rows_of
 from worldmodel.pipelines.session import compose, known_frame
@@ -38,12 +39,11 @@ def driven(model: WorldModel, actions: Float[Tensor, "b n a"], view: ClipView | 
     return view.actions(model, actions)
 
 
-def past_and_ahead(
-    actions: Actions, num_given: int, recent: Float[Tensor, "b t 3 H W"]
-) -> tuple[Actions, Actions]:
-    """Actions between the recent frames, which are the last of `num_given`, and those behind them."""
-    moved = map_tensors(actions, lambda part: part.to(recent.device))
-    return moved[num_given - recent.shape[1] : num_given - 1], moved[num_given - 1 :]
+def past_and_ahead(model: WorldModel, actions: Actions, num_given: int) -> tuple[Actions, Actions]:
+    """Actions between the recent ones of `num_given` frames, and those behind them."""
+    moved = map_tensors(actions, lambda part: part.to(model.text.device))
+    count, keeps_first = num_video_frames(model.config.history), model.config.actions.keeps_first
+    return history_actions(moved, num_given - 1, count, keeps_first), moved[num_given - 1 :]
 
 
 def world_model_channel(
@@ -66,7 +66,7 @@ def world_model_channel(
     sigmas, last = model.sigmas(num_inference_steps), recent[:, -1]
 
     def generate(noise: Tensor, actions: Tensor) -> Tensor:
-        past, ahead = past_and_ahead(driven(model, actions, view), frames.shape[1], recent)
+        past, ahead = past_and_ahead(model, driven(model, actions, view), frames.shape[1])
         embedding, _ = embed_clip(model, recent, past, ahead)
         made = sample(model, history, noise, embedding, text, sigmas)[:, recent.shape[1] :]
         known = known_frame(model, last, past, -1) or known_frame(model, last, ahead, 0)
@@ -86,8 +86,9 @@ def recent_frames(
         raise ValueError("a model of regime no_action has no action channel to diagnose")
     if model.training:
         raise ValueError("the world model is in training mode: call .eval() first")
-    num_recent = num_video_frames(model.config.history)
-    if frames.shape[1] < num_recent:
-        raise ValueError(f"expected the {num_recent} frames of the model's history, got {frames.shape[1]}")
-    recent = frames[:, -num_recent:].to(model.text.device)
-    return to_unit_range(recent)
+    if frames.shape[1] < model.config.num_given:
+        raise ValueError(
+            f"expected the {model.config.num_given} frames of the model's history, got {frames.shape[1]}"
+        )
+    count, keeps_first = num_video_frames(model.config.history), model.config.actions.keeps_first
+    return history_frames(to_unit_range(frames.to(model.text.device)), count, keeps_first)

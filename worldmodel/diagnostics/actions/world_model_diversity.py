@@ -133,7 +133,7 @@ def latent_channel(
     history = model.encode(recent).to(torch.float64 if is_double else torch.float32)
     many = recent.expand(len(robot_actions), *recent.shape[1:])
     told = driven(model, robot_actions, view)
-    actions, _ = embed_clip(model, many, *past_and_ahead(told, frames.shape[1], many))
+    actions, _ = embed_clip(model, many, *past_and_ahead(model, told, frames.shape[1]))
     network, text, num_history = model.fdm, model.text_context(), history.shape[2]
     if is_double:
         network = deepcopy(model.fdm).double().requires_grad_(False)

@@ -84,6 +84,11 @@ class ActionConfig:
         """Whether a path does."""
         return any(path.replaces_prompt for path in self.paths().values())
 
+    @property
+    def keeps_first(self) -> bool:
+        """Whether the history of a video is its first frame and the latest ones."""
+        return self.bwm is not None and self.bwm.keep_first
+
     def read(self, clip: Transitions) -> Extras:
         """The rows of all paths."""
         return {name: rows for path in self.paths().values() for name, rows in path.read(clip).items()}

@@ -27,7 +27,6 @@ from worldmodel.types import (
     FRAMES_PER_LATENT,
     Episode,
     EpisodeSource,
-    num_video_frames,
     to_uint8,
     to_unit_range,
 )
@@ -76,7 +75,7 @@ class Game:
         """Create a game; the first scene is set by `reset` or `load`."""
         self.model, self.dataset, self.locator = model, dataset, locator
         self.spec = WorldSpec.of(model.contract, model.normalizer, embodiment)
-        self.num_frames = num_video_frames(model.config.history)
+        self.num_frames = model.config.num_given
         self.pipeline, self.num_inference_steps = RolloutPipeline(model), num_inference_steps
         self.task, self.scenes = task, _scenes(self.spec, task, self.num_frames)
         self.meter = DistrustMeter(model)

@@ -5,13 +5,14 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.desk.small_net import SmallNet, SmallNetConfig
 from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.interface import ActionConfig, ActionInterface
 from worldmodel.models.actions.place_map import PlaceMapConfig
 from worldmodel.models.actions.protocol import ActionEmbedding, PathShape
 from worldmodel.models.actions.tokens import TokensConfig
-from worldmodel.models.backbone import build_wan, tiny_wan
+from worldmodel.models.backbone import build_wan
 from worldmodel.models.dynamics import ForwardDynamics
 
 FRAMES, PATCHES = 3, 16

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import pixel_shuffle
 
 from tests.support.pose_sets import HEAD, HandPoses
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
@@ -23,7 +24,7 @@ from worldmodel.models.actions.pose_maps import (
     hand_points,
 )
 from worldmodel.models.actions.protocol import PathShape
-from worldmodel.models.backbone import WanConfig, tiny_wan
+from worldmodel.models.backbone import WanConfig
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step

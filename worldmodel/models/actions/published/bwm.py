@@ -21,6 +21,8 @@ class BwmConfig(PublishedPath):
     """Poses of both arms: x y z, Euler angles x y z and gripper, left before right."""
 
     action_dim: int = 14  # numbers of a row
+    # As in its code; false: the latest frames alone.
+    keep_first: bool = True  # the history of a video is its first frame and the latest ones
 
     code: ClassVar[str] = "boundless-large-model/boundless-world-model (Apache-2.0)"
     summary: ClassVar[str] = "BWM's tokens of all frames in the place of the prompt, and its modulation"
