@@ -8,7 +8,7 @@ validation number), which `WorldModel.from_pretrained` loads.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from worldmodel.checkpoint.folder import locate
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config, save_config
+from worldmodel.data.batches import load_batches
 from worldmodel.data.dataset import ClipDataset, check_extras, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.normalize import ActionStats
@@ -39,7 +40,7 @@ from worldmodel.training.datasets import DataConfig, open_clips, trained_on
 from worldmodel.training.first_batch import write_first_batch
 from worldmodel.training.loop.checkpoints import Checkpoint, export_finished, open_store
 from worldmodel.training.loop.distributed import resolve_parallel, start_accelerator
-from worldmodel.training.loop.fit import FitConfig, fit
+from worldmodel.training.loop.fit import FitConfig, LoadFn, fit
 from worldmodel.training.loop.step import StepFn, switch_on
 from worldmodel.training.model_data import (
     cache_latents,
@@ -47,6 +48,12 @@ from worldmodel.training.model_data import (
     on_device,
     shared_index,
     still_projection,
+)
+from worldmodel.training.predictions import (
+    PredictionsConfig,
+    RecordedClips,
+    recorded_clips,
+    recorded_step,
 )
 from worldmodel.training.robot_pictures import fill_references
 from worldmodel.training.start_from import continued_model, settings_beneath
@@ -68,6 +75,7 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     fit: FitConfig = field(default_factory=FitConfig)
+    predictions: PredictionsConfig = field(default_factory=PredictionsConfig)
     first_batch: int = 4  # clips of the first batch shown in OUTPUT/first_batch.mp4 before step 0; 0 = none
 
     def __post_init__(self) -> None:
@@ -76,6 +84,11 @@ class TrainConfig:
             raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
         if self.model.objective.student_steps and not self.start_from:
             raise ValueError("model.objective.student_steps distills a trained model: name it in start_from")
+        if self.predictions.folder and not (self.start_from and self.model.trained == "head"):
+            raise ValueError(
+                "predictions.folder records a trained model for its picture head: name it in start_from and "
+                f"set model.trained=head, got start_from={self.start_from!r} and {self.model.trained!r}"
+            )
         mode = None if self.model.mcl is None else self.model.mcl.mode
         if self.fit.compile and mode in ("exact", "hessian_diag"):
             raise ValueError(f"torch.compile has no second derivatives, which mcl.mode={mode} needs")
@@ -189,6 +202,16 @@ def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
     return partial(student_step, teacher)
 
 
+def examples_of(run: WorldModelRun, accelerator: Accelerator) -> tuple[StepFn, Sized, LoadFn]:
+    """What is trained on, how it is read and the step: clips, or recorded predictions of them."""
+    config = run.config
+    if not config.predictions.folder:
+        return step_of(run, accelerator.device), run.train_clips, load_batches
+    with accelerator.main_process_first():
+        recorded = recorded_clips(config.start_from, run.train_clips, config.predictions)
+    return recorded_step, recorded, RecordedClips.load
+
+
 def with_checkpointing_settled(run: WorldModelRun, accelerator: Accelerator) -> WorldModelRun:
     """Replace fit.gradient_checkpointing=auto by what the main process needs, for all processes alike."""
     fit, model = run.config.fit, run.model
@@ -297,12 +320,14 @@ def train(config: TrainConfig, resume: bool) -> bool:
             output / "first_batch.mp4", run.model, run.train_clips, config.fit, config.first_batch
         )
     log_mcl_flow(run, accelerator)
+    step, examples, load = examples_of(run, accelerator)
     result = fit(
-        step_of(run, accelerator.device),
+        step,
         run.model,
-        run.train_clips,
+        examples,
         run.config.fit_with_heads,
         output,
+        load=load,
         validate=run.validation,
         resume=resume,
         accelerator=accelerator,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     DistributedType,
@@ -65,6 +66,7 @@ def start_accelerator(config: MachineConfig) -> Accelerator:
     precision = config.mixed_precision
     if precision == "auto":
         precision = "no" if is_cpu else "bf16"
+    AcceleratorState._reset_state()  # a run that ended in this process has fixed its precision
     accelerator = Accelerator(
         cpu=is_cpu,
         mixed_precision=precision,
