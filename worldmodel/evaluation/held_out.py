@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from worldmodel.checked import check_ranges
-from worldmodel.data.clips import clip_offsets, cut_clip
+from worldmodel.data.clips import ClipConfig, clip_offsets, clip_pictures, crop_box, cut_clip
 from worldmodel.data.index import EpisodeIndex, EpisodeRecord, OnBad, index_episodes
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedOn, describe_overlap
@@ -20,6 +20,7 @@ from worldmodel.types import EpisodeSource, Transitions, evenly_spread, to_unit_
 
 log = logging.getLogger(__name__)
 
+LONGEST_SIDE = 320  # pixels of frames that people look at
 MAX_OUTSIDE = 0.3  # largest share of action values beyond twice the training range
 
 
@@ -133,6 +134,15 @@ class HeldOutClips:
             recorded=tuple(recorded.tolist()),
         )
 
+    def as_recorded(self, number: int) -> Float[Tensor, "t 3 H W"]:
+        """The frames of a clip to look at: larger than the model's where the camera's are, for one camera."""
+        record, start = self.places[number]
+        episode, config = self.index.open(record), self.index.config
+        positions = (start + clip_offsets(episode.fps, config)).tolist()
+        height, width = _shown_size(record.size, config)
+        larger = replace(config, height=height, width=width)
+        return to_unit_range(clip_pictures(episode, positions, larger))
+
     def partner(self, number: int) -> int | None:
         """The next clip of another episode of the same robot, cyclically; None if there is none."""
         own, _ = self.places[number]
@@ -181,6 +191,19 @@ def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_spa
         normalizer.check_space(record.embodiment, action_space)
     except ValueError as error:
         raise ValueError(f"{record.file}: {error}") from error
+
+
+def _shown_size(recorded: tuple[int, int], clip: ClipConfig) -> tuple[int, int]:
+    """Even height and width: the camera's own up to LONGEST_SIDE, where that is larger than the clip's."""
+    if isinstance(clip.camera, tuple):
+        return clip.height, clip.width
+    if clip.aspect == "crop":
+        *_, height, width = crop_box(*recorded, clip.height / clip.width)
+        factor = max(1, min(height // clip.height, LONGEST_SIDE // max(clip.height, clip.width)))
+        return factor * clip.height, factor * clip.width
+    shrink = min(1.0, LONGEST_SIDE / max(recorded))
+    height, width = (2 * round(side * shrink / 2) for side in recorded)
+    return (height, width) if height > clip.height and width > clip.width else (clip.height, clip.width)
 
 
 def _spread_starts(starts: range, count: int) -> list[int]:

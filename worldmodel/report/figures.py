@@ -154,8 +154,9 @@ def draw_rows(
     cell: float = 0.8,
 ) -> None:
     """A labeled row of pictures each, `cell` inches per side, with titles above the columns."""
-    columns = max(len(row) for row in rows.values())
-    figure = Figure(figsize=(cell * columns, cell * len(rows)))
+    columns, size = max(len(row) for row in rows.values()), next(iter(rows.values())).shape
+    wide = cell * max(1.0, size[-1] / size[-2])
+    figure = Figure(figsize=(wide * columns, cell * len(rows)))
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(line, pictures, strict=False):
@@ -167,6 +168,29 @@ def draw_rows(
     for axis, title in zip(axes[0], titles, strict=False):
         axis.set_title(title, fontsize=8)
     figure.subplots_adjust(0, 0, 1, 1, wspace=0.04, hspace=0.04)  # labels are outside
+    save_figure(figure, path)
+
+
+@styled
+def draw_responses(
+    path: Path, frame: Float[Tensor, "3 H W"], changes: Mapping[str, Float[Tensor, "H W"]], columns: int = 6
+) -> None:
+    """A gray frame for each name with what changes in it, all in one scale, the strongest first."""
+    order = sorted(changes, key=lambda name: -changes[name].mean().item())
+    rows, size = -(-len(order) // columns), frame.shape[-2:]
+    most = max(change.max().item() for change in changes.values()) or 1.0
+    wide = 1.5 * size[1] / size[0]
+    figure = Figure(figsize=(wide * min(columns, len(order)), 1.75 * rows))
+    axes = figure.subplots(rows, min(columns, len(order)), squeeze=False).flatten()
+    gray = 0.55 + 0.4 * frame.mean(0).numpy()
+    for axis, name in zip(axes, order, strict=False):
+        change = changes[name].numpy()
+        axis.imshow(gray, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.imshow(change, cmap="inferno_r", vmin=0, vmax=most, alpha=np.minimum(1, 3 * change / most))
+        axis.set_title(f"{plain(name)}  {change.mean():.4f}", fontsize=7)
+    for axis in axes:
+        axis.axis("off")
+    figure.subplots_adjust(0, 0, 1, 0.93, wspace=0.05, hspace=0.2)
     save_figure(figure, path)
 
 

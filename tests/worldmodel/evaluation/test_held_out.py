@@ -9,7 +9,7 @@ from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedEpisode, TrainedOn, actions_hash
 from worldmodel.data.splits import SplitConfig, split_of
-from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.held_out import HeldOutConfig, _shown_size, held_out_clips
 
 
 class Changed:
@@ -44,6 +44,31 @@ def test_a_clip_is_what_was_recorded(source, open_clips):
     clipped = clip.actions.abs().numpy() >= 1
     assert np.allclose(back[~clipped], raw[~clipped], atol=1e-5)
     assert open_clips(source).keys[2] == f"{episode.uid}#{clip.start}"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "settings", "shown"),
+    [
+        ((144, 192), {}, (144, 192)),  # the camera's own
+        ((1080, 1920), {}, (180, 320)),  # as large as is shown
+        ((32, 32), {}, (64, 64)),  # never smaller than the model's
+        ((145, 193), {}, (144, 192)),  # even, for H.264
+        ((480, 640), {"aspect": "crop"}, (320, 320)),
+        ((144, 192), {"camera": ("head", "wrist")}, (64, 64)),  # several in one picture
+    ],
+)
+def test_frames_to_look_at_have_the_size_of_the_camera(recorded, settings, shown):
+    assert _shown_size(recorded, ClipConfig(height=64, width=64, **settings)) == shown
+
+
+def test_frames_to_look_at_are_those_of_the_clip(source, training_clips, contract):
+    small = dataclasses.replace(contract, height=16, width=16)
+    config = HeldOutConfig(split="all")
+    clips = held_out_clips(source, small, training_clips.normalizer, config)
+    large, clip = clips.as_recorded(2), clips[2]
+    assert (large.shape[-1], clip.frames.shape[-1]) == (32, 16)
+    frames = source[2].frames["head"].read(range(clip.start, clip.start + 13))
+    assert torch.equal((large * 255).round(), torch.from_numpy(frames).permute(0, 3, 1, 2).float())
 
 
 def test_only_held_out_episodes_are_taken(source, open_clips):

@@ -13,6 +13,7 @@ from worldmodel.report.figures import (
     draw_bars,
     draw_curves,
     draw_points,
+    draw_responses,
     draw_rows,
     draw_trajectories,
     styled,
@@ -83,6 +84,17 @@ def test_rows_of_pictures_have_labels_and_titles(tmp_path):
             sizes.append(picture.size)
     assert sizes[0][0] > sizes[0][1] > 50
     assert sizes[1][1] > sizes[0][1]  # titles stand above the pictures
+
+
+def test_what_a_dimension_moves_is_dark_in_its_picture(tmp_path):
+    changes = {"weak": torch.zeros(SIZE, SIZE), "strong": torch.zeros(SIZE, SIZE)}
+    changes["weak"][:8], changes["strong"][-8:] = 0.01, 0.2
+    draw_responses(tmp_path / "moves.png", torch.full((3, SIZE, SIZE), 0.5), changes)
+    pixels = np.asarray(Image.open(tmp_path / "moves.png").convert("L")).astype(float)
+    left, right = np.array_split(pixels, 2, axis=1)  # the strongest first
+    height = len(pixels)
+    assert left[-height // 8 :].mean() < left[height // 2 - 9 : height // 2].mean() - 40
+    assert right[-height // 8 :].mean() == pytest.approx(right[height // 2 - 9 : height // 2].mean(), abs=25)
 
 
 def test_names_from_data_are_no_formulas(tmp_path):

@@ -44,6 +44,8 @@ from worldmodel.signals import stop_on_signals
 from worldmodel.types import EpisodeSource, evenly_spread
 
 M = TypeVar("M")
+Commands = dict[str, Float[Tensor, "n u"] | None]
+Videos = dict[str, Float[Tensor, "t 3 H W"]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class RolloutEvaluation:
     def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
         """The record of one clip, and its videos (complete, starting with the given frames)."""
         clip, num_given = self.clips[number], self.predictor.num_given
-        commands = self._commands(number, clip)
+        commands = self.commands(number, clip)
         videos = predict_each(
             self.predictor,
             clip,
@@ -125,7 +127,8 @@ class RolloutEvaluation:
             lambda video: score_video(shown(video)[first:], real[first:], real[first - 1]), videos
         )
 
-    def _commands(self, number: int, clip: HeldOutClip) -> dict[str, Float[Tensor, "n u"] | None]:
+    def commands(self, number: int, clip: HeldOutClip) -> Commands:
+        """The true actions of a clip, and the controls that apply to it."""
         partner = self.clips.partner(number)
         made = controlled_actions(
             self.predictor.commands(clip),
@@ -189,11 +192,27 @@ class RolloutEvaluation:
         known = object_in_frames(clip.source, contract.camera, frames, (contract.height, contract.width))
         return None if known is None else (torch.from_numpy(known[0]).float(), torch.from_numpy(known[1]))
 
+    def shown(self, number: int, commands: Commands) -> Videos:
+        """Truth and videos to look at: a picture head shows the camera's own size."""
+        clip = self.clips[number]
+        if self.model.head is not None:
+            clip = replace(clip, frames=self.clips.as_recorded(number))
+        return {"truth": clip.frames} | predict_each(
+            self.predictor,
+            clip,
+            commands,
+            num_given=self.predictor.num_given,
+            seed=self.config.seed + number,
+            max_batch=self.config.max_batch,
+        )
+
     def picture(self, number: int, clip: HeldOutClip, video: Tensor, folder: Path) -> None:
         """Write a side-by-side video, and with a locator the trajectories."""
-        write_video(
-            folder / f"clip{number:03d}.mp4", iter(side_by_side(clip.frames, video)), self.model.contract.fps
-        )
+        pair = {"truth": clip.frames, TRUE: video}
+        if self.model.head is not None:
+            pair = self.shown(number, {TRUE: self.commands(number, clip)[TRUE]})
+        row = side_by_side(pair["truth"], pair[TRUE])
+        write_video(folder / f"clip{number:03d}.mp4", iter(row), self.model.contract.fps)
         if self.locator is not None:
             located = [self.locator.locate(frames) for frames in (clip.frames, video)]
             # Points outside the picture are dropped, which breaks the line.

@@ -13,6 +13,11 @@ from worldmodel.report.figures import draw_bars
 from worldmodel.report.intervals import Estimate
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
 
+MOVES = (
+    "Which dimension moves what: change of the video with that one raised, mean over all frames of a clip, "
+    "dark where it is strong. One scale for all, strongest first; the number is the mean over the picture."
+)
+
 
 def write_sensitivity_page(
     following: Following,
@@ -111,7 +116,8 @@ def _response_blocks(
     scales = scale_errors(records)
     rows = tuple((f"x {scale:g}", estimate.text(5)) for scale, estimate in scales.items())
     table = Table(("actions", "MSE to the true video"), rows, title="True actions, scaled", strong=("x 1",))
-    return [Figures(((output / "response.png", caption),), is_wide=True), table]
+    maps = tuple((path, MOVES) for path in sorted(output.glob("moves*.png")))
+    return [Figures(((output / "response.png", caption), *maps), is_wide=True), table]
 
 
 def _drift_table(records: Sequence[Record]) -> Table:

@@ -32,11 +32,12 @@ from worldmodel.evaluation.sensitivity.page import write_sensitivity_page
 from worldmodel.evaluation.sensitivity.verdict import judge
 from worldmodel.files import fingerprint
 from worldmodel.models.model import WorldModel
-from worldmodel.report.figures import draw_sheet
+from worldmodel.report.figures import draw_responses, draw_sheet
 from worldmodel.types import EpisodeSource, evenly_spread
 
 LEAST_MOVING = 0.002  # share of pixels: a clip in which fewer move counts as static
 STATIC = "static frame"
+NUDGED = "raised "  # before the name of a dimension: the video with that one raised
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class SensitivityProbe:
         seed: int,
         with_response: bool,
     ) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
-        """The record of one clip, and the video of every control."""
+        """The record of one clip, and the video of every control and of every raised dimension."""
         generator = torch.Generator().manual_seed(seed)
         told = controlled_actions(commands, names, num_given=self.num_given, other=other, generator=generator)
         videos = self._videos(clip, told, seed)
@@ -108,7 +109,9 @@ class SensitivityProbe:
             "recovered": self._recovered(clip, told, videos),
         }
         if with_response:
-            record |= self._response(clip, commands, names, future["true"], seed)
+            response, nudged = self._response(clip, commands, names, future["true"], seed)
+            record |= response
+            videos |= {NUDGED + name: video for name, video in nudged.items()}
         return record, videos
 
     def _videos(
@@ -126,8 +129,8 @@ class SensitivityProbe:
         names: Sequence[str],
         reference: Float[Tensor, "t 3 H W"],
         seed: int,
-    ) -> dict[str, Any]:
-        """Change of the video by each dimension, and error against the truth for scaled actions."""
+    ) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
+        """Change of the video by each dimension, error against the truth for scaled actions; the videos."""
         nudged: dict[str, Tensor | None] = {}
         for number, name in enumerate(names):
             changed = commands.clone()
@@ -135,12 +138,14 @@ class SensitivityProbe:
             nudged[name] = changed
         scaled: dict[str, Tensor | None] = {str(scale): scale * commands for scale in self.config.scales}
         real = clip.frames[self.num_given :]
-        videos = {name: video[self.num_given :] for name, video in self._videos(clip, nudged, seed).items()}
+        raised = self._videos(clip, nudged, seed)
+        videos = {name: video[self.num_given :] for name, video in raised.items()}
         scales = {name: video[self.num_given :] for name, video in self._videos(clip, scaled, seed).items()}
-        return {
+        found = {
             "response": {name: (video - reference).abs().mean().item() for name, video in videos.items()},
             "scale_error": {name: _mean_square(video - real) for name, video in scales.items()},
         }
+        return found, raised
 
     def _recovered(
         self, clip: HeldOutClip, told: Mapping[str, Tensor | None], videos: Mapping[str, Tensor]
@@ -218,8 +223,12 @@ def measure_clips(
     nudged, drawn = (set(evenly_spread(len(clips), count, round_down=True)) for count in counts)
     keys = clips.keys
     for number, key in enumerate(tqdm(keys, desc="sensitivity", unit="clip")):
-        sheet = output / f"sheet{number:03d}.png"
-        if key in records and (number not in drawn or sheet.exists()):
+        pictures = {
+            name: output / f"{name}{number:03d}.png"
+            for name, numbers in (("sheet", drawn), ("moves", nudged if number in drawn else ()))
+            if number in numbers
+        }
+        if key in records and all(path.exists() for path in pictures.values()):
             continue
         clip, partner = clips[number], clips.partner(number)
         record, videos = probe.measure(
@@ -230,10 +239,26 @@ def measure_clips(
             seed=config.seed + number,
             with_response=number in nudged,
         )
-        if number in drawn:
-            draw_sheet(sheet, {"truth": clip.frames, **videos})
+        _draw(pictures, clip, videos, probe.num_given)
         records.add(key, record)
     return [records.records[key] for key in keys]
+
+
+def _draw(
+    pictures: Mapping[str, Path],
+    clip: HeldOutClip,
+    videos: Mapping[str, Float[Tensor, "t 3 H W"]],
+    num_given: int,
+) -> None:
+    """The sheet of all controls, and what each dimension moves."""
+    raised = {name.removeprefix(NUDGED): video for name, video in videos.items() if name.startswith(NUDGED)}
+    if "sheet" in pictures:
+        controls = {name: video for name, video in videos.items() if not name.startswith(NUDGED)}
+        draw_sheet(pictures["sheet"], {"truth": clip.frames, **controls})
+    if "moves" in pictures:
+        changes = {name: (video - videos["true"])[num_given:].abs() for name, video in raised.items()}
+        changes = {name: change.mean((0, 1)) for name, change in changes.items()}
+        draw_responses(pictures["moves"], clip.frames[num_given - 1], changes)
 
 
 def _mean_square(values: Tensor) -> float:
