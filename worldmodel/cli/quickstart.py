@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> None:
     """From a folder of robot data to a report in one command."""
     from robotwin_adapters.open_dataset import find_dataset
-    from worldmodel.quickstart.run import Quickstart, run
+    from worldmodel.quickstart.commands import Quickstart
+    from worldmodel.quickstart.run import run
 
     if not arguments.minutes > 0:
         raise ValueError(f"--minutes is positive, got {arguments.minutes}")

@@ -13,6 +13,7 @@ from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.rollouts.page import quality_table
 from worldmodel.evaluation.rollouts.results import summarize, wins
+from worldmodel.quickstart.commands import Quickstart
 from worldmodel.quickstart.direct import train_direct
 from worldmodel.report.intervals import estimate_of
 from worldmodel.report.page import Table, Text
@@ -26,20 +27,18 @@ TRIAL_STEPS = 6
 
 
 def train_baseline(
-    data: DataConfig, source: EpisodeSource, out: Path, held_out: HeldOutConfig
+    data: DataConfig, source: EpisodeSource, asked: Quickstart, held_out: HeldOutConfig
 ) -> dict[str, Any]:
     """Train in OUT/baseline for the CPU time of the world model; its row, and the share of wins over it.
 
     Args:
         data: of the world model's training. Its frames are decoded once, into OUT/frames.
         source: the dataset, as the evaluations read it.
-        out: of the quickstart, with the finished model in run/model and its rollouts in rollouts.
+        asked: the quickstart, whose model is trained and rolled out.
         held_out: the clips of those rollouts.
     """
-    known = read_description(out / "run" / "model")
-    last = CheckpointStore(out / "run" / "checkpoints", 1).last_good()
-    assert last is not None, "a finished training has a checkpoint"
-    seconds = last.state["cpu_seconds"]
+    known, out = read_description(asked.model), asked.out
+    seconds = sum(_cpu_seconds(run) for run in (asked.base, asked.head) if run.exists())
     data = replace(data, latents="", frames=str(out / "frames"))
     clips = open_clips(data, open_index(data), "train", known.normalizer, None, True)
     _, trial = train_direct(clips, TRIAL_STEPS, out / "baseline" / "trial")
@@ -56,6 +55,13 @@ def train_baseline(
     row = summarize(records)["rows"][DIRECT]
     ahead = wins(records, DIRECT, "moving_clip_psnr").to_dict()
     return {"steps": steps, "minutes": seconds / 60, "row": row, "wins": ahead}
+
+
+def _cpu_seconds(run: Path) -> float:
+    """Of one core, over all resumptions of a training."""
+    last = CheckpointStore(run / "checkpoints", 1).last_good()
+    assert last is not None, "a finished training has a checkpoint"
+    return float(last.state["cpu_seconds"])
 
 
 def quality_blocks(rows: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> tuple[Table | Text, ...]:

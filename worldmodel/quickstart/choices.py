@@ -40,6 +40,7 @@ class Plan:
 
     choices: tuple[Choice, ...]
     overrides: tuple[str, ...]
+    num_test: int  # held-out episodes
 
 
 def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
@@ -71,6 +72,7 @@ def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
             f"fit.global_batch={batch}",
             f"fit.micro_batch={batch}",
         ),
+        num_test=len(splits.test_uids),
     )
 
 

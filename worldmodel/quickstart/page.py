@@ -1,8 +1,7 @@
 """The page of `worldmodel quickstart`: the chosen settings with reasons, the results, and their meaning."""
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.page import clip_caption
 from worldmodel.quickstart.baseline import FILE, quality_blocks
+from worldmodel.quickstart.budget import Budget
 from worldmodel.quickstart.choices import Plan
+from worldmodel.quickstart.pictures import chosen_clips
 from worldmodel.report.intervals import estimate_of
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
-from worldmodel.types import evenly_spread
 
 READ_SO = (
     "Compare the row of true actions with its neighbors. The static frame is the floor: a model that is no "
@@ -23,11 +23,14 @@ READ_SO = (
 )
 # columns of the table below
 WHERE = {"clip_psnr": "on whole pictures", "moving_psnr": "on moving pixels"}
-VIDEOS_SHOW = (
-    "From the left: the recording, the model given the actions, and their difference. Of all held-out clips "
-    "these are the best, the middle one and the worst, by the error of what moves."
+CLIPS_SHOW = (
+    "Held-out clips: the model gets the first frame and the actions. The same frame under wrong actions "
+    "must go another way. Last comes the training frame that was seen under the nearest action."
 )
-SHEET_SHOWS = "One row for each kind of actions: the truth, the true actions, then wrong ones."
+MOVES_SHOW = (
+    "Each action dimension alone is raised; dark is where the video changes. One scale for all, the "
+    "strongest first; the number is the mean change over the picture."
+)
 NEEDED = "True actions must give the nearer video in nearly all episodes, whatever they are compared with."
 NONE = "none differs enough to count"
 WRONG = {
@@ -49,8 +52,7 @@ NEXT = (
 class Spent:
     """The amount of work done, and its time."""
 
-    steps: int
-    seconds_a_step: float
+    budget: Budget
     training_s: float  # including inspection, encoding and the trial
     evaluation_s: float
 
@@ -58,31 +60,56 @@ class Spent:
 def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Path:
     """Write report.md and report.html in `out`, from the results of the other commands."""
     rows = json.loads((out / "rollouts" / "results.json").read_text())
+    records = read_records(out / "rollouts" / "clips.jsonl")
     verdict = json.loads((out / "sensitivity" / "sensitivity.json").read_text())
     file = out / FILE
     baseline = json.loads(file.read_text()) if file.is_file() else None
     lead = (
-        f"{spent.steps} steps of {spent.seconds_a_step:.2f} s; {spent.training_s / 60:.1f} minutes to "
-        f"the end of training, {spent.evaluation_s / 60:.1f} minutes of evaluation. "
+        f"{spent.budget.steps} steps of {spent.budget.speeds.step:.2f} s; "
+        f"{spent.training_s / 60:.1f} minutes to the end of training, "
+        f"{spent.evaluation_s / 60:.1f} minutes of evaluation. "
         f"{_counted(rows['episodes'], 'held-out episode')}. {rows.get('trained_on') or ''}"
     )
     chosen = Table(("setting", "chosen", "why"), tuple((c.setting, c.value, c.reason) for c in plan.choices))
-    words = in_short(rows["rows"], rows["episodes"], spent.steps, is_followed=verdict["is_followed"])
+    words = in_short(rows["rows"], rows["episodes"], spent.budget.steps, is_followed=verdict["is_followed"])
+    parts = Table(("part", "minutes", "what"), tuple(spent.budget.parts()))
+    clips = [(place, clip_caption(records[key])) for place, key in chosen_clips(records).items()]
     sections = (
-        Section("In short", (Text(words),)),
-        Section("What was chosen", (chosen,)),
+        Section("In short", (headline(verdict, words),)),
         Section(
-            "Your data", (Figures(((out / "contact_sheet.png", "evenly chosen episodes"),), is_wide=True),)
-        ),
-        Section("Videos", (Text(VIDEOS_SHOW), Figures(_videos(out / "rollouts")))),
-        Section(
-            "True and wrong actions side by side", (Text(SHEET_SHOWS), Figures(_sheets(out / "sensitivity")))
+            "What the model shows",
+            (Text(CLIPS_SHOW), _figures(out / "clips", "mp4", clips), _figures(out / "clips", "png", clips)),
         ),
         Section("Quality", (*quality_blocks(rows["rows"], baseline), Text(READ_SO))),
         Section("Are the actions followed?", judgment(verdict)),
+        Section("Which action moves what", (Text(MOVES_SHOW), _moves(out / "sensitivity"))),
+        Section(
+            "Your data", (Figures(((out / "contact_sheet.png", "evenly chosen episodes"),), is_wide=True),)
+        ),
+        Section("What was chosen", (chosen, parts)),
         Section("Next", (Text(NEXT),)),
     )
-    return write_pages(Page(f"First model of {name}", lead, sections), out)
+    return write_pages(Page(f"World model of {name}", lead, sections), out)
+
+
+def headline(verdict: Mapping[str, Any], words: str) -> Verdict:
+    """The verdict in one sentence with its count, and the summary."""
+    wins = [estimate_of(check["wins"]) for check in verdict["checks"].values()]
+    counted = [one for one in wins if one.count]
+    if not counted or min(one.count for one in counted) < LEAST_EPISODES:
+        return Verdict(
+            "Whether actions are followed is not shown: too few held-out episodes.", (words,), None
+        )
+    least = min(counted, key=lambda one: one.mean)
+    found = f"in {round(least.mean * least.count)} of {least.count} held-out episodes"
+    if verdict["is_followed"]:
+        more = "" if least.mean == 1 else " or more"
+        title = f"The actions are followed: {found}{more}, true ones give a better video than any wrong ones."
+    elif all(check["is_passed"] for check in verdict["checks"].values()):
+        title = " ".join((verdict["verdict"], *verdict["reasons"][:1]))
+    else:
+        title = f"The actions are not followed yet: true ones beat the best wrong ones only {found}."
+    return Verdict(title, (words,), verdict["is_followed"])
 
 
 def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *, is_followed: bool) -> str:
@@ -118,27 +145,16 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
     return " ".join(found)
 
 
-def _videos(folder: Path) -> tuple[tuple[Path, str], ...]:
-    """The best, the middle and the worst clip; clips are numbered in the order of their records."""
-    records = tuple(read_records(folder / "clips.jsonl").values())
-    paths = {int(path.stem.removeprefix("clip")): path for path in (folder / "videos").glob("clip*.mp4")}
-    order = sorted(paths, key=lambda number: (moving_error(records[number]), number))
-    chosen = [order[place] for place in evenly_spread(len(order), 3)]
-    words = ("best", "middle", "worst") if len(chosen) == 3 else ("best", "worst")
-    return tuple(
-        (paths[number], f"{word}: {clip_caption(records[number])}")
-        for number, word in zip(chosen, words, strict=False)
+def _figures(folder: Path, kind: str, clips: Sequence[tuple[str, str]]) -> Figures:
+    return Figures(
+        tuple((folder / f"{place}.{kind}", f"{place}: {caption}") for place, caption in clips), is_wide=True
     )
 
 
-def moving_error(record: Mapping[str, Any]) -> float:
-    """Mean squared error of moving pixels under true actions; infinite where nothing moves."""
-    known = [value for value in record["rows"]["true"]["moving_mse"] if value is not None]
-    return sum(known) / len(known) if known else math.inf
-
-
-def _sheets(folder: Path) -> tuple[tuple[Path, str], ...]:
-    return tuple((path, path.stem) for path in sorted(folder.glob("sheet*.png")))
+def _moves(folder: Path) -> Figures:
+    return Figures(
+        tuple((path, "one held-out clip") for path in sorted(folder.glob("moves*.png"))), is_wide=True
+    )
 
 
 def _counted(number: int, word: str) -> str:

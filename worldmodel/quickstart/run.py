@@ -4,9 +4,6 @@ Every step is a separate command whose settings are printed, so that it can be r
 """
 
 import json
-import shlex
-import shutil
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,44 +18,43 @@ from robotwin_adapters.tools.inspect_dataset import (
     write_pictures,
 )
 from worldmodel.checked import read_json
-from worldmodel.cli_errors import STOPPED, CommandError, Stopped
 from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutConfig
-from worldmodel.evaluation.rollouts import run as rollouts
-from worldmodel.evaluation.sensitivity import run as sensitivity
 from worldmodel.files import check_apart, write_json
 from worldmodel.quickstart.baseline import FILE, train_baseline
+from worldmodel.quickstart.budget import Budget, Speeds, share_out
 from worldmodel.quickstart.choices import Plan, make_plan, size_choice
+from worldmodel.quickstart.commands import (
+    CHECKPOINTS,
+    Quickstart,
+    command,
+    head_settings,
+    length_settings,
+    often,
+    training_settings,
+)
 from worldmodel.quickstart.page import Spent, write_quickstart_page
+from worldmodel.quickstart.pictures import write_clips
+from worldmodel.quickstart.trial import encoding_time, try_speeds
 from worldmodel.signals import end_on_signals
-from worldmodel.training import world_model as training
 from worldmodel.training.world_model import load_train_config
 
-TRIAL_STEPS = 4  # the first one, which loads and warms up, is not counted
-LEAST_STEPS, MOST_STEPS = 20, 20_000
-EVALUATION_SHARE = 0.15  # of all minutes: rollouts, controls and report
-MOST_VIDEOS = 48  # clips whose videos are written; the report shows best, middle and worst
+VIDEOS = 3  # of the rollout report
 HELD_OUT = HeldOutConfig(episodes=24, clips_per_episode=2)
 NOT_FOLLOWED = 3  # exit code of `sensitivity`: a finding, not a failure
-COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
-NOTES = "quickstart.json"  # the request and the result of the trial, so that the same command can resume
+NOTES = "quickstart.json"  # the request and what was decided, so that the same command can resume
 GO_ON = "what is done is in {}, the same command goes on from there"
 TRIED = ("zero", "shuffled", "reversed")  # negative controls
 
 
 @dataclass(frozen=True)
-class Quickstart:
-    """The arguments of the command."""
+class Looked:
+    """What was found in the data, and decided from it."""
 
-    data: str
-    out: Path
-    minutes: float  # wall time of everything, from files to report
-    preset: str  # training config that is completed by the choices
-    camera: str | None = None
-    mapping: str | None = None
-    baseline: bool = False  # also train a direct predictor for the same time
-    extra: tuple[str, ...] = ()  # further settings of the training config
-    name: str = ""  # of the data, for the report's title
+    plan: Plan
+    settings: list[str]  # of the training
+    num_frames: int  # of all episodes
+    first: int  # place of the first readable episode
 
 
 def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
@@ -70,36 +66,49 @@ def run(asked: Quickstart, say: Callable[[str], None] = print) -> Path:
 def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     notes = _read_notes(asked)
     started = time.monotonic()
-    plan = _inspect(asked, notes, say)
-    settings = _training_settings(asked, plan)
-    if "steps" not in notes:
-        say(
-            f"plan      {asked.minutes:g} minutes in all: frames are encoded once, then training, then about "
-            f"{EVALUATION_SHARE:.0%} of the time for the evaluation"
-        )
-        seconds = _trial(asked, settings)
-        steps = steps_in_time(asked.minutes, time.monotonic() - started, seconds)
-        write_json(asked.out / NOTES, notes := {**notes, "seconds": seconds, "steps": steps})
-    seconds, steps = notes["seconds"], notes["steps"]  # decided once, so that a stopped run ends equal
-    say(f"{seconds:.2f} s a step: {steps} steps, about {seconds * steps / 60:.0f} minutes")
-    length = [*_length_settings(steps), f"output={asked.out}/run", "--resume"]
-    _command("train", [asked.preset, *settings, *length], say)
+    looked = _inspect(asked, notes, say)
+    if "budget" not in notes:
+        notes = {**notes, "budget": asdict(_decide(asked, looked, started, say))}
+        write_json(asked.out / NOTES, notes)
+    # Decided once, so that a stopped run ends equal.
+    budget = Budget(**{**notes["budget"], "speeds": Speeds(**notes["budget"]["speeds"])})
+    for name, minutes, what in budget.parts():
+        say(f"plan      {name:<11} {minutes:>5} min: {what}")
+    _train(asked, looked.settings, budget, say)
     trained = time.monotonic()
     _evaluate(asked, say)
-    spent = Spent(steps, seconds, trained - started, time.monotonic() - trained)
+    source = open_for_model(str(asked.model), asked.data, asked.mapping)
+    write_clips(asked.model, source, HELD_OUT, asked.out)
+    spent = Spent(budget, trained - started, time.monotonic() - trained)
     if asked.baseline:
         say("baseline  a direct predictor is trained for the same time")
-        data = load_train_config(asked.preset, settings).data
-        source = open_for_model(f"{asked.out}/run/model", asked.data, asked.mapping)
-        write_json(asked.out / FILE, train_baseline(data, source, asked.out, HELD_OUT))
+        data = load_train_config(asked.preset, looked.settings).data
+        write_json(asked.out / FILE, train_baseline(data, source, asked, HELD_OUT))
     name = asked.name or Path(asked.data).resolve().name
-    return write_quickstart_page(asked.out, name, plan, spent)
+    return write_quickstart_page(asked.out, name, looked.plan, spent)
 
 
-def steps_in_time(minutes: float, spent: float, seconds_a_step: float) -> int:
-    """Training steps that fit between the seconds spent so far and the evaluation."""
-    left = 60 * minutes * (1 - EVALUATION_SHARE) - spent
-    return max(LEAST_STEPS, min(MOST_STEPS, int(left / seconds_a_step)))
+def _decide(asked: Quickstart, looked: Looked, started: float, say: Callable[[str], None]) -> Budget:
+    minutes = encoding_time(asked, looked.settings, looked.first, looked.num_frames) / 60
+    say(f"plan      {asked.minutes:g} minutes in all, of which")
+    say(f"plan      frames      {minutes:5.1f} min: each is decoded and encoded once; then steps are timed")
+    speeds = try_speeds(asked, looked.settings)
+    num_clips = HELD_OUT.clips_per_episode * min(HELD_OUT.episodes, looked.plan.num_test)
+    return share_out(asked.minutes, time.monotonic() - started, speeds, num_clips)
+
+
+def _train(asked: Quickstart, settings: Sequence[str], budget: Budget, say: Callable[[str], None]) -> None:
+    """The base, then its picture head where there is time for one."""
+    length = [*length_settings(budget.steps), f"output={asked.base}", "--resume"]
+    command("train", [asked.preset, *settings, *length], say)
+    if budget.head_steps:
+        middle = CHECKPOINTS // 2 * often(budget.steps)
+        learned = [
+            f"predictions.clips={budget.head_clips}",
+            f"predictions.early={asked.base}/checkpoints/step_{middle:08d}",
+        ]
+        length = [*length_settings(budget.head_steps), f"output={asked.head}", "--resume"]
+        command("train", [*head_settings(asked, settings, asked.base), *learned, *length], say)
 
 
 def _read_notes(asked: Quickstart) -> dict[str, Any]:
@@ -113,7 +122,7 @@ def _read_notes(asked: Quickstart) -> dict[str, Any]:
     return {"asked": wanted}
 
 
-def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None]) -> Plan:
+def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None]) -> Looked:
     source = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping, verify=False)
     summary = summarize(source, range(len(source)), "skip")
     say(format_summary(summary))
@@ -123,7 +132,8 @@ def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None
     plan = make_plan(facts)
     if summary.skipped:
         plan = replace(plan, overrides=(*plan.overrides, "data.on_bad=skip"))
-    clip = load_train_config(asked.preset, _training_settings(asked, plan)).data.clip
+    settings = training_settings(asked, plan, facts)
+    clip = load_train_config(asked.preset, settings).data.clip
     plan = replace(plan, choices=(*plan.choices, size_choice(facts[0].size, clip)))
     asked.out.mkdir(parents=True, exist_ok=True)
     write_json(asked.out / NOTES, notes)
@@ -132,76 +142,16 @@ def _inspect(asked: Quickstart, notes: dict[str, Any], say: Callable[[str], None
         say(f"lag       {summary.picture_lag}")
     for choice in plan.choices:
         say(f"{choice.setting:<9} {choice.value}: {choice.reason}")
-    return plan
-
-
-def _training_settings(asked: Quickstart, plan: Plan) -> list[str]:
-    return [
-        f"data.paths={json.dumps([asked.data])}",
-        f"data.latents={asked.out}/latents",
-        *([f"data.mapping={json.dumps(asked.mapping)}"] if asked.mapping else []),
-        *plan.overrides,
-        *asked.extra,
-    ]
-
-
-def _trial(asked: Quickstart, settings: Sequence[str]) -> float:
-    """Seconds per step, from a few steps that are then discarded; the latents are kept."""
-    folder = asked.out / "trial"
-    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted trial
-    short = [
-        f"fit.steps={TRIAL_STEPS}",
-        "fit.log_every=1",
-        "fit.validate_every=0",
-        "fit.optim.warmup_steps=1",
-    ]
-    look = ["validation.num_clips=1", "validation.num_rollouts=1", "validation.num_inference_steps=1"]
-    _command("train", [asked.preset, *settings, *short, *look, f"output={folder}"])
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    shutil.rmtree(folder)
-    return statistics.median([line["seconds"] for line in lines if line["kind"] == "train"][1:])
-
-
-def _length_settings(steps: int) -> list[str]:
-    often = max(1, steps // 4)
-    return [
-        f"fit.steps={steps}",
-        f"fit.optim.warmup_steps={min(20, steps // 4)}",
-        f"fit.checkpoint_every={often}",
-        f"fit.validate_every={often}",
-    ]
+    return Looked(plan, settings, sum(one.num_frames for one in facts), summary.good[0])
 
 
 def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
-    model = [f"{asked.out}/run/model", asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
+    model = [str(asked.model), asked.data, *(["--mapping", asked.mapping] if asked.mapping else [])]
     held_out = [
         f"held_out.episodes={HELD_OUT.episodes}",
         f"held_out.clips_per_episode={HELD_OUT.clips_per_episode}",
     ]
-    shown = [f"controls=[{','.join(TRIED)}]", "nearest=true", f"videos={MOST_VIDEOS}"]
-    _command("rollout", [*model, *held_out, *shown, f"output={asked.out}/rollouts"], say)
+    shown = [f"controls=[{','.join(TRIED)}]", "nearest=true", f"videos={VIDEOS}"]
+    command("rollout", [*model, *held_out, *shown, f"output={asked.out}/rollouts"], say)
     few = ["response_clips=2", "scales=[0.5,1.0,2.0]", f"output={asked.out}/sensitivity"]
-    _command("sensitivity", [*model, *held_out, *few], say, fine=(0, NOT_FOLLOWED))
-
-
-def _command(
-    name: str,
-    arguments: list[str],
-    say: Callable[[str], None] = lambda _: None,
-    fine: tuple[int, ...] = (0,),
-) -> None:
-    """Run one of the other commands, which prints its own errors."""
-    say(f"$ worldmodel {name} {shlex.join(arguments)}")
-    code = COMMANDS[name](arguments)
-    if code == STOPPED:
-        raise Stopped("quickstart was stopped, the same command goes on from there")
-    if code not in fine:
-        raise _StepError(f"quickstart ends: `worldmodel {name}` ended with exit code {code}", code)
-
-
-class _StepError(CommandError):
-    """A step failed, and has printed the reason."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code
+    command("sensitivity", [*model, *held_out, *few], say, fine=(0, NOT_FOLLOWED))

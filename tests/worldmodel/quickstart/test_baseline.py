@@ -15,6 +15,7 @@ from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.models.config import FrameContract
 from worldmodel.quickstart import baseline
+from worldmodel.quickstart.commands import Quickstart
 from worldmodel.training.datasets import DataConfig, open_index, trained_on
 
 
@@ -45,7 +46,9 @@ def test_the_baseline_is_a_row_of_the_same_clips(tmp_path: Path, monkeypatch: py
     last = SimpleNamespace(last_good=lambda: SimpleNamespace(state={"cpu_seconds": 0.01}))
     monkeypatch.setattr(baseline, "CheckpointStore", lambda folder, keep: last)
     torch.manual_seed(0)
-    found = baseline.train_baseline(data, source, tmp_path, held_out)
+    (tmp_path / "run").mkdir()
+    asked = Quickstart("data", tmp_path, 1.0, "desk/own_robot")
+    found = baseline.train_baseline(data, source, asked, held_out)
     assert (found["steps"], found["row"]["clip_psnr"]["count"], found["wins"]["count"]) == (1, 1, 1)
     table, words = baseline.quality_blocks({"true": found["row"]}, found)
     assert [row[0] for row in table.rows] == ["true actions", "direct predictor (baseline)"]

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from worldmodel.quickstart.page import in_short, judgment, moving_error
+from worldmodel.quickstart.page import headline, in_short, judgment
+from worldmodel.quickstart.pictures import chosen_clips, moving_error
 
 
 def rows(true: float, static: float, ceiling: float, moving: float = 14.0) -> dict:
@@ -70,3 +71,44 @@ def test_comparisons_stand_in_a_table_and_other_reasons_stay() -> None:
 def test_clips_are_ordered_by_the_error_of_what_moves() -> None:
     assert moving_error({"rows": {"true": {"moving_mse": [0.1, None, 0.3]}}}) == pytest.approx(0.2)
     assert moving_error({"rows": {"true": {"moving_mse": [None, None]}}}) == math.inf
+
+
+def record(error: float | None) -> dict:
+    return {"rows": {"true": {"moving_mse": [error]}}}
+
+
+def test_the_page_shows_the_best_and_the_worst_clip() -> None:
+    records = {"a#0": record(0.3), "b#0": record(0.1), "c#0": record(None), "d#0": record(0.2)}
+    assert chosen_clips(records) == {"best": "b#0", "worst": "c#0"}
+    assert chosen_clips({"a#0": record(0.3)}) == {"best": "a#0"}
+
+
+def verdict(shares: dict[str, float], count: int, reasons: tuple[str, ...] = ()) -> dict:
+    checks = {
+        name: {
+            "is_passed": share > 0.9,
+            "wins": {"mean": share, "low": 0.0, "high": 1.0, "count": count},
+        }
+        for name, share in shares.items()
+    }
+    is_followed = min(shares.values()) > 0.9 and not reasons
+    said = "The actions are followed." if is_followed else "The actions are not followed."
+    return {"verdict": said, "is_followed": is_followed, "reasons": reasons, "checks": checks}
+
+
+def test_the_verdict_is_one_sentence_with_its_count() -> None:
+    found = headline(verdict({"null": 1.0, "reversed": 1.0}, 19), "Words.")
+    assert (found.is_good, found.reasons) == (True, ("Words.",))
+    assert found.title == (
+        "The actions are followed: in 19 of 19 held-out episodes, true ones give a better video than any "
+        "wrong ones."
+    )
+    assert "in 19 of 20 held-out episodes or more" in headline(verdict({"null": 0.95}, 20), "").title
+    weak = headline(verdict({"null": 1.0, "reversed": 0.75}, 8), "")
+    assert weak.is_good is False
+    assert weak.title.endswith("true ones beat the best wrong ones only in 6 of 8 held-out episodes.")
+    few = headline(verdict({"null": 1.0}, 3), "")
+    assert few.is_good is None
+    assert "too few held-out episodes" in few.title
+    scale = headline(verdict({"null": 1.0}, 8, ("Their scale is wrong.",)), "")
+    assert scale.title == "The actions are not followed. Their scale is wrong."

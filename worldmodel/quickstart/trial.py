@@ -1,0 +1,71 @@
+"""Short trials on this machine, whose models are discarded: what frames, steps and predictions take."""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from robotwin_adapters.open_dataset import open_dataset
+from worldmodel.checkpoint.folder import read_description
+from worldmodel.data.clips import clip_pictures
+from worldmodel.models.vae import encode_video, load_vae
+from worldmodel.quickstart.budget import Speeds
+from worldmodel.quickstart.commands import Quickstart, command, head_settings
+from worldmodel.training.datasets import DataConfig, open_clips, open_index
+from worldmodel.training.predictions import AT_ONCE, PredictionsConfig, recorded_clips
+from worldmodel.training.world_model import load_train_config
+from worldmodel.types import FRAMES_PER_LATENT
+
+STEPS = 4  # the fastest one counts: the first loads and warms up, and other work may come between
+ENCODED = 8 * FRAMES_PER_LATENT + 1  # frames
+
+
+def encoding_time(asked: Quickstart, settings: Sequence[str], place: int, num_frames: int) -> float:
+    """Seconds to decode and encode so many frames once, from some of the episode at this place."""
+    config = load_train_config(asked.preset, settings)
+    vae = load_vae(config.model.vae)
+    episode = open_dataset(asked.data, camera=asked.camera, mapping=asked.mapping, verify=False)[place]
+    started = time.monotonic()
+    frames = clip_pictures(
+        episode, [number % episode.num_frames for number in range(ENCODED)], config.data.clip
+    )
+    encode_video(vae, frames[None].float() / 127.5 - 1)
+    return (time.monotonic() - started) / ENCODED * num_frames
+
+
+def try_speeds(asked: Quickstart, settings: Sequence[str]) -> Speeds:
+    """From a few steps of base and head; latents and frames are kept."""
+    folder = asked.out / "trial"
+    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted trial
+    short = [
+        f"fit.steps={STEPS}",
+        "fit.log_every=1",
+        "fit.validate_every=0",
+        "fit.optim.warmup_steps=1",
+    ]
+    look = ["validation.num_clips=1", "validation.num_rollouts=1", "validation.num_inference_steps=1"]
+    command("train", [asked.preset, *settings, *short, *look, f"output={folder}/run"])
+    speeds, config = Speeds(_seconds_a_step(folder / "run")), load_train_config(asked.preset, settings)
+    if not config.model.compositor_width and config.model.head is None:
+        rollout = _seconds_to_record(config.data, folder / "run")
+        head = [*head_settings(asked, settings, folder / "run"), f"predictions.clips={AT_ONCE}"]
+        command("train", [*head, *short, f"output={folder}/head"])
+        speeds = Speeds(speeds.step, _seconds_a_step(folder / "head"), rollout)
+    shutil.rmtree(folder)
+    return speeds
+
+
+def _seconds_to_record(data: DataConfig, run: Path) -> float:
+    """Seconds for the predictions of a clip, its reading included."""
+    known = read_description(run / "model")
+    clips = open_clips(data, open_index(data), "train", known.normalizer, None, True, known.config.reader)
+    started = time.monotonic()
+    config = PredictionsConfig(f"{run}_predictions", AT_ONCE)
+    made = recorded_clips(f"{run}/model", clips, config)
+    return (time.monotonic() - started) / len(made)
+
+
+def _seconds_a_step(run: Path) -> float:
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return min(line["seconds"] for line in lines if line["kind"] == "train")
