@@ -20,12 +20,11 @@ from worldmodel.checkpoint.folder import locate
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.files import fingerprint, write_tensors
 from worldmodel.models.model import WorldModel
-from worldmodel.objectives.losses import Losses
 from worldmodel.objectives.pictures import head_loss
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.signals import stop_on_signals
 from worldmodel.training.loop.checkpoints import verify
-from worldmodel.types import Actions, evenly_spread, num_video_frames, to_uint8, to_unit_range
+from worldmodel.types import Actions, Losses, evenly_spread, num_video_frames, to_uint8, to_unit_range
 
 AT_ONCE = 16  # clips rolled out together
 FRAMES = 3  # of each clip in a training step
