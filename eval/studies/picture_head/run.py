@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from robotwin_adapters.open_dataset import open_dataset
 from worldmodel.cli_errors import one_way_out
+from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.predictors import ModelPredictor, predict_each
@@ -55,7 +55,7 @@ def ghosts(folder: str, datasets: Sequence[str]) -> list[dict[str, Any]]:
     predictor = ModelPredictor(model, 1)
     config = HeldOutConfig("all", episodes=EPISODES, num_frames=FRAMES)
     for data in datasets:
-        clips = held_out_clips(open_dataset(data), model.contract, model.normalizer, config)
+        clips = held_out_clips(open_for_model(folder, data), model.contract, model.normalizer, config)
         for number in range(len(clips)):
             clip = clips[number]
             commands = {TRUE: predictor.commands(clip)}
