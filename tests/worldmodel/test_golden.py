@@ -1,7 +1,7 @@
 """Recorded outputs of the shipped model and of tiny ones: what saved models compute must not change.
 
 Inputs and the weights of tiny models are formulas: only numbers are stored. The tolerance is for other
-CPUs, which round differently. To record a change that is meant: python tests/worldmodel/test_golden.py
+CPUs, which round differently. To record a change that is meant: python -m tests.worldmodel.test_golden
 """
 
 import json
@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.dataset import collate_clips
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.desk.small_net import SmallNetConfig
-from worldmodel.models.backbone import LoraConfig, tiny_wan
+from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.config import ActionMclConfig, FrameContract, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel

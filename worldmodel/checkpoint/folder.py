@@ -100,8 +100,8 @@ def read_description(folder: Path) -> Description:
     values = read_json(path)
     if values.get("format") == 1:
         raise ValueError(
-            f"{path}: format 1 was written by worldmodel 0.1, which reads it; this version reads format "
-            f"{FORMAT}: install worldmodel==0.1.0, or train the model anew"
+            f"{path}: format 1 was written by worldmodel 0.1 and is read by it alone: install "
+            f"worldmodel==0.1.0, or train the model anew (this version reads format {FORMAT})"
         )
     if values.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT}, got {shorten(values.get('format'))}")
@@ -110,7 +110,13 @@ def read_description(folder: Path) -> Description:
         normalizer = ActionNormalizer.from_dict(check_object(values.get("actions"), "actions"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    config = load_config(WorldModelConfig, str(folder / CONFIG_FILE))
+    try:
+        config = load_config(WorldModelConfig, str(folder / CONFIG_FILE))
+    except ValueError as error:
+        raise ValueError(
+            f"{str(error).splitlines()[0]}; if an unreleased version between 0.1.0 and 0.2.0 saved this "
+            "folder, install the commit that saved it, or train the model anew"
+        ) from error
     return Description(config, contract, normalizer, _read_trained_on(folder / TRAINED_ON_FILE))
 
 

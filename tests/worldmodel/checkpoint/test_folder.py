@@ -157,7 +157,13 @@ def test_damaged_or_foreign_folders_are_refused_by_name(trained, tmp_path):
     contract.write_text(json.dumps({**values, "format": 99}))
     refused("contract.json: expected format 2, got 99")
     contract.write_text(json.dumps({**values, "format": 1}))
-    refused(r"contract.json: format 1 was written by worldmodel 0.1.*: install worldmodel==0\.1\.0")
+    refused(r"contract.json: format 1 was written by worldmodel 0.1 .* alone: install worldmodel==0\.1\.0")
+    contract.write_text(json.dumps(values))
+    config = folder / "config.yaml"
+    settings = config.read_text()
+    config.write_text(settings + "prediction: velocity\nscene: false\n")  # as development versions had it
+    refused(r"config.yaml: .*prediction.*; if an unreleased version between 0\.1\.0 and 0\.2\.0 saved this")
+    config.write_text(settings)
     contract.write_text(json.dumps({**values, "frames": {**values["frames"], "merge": "mean"}}))
     refused("contract.json: frames: merge is 'mean', expected auto or last or sum")
     contract.write_text("{")
