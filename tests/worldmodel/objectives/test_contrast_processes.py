@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from worldmodel.files import read_tensors, write_tensors
 from worldmodel.mcl.config import ActionMclConfig
@@ -20,7 +21,6 @@ from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives import training_step as objective
 from worldmodel.training.loop.distributed import MachineConfig, spread
-from worldmodel.training.loop.optim import full_tensor
 from worldmodel.training.loop.step import Stepper
 from worldmodel.types import ClipBatch
 
@@ -48,7 +48,11 @@ def source(rank: int) -> torch.Generator:
 def gradients(model: WorldModel, stepper: torch.nn.Module, batch: ClipBatch, rank: int) -> dict[str, Tensor]:
     losses = stepper(batch, source(rank))
     losses.total.backward()
-    found = {name: full_tensor(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    found = {
+        name: (p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad)
+        for name, p in model.named_parameters()
+        if p.grad is not None
+    }
     return found | {"loss.mcl": losses.parts["mcl"].clone()}
 
 

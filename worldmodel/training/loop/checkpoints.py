@@ -1,8 +1,9 @@
 """Checkpoints as folders, written atomically with checksums; safetensors and JSON only.
 
-checkpoints/step_00000200/{weights,optimizer,ema}.safetensors checkpoints/step_00000200/state.json step,
-counters, data identity; size and CRC-32 of each tensor file checkpoints/latest, checkpoints/best one line
-each: the name of a step folder
+checkpoints/step_00000200/{weights,optimizer,ema}.safetensors
+checkpoints/step_00000200/{weights,optimizer,ema}/             of an fsdp2 run: a file for each process
+checkpoints/step_00000200/state.json   step, counters, data identity; size and CRC-32 of each tensor file
+checkpoints/latest, checkpoints/best   one line each: the name of a step folder
 """
 
 import logging
@@ -15,15 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from worldmodel.checked import check_object, check_type, read_json
 from worldmodel.cli_errors import CommandError
 from worldmodel.files import FolderLock, lock_folder, sync_folder, write_json, write_tensors, write_text
 from worldmodel.tensors import check_finite
 from worldmodel.training.loop.distributed import agreed
+from worldmodel.training.loop.shards import read_shards, shard_shapes, write_shards
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +43,30 @@ class Checkpoint:
     state: dict[str, Any]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file, on the CPU; empty if the checkpoint has no such file."""
+        """The whole tensors of one file, on the CPU; empty if the checkpoint has no such file."""
+        if self.has_shards(name):
+            whole = {key: torch.empty_like(x, device="cpu") for key, x in self.described(name).items()}
+            read_shards(self.path / name, whole)
+            return whole
         file = self.path / f"{name}.safetensors"
         return load_file(file) if file.exists() else {}
 
+    def has_shards(self, name: str) -> bool:
+        """Whether several processes wrote it, a file each."""
+        return (self.path / name).is_dir()
+
+    def described(self, name: str) -> dict[str, Tensor]:
+        """As `tensors`; of shards the shapes alone, so that each process may read its own part."""
+        return shard_shapes(self.path / name) if self.has_shards(name) else self.tensors(name)
+
 
 class CheckpointStore:
-    """The checkpoints of one run. Only the main process writes."""
+    """The checkpoints of one run. Only the main process writes, unless a group has a shard each."""
 
-    def __init__(self, folder: Path, num_kept: int) -> None:
+    def __init__(self, folder: Path, num_kept: int, group: ProcessGroup | None = None) -> None:
         self.folder = folder
         self.num_kept = num_kept
+        self.group = group
         self.lock: FolderLock | None = None  # held to keep other processes from writing here
 
     def prepare(self) -> None:
@@ -67,28 +84,40 @@ class CheckpointStore:
                 (self.folder / "probe").unlink(missing_ok=True)
 
     def save(self, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write one checkpoint; on an error the older ones stay and no partial one remains."""
+        """Write one checkpoint; on an error the older ones stay and no partial one remains.
+
+        All processes of a group must call it: the first one finishes what they wrote.
+        """
         final = self.folder / f"{STEP_PREFIX}{step:08d}"
         temporary = self.folder / f"{TEMPORARY_PREFIX}{final.name}"
-        shutil.rmtree(temporary, ignore_errors=True)
+        if self.group is None:
+            shutil.rmtree(temporary, ignore_errors=True)
         try:
-            temporary.mkdir()
+            temporary.mkdir(exist_ok=True)
             for name, tensors in files.items():
-                if tensors:
+                if tensors and self.group is not None:
+                    write_shards(temporary / name, tensors, self.group)
+                elif tensors:
                     write_tensors(temporary / f"{name}.safetensors", tensors)
-            manifest = {file.name: _fingerprint(file) for file in sorted(temporary.iterdir())}
-            write_json(temporary / "state.json", {**state, "step": step, "files": manifest}, indent=None)
-            sync_folder(temporary)
-            if final.exists():  # a run resumed from an older checkpoint reaches this step again
-                shutil.rmtree(final)
-            os.replace(temporary, final)
-            sync_folder(self.folder)
-            write_text(self.folder / "latest", final.name + "\n")
+            if self.group is None or self.group.rank() == 0:
+                self._finish(temporary, final, {**state, "step": step})
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        self._remove_old()
         return final
+
+    def _finish(self, temporary: Path, final: Path, state: Mapping[str, Any]) -> None:
+        written = sorted(path for path in temporary.rglob("*") if path.is_file())
+        manifest = {str(path.relative_to(temporary)): _fingerprint(path) for path in written}
+        write_json(temporary / "state.json", {**state, "files": manifest}, indent=None)
+        for folder in {path.parent for path in written} | {temporary}:
+            sync_folder(folder)
+        if final.exists():  # a run resumed from an older checkpoint reaches this step again
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+        sync_folder(self.folder)
+        write_text(self.folder / "latest", final.name + "\n")
+        self._remove_old()
 
     def mark_best(self, step: int) -> None:
         """Point `best` at this step's checkpoint, if it exists."""
@@ -123,12 +152,14 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def open_store(folder: Path, accelerator: Accelerator, resume: bool, num_kept: int) -> CheckpointStore:
+def open_store(
+    folder: Path, accelerator: Accelerator, resume: bool, num_kept: int, group: ProcessGroup | None = None
+) -> CheckpointStore:
     """The checkpoints of a run's folder; an existing run is only continued, never overwritten.
 
     `fit` calls it too, but a script should call it before it spends time or writes anything.
     """
-    store = CheckpointStore(folder / "checkpoints", num_kept)
+    store = CheckpointStore(folder / "checkpoints", num_kept, group)
     problem = None
     if accelerator.is_main_process:
         try:

@@ -20,6 +20,7 @@ from accelerate.utils import (
     send_to_device,
 )
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup, new_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -162,6 +163,14 @@ def shard(model: nn.Module, accelerator: Accelerator) -> None:
     for block in repeated_blocks(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+
+
+def shard_group(config: MachineConfig, accelerator: Accelerator) -> ProcessGroup | None:
+    """The processes that write a shard of each checkpoint, through the CPU; none: one process writes all."""
+    if resolve_parallel(config, accelerator.num_processes) != "fsdp2":
+        return None
+    group: ProcessGroup = new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+    return group
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:

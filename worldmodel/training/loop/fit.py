@@ -32,6 +32,7 @@ from worldmodel.training.loop.distributed import (
     describe_launch,
     gradient_sync,
     move,
+    shard_group,
     spread,
     start_accelerator,
     whole_weights,
@@ -194,7 +195,8 @@ def _start(
     model.train()
     stepper = spread(Stepper(model, step_fn), accelerator, config.machine)
     state = RunState(model, config.optim, {**(identity or {}), "seed": config.seed})
-    store = open_store(folder, accelerator, resume, config.keep_checkpoints)
+    group = shard_group(config.machine, accelerator)
+    store = open_store(folder, accelerator, resume, config.keep_checkpoints, group)
     if resume and (checkpoint := store.last_good()) is not None:
         state.restore(checkpoint)
         if state.step > config.steps:
@@ -362,8 +364,8 @@ def _save(run: _Run, is_best: bool, is_needed: bool) -> None:
     """
     _finish_writing(run)
     step, is_main = run.state.step, run.accelerator.is_main_process
-    files = run.state.files(is_main)
-    if is_main:
+    if is_main or run.store.group is not None:
+        files = run.state.files()
         run.writing = run.writer.submit(_write, run.store, step, files, run.state.counters(), is_best)
     if is_needed and (problem := agreed(_finish_writing(run), run.accelerator)):
         raise OSError(problem)
@@ -377,11 +379,14 @@ def _write(
     is_best: bool,
 ) -> str | None:
     """In the thread: save, and return why that failed, if so."""
+    is_main = store.group is None or store.group.rank() == 0
     try:
         store.save(step, files, counters)
-        if is_best:
+        if is_best and is_main:
             store.mark_best(step)
     except OSError as error:
+        if not is_main:  # the main process says so
+            return str(error)
         last = store.last_good()
         kept = f"{last.path.name} is kept" if last else "there is no earlier one"
         problem = f"checkpoint of step {step} could not be written ({error}); {kept}"

@@ -156,15 +156,6 @@ def local_shard(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def full_tensor(tensor: Tensor, is_kept: bool = True) -> Tensor:
-    """A copy of the whole of a sharded tensor on the CPU (a collective call: every process must make it).
-
-    Without `is_kept` nothing is copied, and the result is empty.
-    """
-    whole = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
-    return whole.to("cpu", copy=True).contiguous() if is_kept else whole.new_empty(0)
-
-
 @torch.no_grad()
 def load_full(target: Tensor, whole: Tensor) -> None:
     """Copy a whole tensor into `target`, keeping only this process's shard of it."""

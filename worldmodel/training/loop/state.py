@@ -13,17 +13,17 @@ from worldmodel.training.loop.checkpoints import Checkpoint
 from worldmodel.training.loop.optim import (
     ExponentialMovingAverage,
     OptimConfig,
-    full_tensor,
     load_full,
     make_optimizer,
     trainable_parameters,
 )
+from worldmodel.training.loop.shards import read_shards
 
 MAX_NAMED = 5  # differences listed in a message
 
 
 class RunState:
-    """The state of a run; tensors are saved unsharded, so a run may resume on another number of processes."""
+    """The state of a run, which may resume on another number of processes."""
 
     def __init__(
         self, model: nn.Module, config: OptimConfig, identity: Mapping[str, Any] | None = None
@@ -48,11 +48,8 @@ class RunState:
         """CPU time of this process since the run began, plus that of the runs it resumes."""
         return time.process_time() - self._cpu_start
 
-    def files(self, is_kept: bool = True) -> dict[str, dict[str, Tensor]]:
-        """File name -> copies of the unsharded tensors on the CPU; under fsdp2 every process must call it.
-
-        A process that does not keep them takes part in gathering, and copies nothing.
-        """
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        """File name -> copies of the tensors on the CPU; of sharded ones, of this process's part alone."""
         moments = {
             f"{name}/{key}": value
             for name, parameter in self.parameters.items()
@@ -63,11 +60,12 @@ class RunState:
             "optimizer": moments,
             "ema": {} if self.ema is None else self.ema.average,
         }
-        gathered = {
-            file: {name: full_tensor(tensor, is_kept) for name, tensor in tensors.items()}
+        return {
+            file: {
+                name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+            }
             for file, tensors in everything.items()
         }
-        return gathered if is_kept else {}
 
     def counters(self) -> dict[str, Any]:
         """The part of the state that is saved as JSON."""
@@ -87,7 +85,7 @@ class RunState:
         """Load a checkpoint; ValueError if it belongs to another model or to another run."""
         self._check_identity(checkpoint)
         _copy_all(checkpoint, "weights", {**self.parameters, **self._buffers})
-        self._restore_optimizer(checkpoint.tensors("optimizer"))
+        self._restore_optimizer(checkpoint)
         if self.ema is not None:
             _copy_all(checkpoint, "ema", self.ema.average)
             self.ema.num_updates = checkpoint.state["num_ema_updates"]
@@ -114,7 +112,8 @@ class RunState:
                 "Use the seed, data, settings and start_from weights it was started with, or another folder"
             )
 
-    def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
+    def _restore_optimizer(self, checkpoint: Checkpoint) -> None:
+        saved, targets = checkpoint.described("optimizer"), {}
         for full_name, value in saved.items():
             name, _, key = full_name.rpartition("/")
             parameter = self.parameters[name]
@@ -122,8 +121,8 @@ class RunState:
                 target = torch.zeros((), dtype=value.dtype, device=parameter.device)
             else:
                 target = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            load_full(target, value)
-            self.optimizer.state[parameter][key] = target
+            targets[full_name] = self.optimizer.state[parameter][key] = target
+        _fill(checkpoint, "optimizer", targets, saved)
 
 
 def differences(saved: Any, now: Any, name: str = "") -> Iterator[str]:
@@ -150,7 +149,7 @@ def _shown(value: Any) -> str:
 
 
 def _copy_all(checkpoint: Checkpoint, file: str, targets: Mapping[str, Tensor]) -> None:
-    saved = checkpoint.tensors(file)
+    saved = checkpoint.described(file)
     if wrong := sorted(set(saved) ^ set(targets)):
         where = "checkpoint" if wrong[0] in saved else "model"
         raise ValueError(
@@ -163,6 +162,16 @@ def _copy_all(checkpoint: Checkpoint, file: str, targets: Mapping[str, Tensor]) 
                 f"{checkpoint.path}/{file}.safetensors: {name} has shape {tuple(saved[name].shape)}, "
                 f"this model expects {tuple(target.shape)}"
             )
+    _fill(checkpoint, file, targets, saved)
+
+
+def _fill(
+    checkpoint: Checkpoint, file: str, targets: Mapping[str, Tensor], saved: Mapping[str, Tensor]
+) -> None:
+    if checkpoint.has_shards(file):
+        read_shards(checkpoint.path / file, targets)
+        return
+    for name, target in targets.items():
         load_full(target, saved[name])
 
 

@@ -4,43 +4,55 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 from tests.support.toy_run import toy_fit
+from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore, verify
 from worldmodel.training.loop.distributed import MachineConfig, resolve_parallel
 from worldmodel.training.loop.order import process_slots
+from worldmodel.training.loop.shards import write_shards
 
 ROOT = Path(__file__).parents[4]
 # Sums are taken in another order over processes; in float32 that moves a loss in its last digits.
 TOLERANCE = 1e-6
 
 
-def toy_rank(folder: Path, overrides: list[str], rank: int, port: int) -> None:
+def toy_rank(folder: Path, overrides: list[str], rank: int, port: int, resume: bool = False) -> None:
     """One process of a two-process run, as torchrun would start it."""
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     )
     os.environ.update({"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)})
-    result = toy_fit(folder, overrides)
+    result = toy_fit(folder, overrides, resume)
     torch.distributed.destroy_process_group()
     assert result.is_finished
 
 
-def run_two(folder: Path, overrides: list[str]) -> None:
+def start_two(folder: Path, overrides: list[str], resume: bool = False) -> list[ForkProcess]:
     """Forked ranks: torchrun without the seconds of importing torch (the journey goes through torchrun)."""
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         port = listener.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=toy_rank, args=(folder, overrides, rank, port)) for rank in range(2)]
+    ranks = [context.Process(target=toy_rank, args=(folder, overrides, r, port, resume)) for r in range(2)]
     for process in ranks:
         process.start()
+    return ranks
+
+
+def run_two(folder: Path, overrides: list[str], resume: bool = False) -> None:
+    ranks = start_two(folder, overrides, resume)
     for process in ranks:
         process.join(120)
     assert [process.exitcode for process in ranks] == [0, 0]
@@ -72,6 +84,78 @@ def test_a_sharded_run_trains_as_one_and_resumes_on_one_process(
         later.rename(tmp_path / later.name)
     toy_fit(tmp_path, ["steps=8"], resume=True)
     assert losses(tmp_path) == pytest.approx(one_process, rel=TOLERANCE)
+
+
+SHARDED = ["steps=8", "machine.parallel=fsdp2"]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """The last checkpoint of a sharded run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("sharded")
+    run_two(folder, SHARDED)
+    return verify(folder / "checkpoints/step_00000008")
+
+
+def test_each_process_writes_its_own_part(sharded: Checkpoint) -> None:
+    kinds = {path.suffix for path in sharded.path.rglob("*") if path.is_file()}
+    assert kinds == {".safetensors", ".json"}
+    parts = [load_file(path) for path in sorted((sharded.path / "weights").iterdir())]
+    assert len(parts) == 2
+    names = [{name: tuple(x.shape) for name, x in part.items() if x.ndim == 2} for part in parts]
+    assert names[0] == names[1]
+    assert set(names[0].values()) == {(8, 16), (2, 16)}  # of 16 and 4 rows
+    assert sharded.tensors("weights")["blocks.0.linear.weight"].shape == (16, 16)
+
+
+def kill_in_mid_write(folder: Path, written: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both processes, when so many of the three parts of the checkpoint of step 6 have been begun."""
+
+    def slow(place: Path, *arguments: Any) -> None:
+        time.sleep(0.2 if "00000006" in str(place) else 0.0)
+        write_shards(place, *arguments)
+
+    monkeypatch.setattr("worldmodel.training.loop.checkpoints.write_shards", slow)
+    ranks, partial = start_two(folder, SHARDED), folder / "checkpoints/.writing_step_00000006"
+    deadline = time.monotonic() + 60
+    while not (partial.is_dir() and len(list(partial.iterdir())) >= written) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+    monkeypatch.undo()
+    assert partial.is_dir()
+
+
+@pytest.mark.parametrize("written", [1, 3])
+def test_a_sharded_run_killed_in_mid_write_goes_on_from_the_checkpoint_before(
+    sharded: Checkpoint, tmp_path: Path, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_in_mid_write(tmp_path, written, monkeypatch)
+    found = CheckpointStore(tmp_path / "checkpoints", 3).last_good()
+    assert found is not None
+    assert found.path.name == "step_00000003"
+    run_two(tmp_path, SHARDED, resume=True)
+    again = verify(tmp_path / "checkpoints/step_00000008")
+    for file in ("weights", "optimizer", "ema"):
+        whole = sharded.tensors(file)
+        assert whole.keys() == again.tensors(file).keys()
+        assert all(torch.equal(value, again.tensors(file)[name]) for name, value in whole.items()), file
+
+
+def test_a_full_disk_of_one_process_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(HuggingFaceStorageWriter):
+        def write_data(self, plan, planner):
+            if "00000003" in str(self.path) and os.environ["RANK"] == "1":
+                raise OSError(28, "No space left on device")
+            return super().write_data(plan, planner)
+
+    monkeypatch.setattr("worldmodel.training.loop.shards.HuggingFaceStorageWriter", Full)
+    run_two(tmp_path, ["steps=8", "machine.parallel=fsdp2", "checkpoint_every=1", "keep_checkpoints=9"])
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("*step_*"))
+    assert kept == [f"step_0000000{step}" for step in (1, 2, 4, 5, 6, 7, 8)]
 
 
 def test_a_launch_that_is_not_what_the_config_asks_for_is_refused(tmp_path: Path) -> None:
