@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from tests.support.host_reads import host_reads
 from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig
@@ -119,6 +120,23 @@ def test_judge_and_controller_do_not_shape_the_latent_actions(make_world_model, 
     assert model.idm.latent_mean[-1].weight.grad.abs().max() == 0
     assert model.controller.out[-1].weight.grad.abs().max() > 0
     assert model.idm.robot_action[-1].weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"regime": "acg"},
+        {"regime": "lacg", "mcl": ActionMclConfig(mode="finite_difference")},
+        {"regime": "acg", "mcl": ActionMclConfig(mode="first_order", critic="trained", share=0.5)},
+        {"regime": "acg", "objective": ObjectiveConfig(forcing="prefix", sink_jump=0.3), "causal": True},
+        {"regime": "no_action", "objective": ObjectiveConfig(pixel_weight=1.0)},
+    ],
+)
+def test_a_step_never_waits_for_values(make_world_model, batch, options):
+    model = make_world_model(**options)
+    with host_reads() as found:
+        step(model, batch).total.backward()
+    assert not found
 
 
 def test_action_groups_follow_the_timeline():

@@ -269,8 +269,8 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
             accelerator.backward(losses.total / len(run.slots))
         all_losses.append({"loss": losses.total.detach(), **losses.parts})
     norm = clip_gradients(list(state.parameters.values()), config.optim.max_grad_norm)
-    values, is_stopped = _mean_over_processes(all_losses, stop.is_received, accelerator)
-    values["grad_norm"] = norm.item()
+    read = [{**losses, "grad_norm": norm} for losses in all_losses]
+    values, is_stopped = _mean_over_processes(read, stop.is_received, accelerator)
     is_finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
     if is_finite:
         state.optimizer.step()
@@ -301,7 +301,10 @@ def _keep_rows(run: _Run, cache: RowCache, batches: list[Any]) -> list[Any]:
 def _mean_over_processes(
     all_losses: Sequence[Mapping[str, Tensor]], is_stop_asked: bool, accelerator: Accelerator
 ) -> tuple[dict[str, float], bool]:
-    """Mean of every loss over all micro-batches, and whether any process received a stop signal."""
+    """Mean of every loss over all micro-batches, and whether any process received a stop signal.
+
+    The one place of a step where the host waits for a GPU.
+    """
     names = list(all_losses[0])
     stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in all_losses]).mean(
         0

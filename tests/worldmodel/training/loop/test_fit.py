@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.host_reads import host_reads
 from tests.support.toy_run import ToyData, toy_fit, toy_load, toy_model, toy_step
 from worldmodel.training.loop import fit as fit_module
 from worldmodel.training.loop.checkpoints import CheckpointStore, verify
@@ -356,3 +357,13 @@ def test_validation_sees_the_averaged_weights(tmp_path: Path) -> None:
     average, weights = last_tensors(tmp_path, "ema"), last_tensors(tmp_path, "weights")
     assert all(torch.equal(seen[name], average[name]) for name in average)
     assert not torch.equal(weights["action_head.weight"], average["action_head.weight"])
+
+
+def test_the_host_waits_for_the_device_once_a_step(tmp_path: Path) -> None:
+    found = []
+    for steps in (2, 6):
+        with host_reads() as reads:
+            toy_fit(tmp_path / str(steps), [f"steps={steps}", "checkpoint_every=100"])
+        found.append(reads)
+    # In each of 4 steps: the losses, and the order of the data for both micro-batches, which is on the CPU.
+    assert found[1] - found[0] == {"tolist": 4 * (1 + 2)}
