@@ -237,7 +237,7 @@ def _latent_drive(
     posterior = idm.latent_actions(features)
     latent_actions = posterior.sample(generator)
     terms = {"kl": (weights.beta, posterior.kl())}
-    metrics = {}
+    metrics = {"kl_bits": 1.442695 * terms["kl"][1]}  # nats -> bits: what z tells of the true future
     if model.embodiment_classifier is not None:
         loss, accuracy = embodiment_loss(model.embodiment_classifier, latent_actions, batch.embodiment)
         terms["embodiment"], metrics["embodiment_accuracy"] = (weights.adversarial_weight, loss), accuracy
@@ -247,8 +247,8 @@ def _latent_drive(
     current = num_video_frames(model.config.history) - 1
     robot_actions = (batch.robot_actions * batch.action_mask[:, None])[:, current:]
     controlled = model.controller(robot_actions, features.scene[:, current].detach())
-    target = posterior.mean[:, current:].detach()
-    terms["controller"] = (weights.controller_weight, F.mse_loss(controlled, target))
+    error = F.mse_loss(controlled, posterior.mean[:, current:].detach())
+    terms["controller"] = (weights.controller_weight, error)
     return latent_actions, Terms(terms, metrics)
 
 
@@ -274,5 +274,4 @@ def _frames_of(batch: ClipBatch, need: str) -> UInt8[Tensor, "b t 3 H W"]:
 def _action_error(judged: Float[Tensor, "b n a"], batch: ClipBatch) -> Float[Tensor, ""]:
     """Mean squared error over the action dimensions that each embodiment has."""
     mask = batch.action_mask[:, None].expand_as(judged)  # judged[mask] would make the host wait for a GPU
-    error = torch.where(mask, judged - batch.robot_actions, 0.0).square()
-    return error.sum() / mask.sum()
+    return torch.where(mask, judged - batch.robot_actions, 0.0).square().sum() / mask.sum()

@@ -128,6 +128,11 @@ def rollout_folder(output: Path, row: str, seed: int, task: str) -> Path:
     return output / "rollouts" / row / f"seed{seed}" / task
 
 
+def training_folder(output: Path, row: str, seed: int) -> Path:
+    """Folder of the training that a row shows."""
+    return output / "trained" / ROWS[row].model / f"seed{seed}"
+
+
 def _base(config: Table2Config, name: str) -> str:
     """The pretrained model of a row: with MCL a model of its own, if MCL acts in pretraining."""
     row = ROWS[name]

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from studies.table2.cells import ROWS, TASKS, Table2Config, rollout_folder
+from studies.table2.cells import ROWS, TASKS, Table2Config, rollout_folder, training_folder
 from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.results import (
     CEILING,
@@ -53,6 +53,7 @@ def collect(config: Table2Config) -> dict[str, Any]:
     found = {task: _read(config, task) for task in TASKS}
     return {
         "action_spaces": _action_spaces(config),
+        "kl_bits": _kl_bits(config),
         "tasks": {task: _task(rows) for task, rows in found.items() if rows},
         "mcl": {
             title: {
@@ -76,6 +77,19 @@ def _action_spaces(config: Table2Config) -> dict[str, str]:
     done = [folder / "results.json" for folder in folders if (folder / "results.json").exists()]
     spaces = [json.loads(path.read_text()).get("action_spaces", {}) for path in done]
     return {robot: space for found in spaces for robot, space in found.items()}
+
+
+def _kl_bits(config: Table2Config) -> dict[str, dict[str, Any]]:
+    """Row with latent actions -> bits per transition in the last validation of its trainings."""
+    rows = [name for name in config.rows if ROWS[name].drive == "latent"]
+    known = {name: [_validated(config, name, seed) for seed in config.seeds] for name in rows}
+    found = {name: [bits for bits in values if bits is not None] for name, values in known.items()}
+    return {name: mean_estimate(values).to_dict() for name, values in found.items() if values}
+
+
+def _validated(config: Table2Config, name: str, seed: int) -> float | None:
+    path = training_folder(Path(config.output), name, seed) / "metrics.json"
+    return json.loads(path.read_text()).get("kl_bits") if path.exists() else None
 
 
 def effect(without: Evaluated, with_: Evaluated, metric: str) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from studies.cells import Cell, check_settings, run_cells
-from studies.table2.cells import ROWS, PretrainedModels, Table2Config, plan, rollout_folder
+from studies.table2.cells import ROWS, PretrainedModels, Table2Config, plan, rollout_folder, training_folder
 from studies.table2.page import write_table
 from studies.table2.results import collect, paired_spread, smallest_difference
 from studies.table2.run import check_memory_of
@@ -182,6 +183,18 @@ def config(tmp_path_factory) -> Table2Config:
                 if (row, seed) != ("lacg_mcl", 2):  # not finished yet
                     write_cell(config, row, seed, task)
     return config
+
+
+def test_rows_that_see_the_true_future_say_how_many_bits_of_it(config, tmp_path):
+    assert collect(config)["kl_bits"] == {}  # no training was validated
+    for seed, bits in ((0, 10.0), (2, 12.0)):
+        folder = training_folder(Path(config.output), "lacg", seed)
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text(json.dumps({"kl": bits * math.log(2), "kl_bits": bits}))
+    results = collect(config)
+    assert results["kl_bits"].keys() == {"lacg"}
+    write_table(results, tmp_path)
+    assert "standard normal, in validation: LACG 11.0 [-1.7, 23.7]." in (tmp_path / "table2.md").read_text()
 
 
 def test_the_table_gives_back_what_the_reports_hold(config):
