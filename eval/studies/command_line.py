@@ -1,13 +1,8 @@
 """The command line shared by studies."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import TypeVar
 
-from worldmodel.config import config_parser, load_config
-
-C = TypeVar("C")
+from worldmodel.config import config_parser
 
 
 def study_parser(schema: type, description: str | None) -> argparse.ArgumentParser:
@@ -16,24 +11,3 @@ def study_parser(schema: type, description: str | None) -> argparse.ArgumentPars
     parser.add_argument("config", metavar="CONFIG.yaml", help="the study's settings")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what differs from the file")
     return parser
-
-
-def run_and_report(
-    schema: type[C],
-    description: str | None,
-    run: Callable[[C], None],
-    write_report: Callable[[C], Iterable[Path]],
-    argv: Sequence[str] | None,
-) -> int:
-    """Parse, run the study unless --report is given, and write its report; returns the exit code."""
-    parser = study_parser(schema, description)
-    parser.add_argument(
-        "--report", action="store_true", help="only write tables and pictures of what is there"
-    )
-    arguments = parser.parse_intermixed_args(argv)
-    study = load_config(schema, arguments.config, arguments.overrides)
-    if not arguments.report:
-        run(study)
-    for path in write_report(study):
-        print(path)
-    return 0

@@ -112,8 +112,6 @@ COMMANDS = {
     "encode_latents": Command(encode, (".safetensors",)),
     "rollouts": Command(rollouts, ("results.json",)),
     "table2": Command(studies.run_table2, (*MODEL_FILES, "results.json", "table2.json")),
-    "mcl_study": Command(studies.run_mcl, (*MODEL_FILES, "results.json", "report.md")),
-    "context_study": Command(studies.run_context, ("model.safetensors", "cells.jsonl", "tables.md")),
     "disentanglement_study": Command(
         studies.run_disentanglement, ("model.safetensors", "_last.json", "_best.json", "cells.jsonl")
     ),

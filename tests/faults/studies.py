@@ -1,4 +1,4 @@
-"""The studies in a size for tests, to be killed: table2, mcl, context, disentanglement, identifiability.
+"""The studies in a size for tests, to be killed: table2, disentanglement, identifiability.
 
 Their cells run in forked processes instead of new ones, which would spend all their time on imports.
 """
@@ -10,7 +10,6 @@ import sys
 import traceback
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +18,8 @@ from typing import IO, Any
 import numpy as np
 from studies import child_process
 from studies.cells import ROLL_OUT, TRAIN
-from studies.context.run import main as context_study
 from studies.disentanglement.run import main as disentanglement_study
 from studies.identifiability.run import collect
-from studies.mcl.cells import MclStudyConfig, RobotData
-from studies.mcl.run import main as mcl_study
 from studies.table2.run import main as table2
 
 from tests.support.robotwin_sets import write_robotwin_set
@@ -137,42 +133,9 @@ def run_table2(inputs: Path, out: Path) -> int:
     return table2([written(inputs / f"{out.name}.yaml", config)])
 
 
-def run_mcl(inputs: Path, out: Path) -> int:
-    fork_cells()
-    data = RobotData(str(inputs / TARGET), str(inputs / TARGET_TEST), str(inputs / TRANSFER_TEST))
-    config = MclStudyConfig(
-        output=str(out),
-        pretrained={"acg": str(inputs / "given")},
-        training=TRAINING,
-        training_settings=(*training_settings(inputs, out), "fit.steps=3"),
-        rollout_settings=tuple(ROLLOUTS),
-        readings={"direction": ["model.mcl.mode=finite_difference"]},
-        weights=(0.1,),
-        updates={"full": ["model.lora.rank=0"]},
-        choose=data,
-        confirm=data,
-        choose_seeds=(0,),
-        choose_episodes=2,
-    )
-    return mcl_study([written(inputs / f"{out.name}.yaml", asdict(config)), "--phase", "choose"])
-
-
 def written(path: Path, config: dict[str, Any]) -> str:
     path.write_text(json.dumps(config))  # JSON is YAML
     return str(path)
-
-
-def run_context(inputs: Path, out: Path) -> int:
-    return context_study(
-        [
-            str(PROJECT / "configs/context/study.yaml"),
-            f"training={PROJECT}/configs/context/debug.yaml",
-            *(f"output={out}/runs", f"results={out}/results", "seeds=[0]", "datasets=[quad]"),
-            *("scores.num_batches=2", "scores.batch=8"),
-            "rows=[{name: base, settings: [model.variant=base, fit.checkpoint_every=1]}, "
-            "{name: frozen, start_from: base, settings: [train=module, model.has_head=true]}]",
-        ]
-    )
 
 
 def noise_of(*geometry: object) -> np.ndarray:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.faults
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     *("convert", "encode_latents", "collect", "rollouts", "train", "train_lora", "train_mcl"),
-    *("table2", "mcl_study", "context_study", "disentanglement_study", "identifiability"),
+    *("table2", "disentanglement_study", "identifiability"),
 )
 
 

@@ -17,7 +17,6 @@ from worldmodel.config import save_config
 from worldmodel.data.dataset import ClipDataset, collate_clips
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.files import check_apart
-from worldmodel.models.vae import load_vae
 from worldmodel.objectives.pictures import picture_loss
 from worldmodel.training.command_line import run_script
 from worldmodel.training.datasets import DataConfig, open_clips, open_index
@@ -42,9 +41,6 @@ class AutoencoderConfig:
     num_initial_clips: int = 64  # clips for the PCA and the latent statistics
     moving_weight: float = 5.0  # weight of pixels that differ from the clip's first frame; others count 1
     edge_weight: float = 0.3  # weight of the error in the images' Laplacian, which keeps edges sharp
-    # A trained autoencoder whose decoder is trained further. Its latents stay the same, so existing world
-    # models of them remain valid. Its sizes are used instead of those above.
-    decoder_of: str = ""  # folder of that autoencoder; empty: a new one, both directions
     data: DataConfig = field(default_factory=DataConfig)
     fit: FitConfig = field(default_factory=FitConfig)
 
@@ -81,16 +77,6 @@ def new_autoencoder(config: AutoencoderConfig, start: Tensor) -> CausalAutoencod
     return model
 
 
-def decoder_alone(folder: str) -> CausalAutoencoder:
-    """Load a trained autoencoder and freeze everything except its decoder."""
-    model = load_vae(folder)
-    if not isinstance(model, CausalAutoencoder):
-        raise ValueError(f"{folder}: decoder_of names a desk autoencoder, got {type(model).__name__}")
-    for part in (model.decoder, model.synthesis):
-        part.requires_grad_()
-    return model
-
-
 def train(config: AutoencoderConfig, resume: bool) -> bool:
     """Build from data, fit, save; returns False if a signal stopped it early."""
     accelerator = start_accelerator(config.fit.machine)
@@ -101,7 +87,7 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
     clips = open_clips(config.data, index, "train", index.normalizer(), None, with_frames=True)
     torch.manual_seed(config.fit.seed)
     start = initial_video(clips, config.num_initial_clips)
-    model = decoder_alone(config.decoder_of) if config.decoder_of else new_autoencoder(config, start)
+    model = new_autoencoder(config, start)
 
     def step(model: CausalAutoencoder, batch: ClipBatch, generator: torch.Generator) -> Losses:
         video = to_video(batch)
@@ -117,8 +103,7 @@ def train(config: AutoencoderConfig, resume: bool) -> bool:
     )
     if result.is_finished and accelerator.is_main_process:
         model.eval().to("cpu")
-        if not config.decoder_of:
-            model.set_latent_statistics(start)
+        model.set_latent_statistics(start)
         model.save_pretrained(Path(config.output) / "vae")
         save_config(config, Path(config.output) / "config.yaml")
     return result.is_finished

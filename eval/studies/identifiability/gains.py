@@ -1,12 +1,12 @@
 """What each arm of a study gains over the arm without MCL, paired by seed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import ttest_1samp
 
 from studies.identifiability.cells import Cell
-from studies.mcl.results import holm
 from worldmodel.report.intervals import mean_estimate
 from worldmodel.report.page import Page, Section, Table, write_page
 
@@ -44,3 +44,11 @@ def write_gains(cells: list[Cell], results: Path) -> None:
     """Write gains.md."""
     section = Section("Gains over training without MCL", (gains_table(cells),))
     write_page(Page("Does a reading that needs the generator help?", "", (section,)), results / "gains.md")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction of p values: the smallest times n, the next times n - 1, and so on."""
+    order = np.argsort(p_values)
+    steps = [p_values[place] * (len(order) - rank) for rank, place in enumerate(order)]
+    corrected = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return [float(corrected[rank]) for rank in np.argsort(order)]

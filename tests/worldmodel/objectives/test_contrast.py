@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from bench.mcl_gradients import gradients
+from torch import Tensor, nn
 
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig, checkpoint_blocks
@@ -12,9 +12,36 @@ from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.contrast import task_vector
 from worldmodel.objectives.training_step import mcl_term, world_model_step
+from worldmodel.types import ClipBatch
 
 LATENTS = ("noisy", "history", "latent_action")
 OBJECTIVE = ObjectiveConfig(idm_weight=0.0, action_dropout=0.0)
+
+
+def parts(model: WorldModel) -> dict[str, list[nn.Parameter]]:
+    """The parts of the model that MCL may train, by name."""
+    assert model.mcl is not None
+    critic = model.mcl.critic
+    assert isinstance(critic, nn.Module)
+    heads = [*model.mcl.gradient_head.parameters(), *model.mcl.condition_head.parameters()]
+    return {
+        "backbone": list(model.fdm.parameters()),
+        "interface": list(model.interface.parameters()),
+        "IDM": [] if model.idm is None else list(model.idm.parameters()),
+        "critic": list(critic.parameters()),
+        "heads": heads,
+    }
+
+
+def gradients(model: WorldModel, batch: ClipBatch) -> dict[str, Tensor]:
+    """The gradient of the contrast alone, for each part; parts without a gradient are omitted."""
+    model.zero_grad()
+    mcl_term(model, batch, torch.Generator().manual_seed(1)).backward()
+    found = {
+        name: [p.grad.flatten() for p in some if p.grad is not None] for name, some in parts(model).items()
+    }
+    joined = {name: torch.cat(values) for name, values in found.items() if values}
+    return {name: value for name, value in joined.items() if value.abs().max() > 0}
 
 
 @pytest.fixture

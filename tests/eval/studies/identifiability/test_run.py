@@ -15,7 +15,7 @@ from studies.identifiability.controls import (
     rotations,
     true_diversity,
 )
-from studies.identifiability.gains import gains_table
+from studies.identifiability.gains import gains_table, holm
 from studies.identifiability.report import ablation_table, write_report
 from studies.identifiability.run import collect, data_name, write_controls, write_oracles
 
@@ -240,3 +240,8 @@ def test_gains_are_paired_by_seed_and_corrected_for_their_number() -> None:
     assert rows["same"][5] == "1.000"
     with pytest.raises(ValueError, match="gains are over the cell called none"):
         gains_table([better])
+
+
+def test_p_values_are_corrected_as_holm_does() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

@@ -1,1 +1,0 @@
-"""Do interventions that were learned one by one compose?"""
