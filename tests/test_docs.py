@@ -8,6 +8,7 @@ import pytest
 from tests.support import doc_commands
 from tests.support.doc_blocks import Block, Call, code_blocks, commands
 from tests.support.prose import measure
+from worldmodel.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -153,3 +154,8 @@ def test_readme_activates_before_the_first_bare_command() -> None:
 def test_no_page_or_message_installs_from_an_index_that_has_no_such_package() -> None:
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "worldmodel").rglob("*.py")]:
         assert not re.search(r"pip install [\"']?worldmodel", path.read_text()), path
+
+
+def test_the_page_of_names_lists_every_command() -> None:
+    page = (ROOT / "docs/api/index.md").read_text()
+    assert not [command.name for command in COMMANDS if f"`{command.name}`" not in page]
