@@ -90,7 +90,7 @@ class Scorer:
         self.config, self.networks = config, {}
         self.lpips = self.encode = None
         if config.lpips:
-            self.lpips = _load_lpips(Path(config.lpips))
+            self.lpips = AlexNetDistance.from_folder(config.lpips)
             self.networks["lpips"] = _called(Path(config.lpips))
         if config.latents:
             self.encode, name = _load_encoder(config.latents)
@@ -128,9 +128,7 @@ class Scorer:
             gray = [to_gray(video) for video in videos]
             found |= {"psnr_gray": psnr(*gray), "ssim_gray": plain_ssim(*gray), "psnr_color": psnr(*videos)}
         if self.lpips is not None:
-            found["lpips"] = torch.cat(
-                [self.lpips(*pair) for pair in zip(*(v.split(8) for v in videos), strict=True)]
-            )
+            found["lpips"] = self.lpips.curve(*videos)
         if self.encode is not None:
             found["latent_l2"] = (self.encode(made) - self.encode(real)).square().flatten(1).mean(1)[1:]
         return score_video(*videos, real[first - 1]) | {name: curve.tolist() for name, curve in found.items()}
@@ -182,18 +180,6 @@ def through_mp4(frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 H W"]:
     with av.open(file, "r") as container:
         decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     return to_unit_range(torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2))
-
-
-def _load_lpips(folder: Path) -> AlexNetDistance:
-    def find(stem: str) -> Path:
-        found = [path for end in ("pth", "safetensors") for path in sorted(folder.glob(f"{stem}.{end}"))]
-        if not found:
-            raise ValueError(
-                f"{folder}: expected {stem}.pth for LPIPS: alexnet-owt-7be5be79.pth and alex.pth"
-            )
-        return found[0]
-
-    return AlexNetDistance.load(find("alexnet*"), find("alex"))
 
 
 def _called(folder: Path) -> str:

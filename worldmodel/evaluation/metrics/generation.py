@@ -1,7 +1,8 @@
 """LPIPS and FID with the standard networks; their weights are provided by the user, none are shipped.
 
 LPIPS 0.1 on AlexNet: `alexnet-owt-7be5be79.pth` (torchvision) and `alex.pth` (the linear layers of the lpips
-package). FID: `inception-2015-12-05.pt`, the TorchScript Inception-v3 with the original TensorFlow weights.
+package), or the same tensors as .safetensors. FID: `inception-2015-12-05.pt`, the TorchScript Inception-v3
+with the original TensorFlow weights.
 """
 
 from pathlib import Path
@@ -17,6 +18,7 @@ SHIFT = (-0.030, -0.088, -0.188)  # LPIPS normalizes pictures in [-1, 1] with th
 SCALE = (0.458, 0.448, 0.450)
 ALEXNET = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 BATCH = 100  # pictures at once
+WEIGHTS = (".pth", ".safetensors")
 
 
 class AlexNetDistance(nn.Module):
@@ -50,6 +52,24 @@ class AlexNetDistance(nn.Module):
         }
         model.load_state_dict(weights)
         return model.eval()
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> "AlexNetDistance":
+        """The weights in a folder, by their names."""
+        names = [path for path in sorted(Path(folder).glob("alex*")) if path.suffix in WEIGHTS]
+        features = [path for path in names if path.name.startswith("alexnet")]
+        linear = [path for path in names if path not in features]
+        if not (features and linear):
+            raise ValueError(
+                f"{folder}: expected alexnet-owt-7be5be79.pth and alex.pth for LPIPS, or .safetensors, "
+                f"found {', '.join(path.name for path in names) or 'neither'}"
+            )
+        return cls.load(features[0], linear[0])
+
+    @torch.no_grad()
+    def curve(self, made: Float[Tensor, "t 3 H W"], real: Float[Tensor, "t 3 H W"]) -> Float[Tensor, " t"]:
+        """The distance of every frame of a video, a few at a time."""
+        return torch.cat([self(*pair) for pair in zip(made.split(8), real.split(8), strict=True)])
 
     def forward(self, made: Float[Tensor, "n 3 H W"], real: Float[Tensor, "n 3 H W"]) -> Float[Tensor, " n"]:
         """One distance per pair of pictures in [0, 1]."""

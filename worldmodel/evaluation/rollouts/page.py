@@ -10,6 +10,7 @@ from worldmodel.evaluation.rollouts.contrast_curve import contrast_section
 from worldmodel.evaluation.rollouts.results import (
     CEILING,
     CLIP_PSNR,
+    LPIPS,
     NEAREST,
     STATIC,
     TRUE,
@@ -32,6 +33,7 @@ COLUMNS = {  # metric -> (title, digits)
     "ssim_last": ("SSIM, last", 4),
     "moving_psnr": ("PSNR dB, moving", 2),
     "edges_moving": ("edges", 3),
+    LPIPS: ("LPIPS", 4),
 }
 GAP_TITLES = {
     "clip_psnr": "dB",
@@ -105,14 +107,16 @@ def _view_sections(results: Mapping[str, Any]) -> list[Section]:
 
 def quality_table(values_by_row: Mapping[str, Any], title: str = "", note: str = METRIC_NOTE) -> Table:
     """Every metric of every row, with its interval."""
+    found = {metric for values in values_by_row.values() for metric in values}
+    columns = {metric: column for metric, column in COLUMNS.items() if metric in found}
     rows = tuple(
         (
             row_title(row),
-            *(estimate_of(values[metric]).text(digits) for metric, (_, digits) in COLUMNS.items()),
+            *(estimate_of(values.get(metric)).text(digits) for metric, (_, digits) in columns.items()),
         )
         for row, values in values_by_row.items()
     )
-    header = ("row", *(name for name, _ in COLUMNS.values()))
+    header = ("row", *(name for name, _ in columns.values()))
     return Table(header, rows, title=title, note=note, strong=(ROW_TITLES[TRUE], PREDICTED))
 
 

@@ -38,6 +38,7 @@ HIGHER_IS_BETTER = {
     **dict.fromkeys(CLIP_PSNR, True),
 }
 SUMMARY_METRICS = tuple(HIGHER_IS_BETTER)
+LPIPS = "lpips"  # measured where its weights are given
 Record = Mapping[str, Any]
 
 
@@ -118,11 +119,10 @@ def by_view(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _row_means(records: Sequence[Record], rows: Sequence[str]) -> dict[str, Any]:
+    has_lpips = any(LPIPS in curves for record in records for curves in record["rows"].values())
+    metrics = (*SUMMARY_METRICS, LPIPS) if has_lpips else SUMMARY_METRICS
     return {
-        row: {
-            metric: mean_estimate(episode_scores(records, row, metric)).to_dict()
-            for metric in SUMMARY_METRICS
-        }
+        row: {metric: mean_estimate(episode_scores(records, row, metric)).to_dict() for metric in metrics}
         for row in rows
     }
 
@@ -193,7 +193,7 @@ def _clip_score(record: Record, row: str, metric: str) -> float | None:
         return None
     if metric == "ssim_last":
         return curves["ssim"][-1]
-    known = [value for value in curves[CLIP_PSNR.get(metric, metric)] if value is not None]
+    known = [value for value in curves.get(CLIP_PSNR.get(metric, metric), ()) if value is not None]
     if not known:
         return None
     mean = float(np.mean(known))

@@ -28,12 +28,13 @@ from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutCon
 from worldmodel.evaluation.idm_evaluator import action_judge
 from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.evaluation.metrics.actions import Carried, action_error, carried_object, point_error
+from worldmodel.evaluation.metrics.generation import AlexNetDistance
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.nearest_frame import NearestFrames
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, predict_each
 from worldmodel.evaluation.rollouts.contrast_curve import contrast_records
 from worldmodel.evaluation.rollouts.page import summary_text, write_rollout_page
-from worldmodel.evaluation.rollouts.results import CEILING, NEAREST, STATIC, TRUE, summarize
+from worldmodel.evaluation.rollouts.results import CEILING, LPIPS, NEAREST, STATIC, TRUE, summarize
 from worldmodel.files import fingerprint
 from worldmodel.locator.model import Locator
 from worldmodel.locator.truth import object_in_frames
@@ -63,6 +64,7 @@ class RolloutsConfig:
     seed: int = 0  # world model whose IDM recovers robot actions; empty: the model's own, if any
     judge: str = ""  # world model whose IDM tells the robot actions of videos; empty: the model's own, if any
     locator: str = ""  # folder of a gripper locator (train_locator.py); empty: positions are not measured
+    lpips: str = ""  # folder with alexnet-owt-7be5be79.pth and alex.pth; empty: LPIPS is not measured
     videos: int = 6  # clips whose videos are in the report, evenly spaced
     max_batch: int = 16  # rollouts at once
 
@@ -81,6 +83,7 @@ class RolloutEvaluation:
             model.compositor = model.head = None
         self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
         self.nearest = NearestFrames(clips.index, model.normalizer) if config.nearest else None
+        self.lpips = AlexNetDistance.from_folder(config.lpips) if config.lpips else None
         self.recover = action_judge(
             model, config.judge, clips.embodiments, allow_external=config.allow_external
         )
@@ -123,9 +126,15 @@ class RolloutEvaluation:
         """Every metric of the generated frames, by row; `shown` crops them to a view."""
         first = self.predictor.num_given
         real = shown(clip.frames)
-        return _each_once(
-            lambda video: score_video(shown(video)[first:], real[first:], real[first - 1]), videos
-        )
+
+        def measure(video: Tensor) -> dict[str, Any]:
+            made = shown(video)[first:]
+            scores: dict[str, Any] = score_video(made, real[first:], real[first - 1])
+            if self.lpips is not None:
+                scores[LPIPS] = self.lpips.curve(made, real[first:]).tolist()
+            return scores
+
+        return _each_once(measure, videos)
 
     def commands(self, number: int, clip: HeldOutClip) -> Commands:
         """The true actions of a clip, and the controls that apply to it."""

@@ -6,15 +6,17 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.support.browser import open_page
 from worldmodel.config import load_config
 from worldmodel.data.video import open_video
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.metrics.generation import AlexNetDistance
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.nearest_frame import NearestFrames
-from worldmodel.evaluation.rollouts.page import row_title, summary_text
+from worldmodel.evaluation.rollouts.page import quality_table, row_title, summary_text
 from worldmodel.evaluation.rollouts.results import (
     SUMMARY_METRICS,
     above_static,
@@ -26,6 +28,8 @@ from worldmodel.evaluation.rollouts.results import (
 )
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig, run
 from worldmodel.locator.model import Located, Locator, LocatorConfig
+from worldmodel.models.config import ObjectiveConfig
+from worldmodel.models.picture_head import HeadConfig
 
 HELD_OUT = HeldOutConfig(split="all", episodes=3)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -405,3 +409,75 @@ def test_the_nearest_training_frame_is_a_row_on_request(source, contract, make_m
     assert torch.equal(videos["nearest"][1:], remembered)
     assert row_names([evaluated])[:2] == ["static", "nearest"]
     assert row_title("nearest") == "nearest training frame (floor)"
+
+
+def test_lpips_is_a_column_where_its_weights_are_given(make_model, source, tmp_path):
+    torch.manual_seed(0)
+    network = AlexNetDistance()
+    features = {name: part for name, part in network.state_dict().items() if name.startswith("features.")}
+    save_file(features, tmp_path / "alexnet_features.safetensors")
+    linear = {f"lin{at}.model.1.weight": layer.weight.abs() for at, layer in enumerate(network.linear)}
+    save_file(linear, tmp_path / "alex_linear.safetensors")
+    model = make_model(regime="acg")
+    clips = held_out_clips(source, model.contract, model.normalizer, HELD_OUT)
+    config = RolloutsConfig(lpips=str(tmp_path), controls=(), num_inference_steps=1)
+    found, videos = RolloutEvaluation(model, clips, config).evaluate(0)
+    distance = AlexNetDistance.load(
+        tmp_path / "alexnet_features.safetensors", tmp_path / "alex_linear.safetensors"
+    )
+    first = found["num_given"]
+    expected = distance(videos["true"][first:], clips[0].frames[first:])
+    assert found["rows"]["true"]["lpips"] == pytest.approx(expected.tolist(), rel=1e-4)
+    table = quality_table(summarize([found])["rows"])
+    assert (table.header[-1], len(table.rows)) == ("LPIPS", 3)
+    assert table.rows[-1][-1].startswith(f"{expected.mean():.4f}")
+    with pytest.raises(ValueError, match=r"expected alexnet-owt-7be5be79\.pth .*, found neither"):
+        AlexNetDistance.from_folder(tmp_path / "none")
+
+
+class Enlarged:
+    """A source whose camera has twice the size."""
+
+    name = "enlarged"
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(self.source)
+
+    def __getitem__(self, index):
+        episode = self.source[index]
+        return dataclasses.replace(episode, frames={"head": EnlargedFrames(episode.frames["head"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class EnlargedFrames:
+    inner: object
+
+    @property
+    def size(self):
+        return tuple(2 * side for side in self.inner.size)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def read(self, indices):
+        return self.inner.read(indices).repeat(2, 1).repeat(2, 2)
+
+
+@pytest.mark.parametrize("head", [None, HeadConfig(width=8)])
+def test_videos_of_a_picture_head_have_the_size_of_the_camera(make_model, source, head, tmp_path):
+    objective = ObjectiveConfig(pixel_weight=1.0 if head else 0.0)
+    model = make_model(regime="acg", head=head, objective=objective)
+    clips = held_out_clips(Enlarged(source), model.contract, model.normalizer, HELD_OUT)
+    evaluation = RolloutEvaluation(model, clips, RolloutsConfig(controls=(), num_inference_steps=1))
+    record, videos = evaluation.evaluate(0)
+    assert videos["true"].shape[-2:] == (32, 32)  # what is measured
+    shown = evaluation.shown(0, evaluation.commands(0, clips[0]))
+    size = (64, 64) if head else (32, 32)
+    assert shown["truth"].shape == shown["true"].shape == (13, 3, *size)
+    given = record["num_given"]
+    assert torch.equal(shown["true"][:given], shown["truth"][:given])
+    evaluation.picture(0, clips[0], videos["true"], tmp_path)
+    assert len(open_video(tmp_path / "clip000.mp4")) == 13
