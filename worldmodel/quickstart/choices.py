@@ -19,6 +19,9 @@ from worldmodel.data.suggested_config import (
     num_different,
 )
 
+ENOUGH_TRAIN = 70  # episodes of the real humanoid whose commands were followed after 17 core minutes
+LEAST_TEST = 4  # held-out episodes: all must be won before an interval lies above one half
+
 SHAPED = {
     "stretch": "to fit in both directions, which changes their shape. To cut instead: data.clip.aspect=crop",
     "crop": "to fit, and cut at the sides",
@@ -119,7 +122,20 @@ def _held_out(facts: Sequence[EpisodeFacts], splits: SplitConfig) -> Choice:
     twice = len(facts) - different
     reason = "held-out episodes are named in the settings, and the model remembers what it was trained on"
     reason += f"; {twice} are stored twice and stay together" if twice else ""
-    return Choice("episodes", text, reason)
+    return Choice("episodes", text, f"{reason}. {too_few(len(facts) - val - test, test)}".removesuffix(". "))
+
+
+def too_few(train: int, test: int) -> str:
+    """What cannot be expected of so many episodes, in words; nothing where there are enough."""
+    found = []
+    if train < ENOUGH_TRAIN:
+        found.append(f"{train} are few to learn from: a real humanoid was followed with {ENOUGH_TRAIN}")
+    if test < LEAST_TEST:
+        found.append(
+            f"{test} held-out cannot show that actions are followed, {LEAST_TEST} can: record at least "
+            f"{3 * LEAST_TEST} episodes"
+        )
+    return ". ".join(found)
 
 
 def size_choice(recorded: tuple[int, int], clip: ClipConfig) -> Choice:

@@ -10,7 +10,7 @@ from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.rollouts.page import clip_caption
 from worldmodel.quickstart.baseline import FILE, quality_blocks
 from worldmodel.quickstart.budget import Budget
-from worldmodel.quickstart.choices import Plan
+from worldmodel.quickstart.choices import LEAST_TEST, Plan
 from worldmodel.quickstart.pictures import chosen_clips
 from worldmodel.report.intervals import estimate_of
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
@@ -39,7 +39,6 @@ WRONG = {
     "other_episode": "actions of another episode",
     "static frame": "static frame",
 }
-LEAST_EPISODES = 4  # all must be won before an interval lies above one half
 LITTLE_ROOM = 2.0  # dB from the static frame to the ceiling
 FEW_STEPS = 200  # with fewer, a model has hardly been trained
 NEXT = (
@@ -96,7 +95,7 @@ def headline(verdict: Mapping[str, Any], words: str) -> Verdict:
     """The verdict in one sentence with its count, and the summary."""
     wins = [estimate_of(check["wins"]) for check in verdict["checks"].values()]
     counted = [one for one in wins if one.count]
-    if not counted or min(one.count for one in counted) < LEAST_EPISODES:
+    if not counted or min(one.count for one in counted) < LEAST_TEST:
         return Verdict(
             "Whether actions are followed is not shown: too few held-out episodes.", (words,), None
         )
@@ -122,7 +121,7 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
         found.append(f"The autoencoder shows what is possible: {ceiling:.1f} dB above that frame there.")
     if is_followed:
         found.append("It follows the actions: wrong ones give worse pictures.")
-    elif episodes >= LEAST_EPISODES:
+    elif episodes >= LEAST_TEST:
         found.append("It does not follow the actions yet: wrong ones give pictures that are as good.")
     if steps < FEW_STEPS:
         found.append(f"{steps} steps are very few. Hundreds show whether it learns: raise --minutes.")
@@ -137,10 +136,10 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
             f"After {steps} steps it does not yet keep still what stands still. More steps mend that first: "
             "raise --minutes."
         )
-    if episodes < LEAST_EPISODES:
+    if episodes < LEAST_TEST:
         found.append(
             f"{_counted(episodes, 'held-out episode')} cannot show that actions are followed, "
-            f"{LEAST_EPISODES} could: 'not followed' means 'not shown' here. Record more episodes."
+            f"{LEAST_TEST} could: 'not followed' means 'not shown' here. Record more episodes."
         )
     return " ".join(found)
 

@@ -91,3 +91,10 @@ def test_what_becomes_of_pictures_is_said(recorded: tuple[int, int], aspect: str
     choice = size_choice(recorded, ClipConfig(aspect=aspect))
     assert choice.value == "64x64 pixels"
     assert words in choice.reason
+
+
+@pytest.mark.parametrize(("count", "few"), [(6, True), (40, True), (120, False)])
+def test_too_few_episodes_are_named_before_the_training(count: int, few: bool) -> None:
+    reason = next(one.reason for one in make_plan(episodes(count)).choices if one.setting == "episodes")
+    assert ("are few to learn from: a real humanoid was followed with 70" in reason) == few
+    assert ("4 can: record at least 12 episodes" in reason) == (count < 12)
