@@ -12,7 +12,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and run."""
     parser = argparse.ArgumentParser(
         description="Inspect a dataset, choose camera and clip settings, fine-tune the shipped desk model, "
-        "roll out on held-out episodes and write a report. Says what it chose and why.",
+        "train a picture head for it, roll out on held-out episodes and write a report. Says what it chose "
+        "and why, and before the training how long each part takes. A stopped run goes on with the same "
+        "command.",
     )
     parser.add_argument("data", metavar="DATA", help="folder of any supported format, or a dataset's hub id")
     parser.add_argument("--out", help="new folder for everything (default: outputs/quickstart/NAME)")

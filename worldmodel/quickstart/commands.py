@@ -53,10 +53,12 @@ class Quickstart:
 
 def training_settings(asked: Quickstart, plan: Plan, facts: Sequence[EpisodeFacts]) -> list[str]:
     """Of the base, without its length."""
-    clip = load_train_config(asked.preset, [f"data.paths={json.dumps([asked.data])}"]).data.clip
-    is_kept = 3 * clip.height * clip.width * sum(one.num_frames for one in facts) <= MOST_KEPT
+    paths = f"data.paths={json.dumps([asked.data])}"
+    clip = load_train_config(asked.preset, [paths, *asked.extra]).data.clip
+    size = 3 * clip.height * clip.width * sum(one.num_frames for one in facts)
+    is_kept = size <= MOST_KEPT and not isinstance(clip.camera, tuple)
     return [
-        f"data.paths={json.dumps([asked.data])}",
+        paths,
         f"data.latents={asked.out}/latents",
         *([f"data.frames={asked.out}/frames"] if is_kept else []),
         *([f"data.mapping={json.dumps(asked.mapping)}"] if asked.mapping else []),

@@ -47,7 +47,8 @@ def try_speeds(asked: Quickstart, settings: Sequence[str]) -> Speeds:
     look = ["validation.num_clips=1", "validation.num_rollouts=1", "validation.num_inference_steps=1"]
     command("train", [asked.preset, *settings, *short, *look, f"output={folder}/run"])
     speeds, config = Speeds(_seconds_a_step(folder / "run")), load_train_config(asked.preset, settings)
-    if not config.model.compositor_width and config.model.head is None:
+    has_own = config.model.compositor_width or config.model.head is not None
+    if not has_own and config.fit.machine.device == "cpu":  # the head's preset is for a CPU
         rollout = _seconds_to_record(config.data, folder / "run")
         head = [*head_settings(asked, settings, folder / "run"), f"predictions.clips={AT_ONCE}"]
         command("train", [*head, *short, f"output={folder}/head"])
