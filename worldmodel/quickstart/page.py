@@ -29,7 +29,7 @@ CLIPS_SHOW = (
 )
 MOVES_SHOW = (
     "Each action dimension alone is raised; dark is where the video changes. One scale for all, the "
-    "strongest first; the number is the mean change over the picture."
+    "twelve strongest; the number is the mean change over the picture."
 )
 NEEDED = "True actions must give the nearer video in nearly all episodes, whatever they are compared with."
 NONE = "none differs enough to count"
@@ -107,7 +107,7 @@ def headline(verdict: Mapping[str, Any], words: str) -> Verdict:
     elif all(check["is_passed"] for check in verdict["checks"].values()):
         title = " ".join((verdict["verdict"], *verdict["reasons"][:1]))
     else:
-        title = f"The actions are not followed yet: true ones beat the best wrong ones only {found}."
+        title = f"The actions are not followed yet: true ones beat the best wrong ones {found}."
     return Verdict(title, (words,), verdict["is_followed"])
 
 
@@ -122,7 +122,7 @@ def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *
     if is_followed:
         found.append("It follows the actions: wrong ones give worse pictures.")
     elif episodes >= LEAST_TEST:
-        found.append("It does not follow the actions yet: wrong ones give pictures that are as good.")
+        found.append("More minutes help first, then more episodes.")
     if steps < FEW_STEPS:
         found.append(f"{steps} steps are very few. Hundreds show whether it learns: raise --minutes.")
     room = _mean(rows, "autoencoder", "clip_psnr") - _mean(rows, "static", "clip_psnr")

@@ -61,6 +61,7 @@ STYLE: dict[Any, Any] = {
 DPI = 130
 ROW_COLORS = {"true": PALETTE[0], "static": INK, "autoencoder": SOFT}
 POINT_COLORS = PALETTE[:3]  # left gripper, right gripper, object
+STRONGEST, LONGEST_NAME = 12, 20  # names whose changes are drawn, and their characters
 WIDE_BAR: dict[str, Any] = {"color": "#a9c4e6", "elinewidth": 5}  # drawn below a thin one
 
 P = ParamSpec("P")
@@ -175,8 +176,8 @@ def draw_rows(
 def draw_responses(
     path: Path, frame: Float[Tensor, "3 H W"], changes: Mapping[str, Float[Tensor, "H W"]], columns: int = 6
 ) -> None:
-    """A gray frame for each name with what changes in it, all in one scale, the strongest first."""
-    order = sorted(changes, key=lambda name: -changes[name].mean().item())
+    """A gray frame for each of the strongest names with what changes in it, all in one scale."""
+    order = sorted(changes, key=lambda name: -changes[name].mean().item())[:STRONGEST]
     rows, size = -(-len(order) // columns), frame.shape[-2:]
     most = max(change.max().item() for change in changes.values()) or 1.0
     wide = 1.5 * size[1] / size[0]
@@ -187,7 +188,8 @@ def draw_responses(
         change = changes[name].numpy()
         axis.imshow(gray, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axis.imshow(change, cmap="inferno_r", vmin=0, vmax=most, alpha=np.minimum(1, 3 * change / most))
-        axis.set_title(f"{plain(name)}  {change.mean():.4f}", fontsize=7)
+        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 2]}.."
+        axis.set_title(f"{plain(short)}  {change.mean():.4f}", fontsize=7)
     for axis in axes:
         axis.axis("off")
     figure.subplots_adjust(0, 0, 1, 0.93, wspace=0.05, hspace=0.2)

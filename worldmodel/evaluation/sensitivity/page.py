@@ -15,7 +15,7 @@ from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict,
 
 MOVES = (
     "Which dimension moves what: change of the video with that one raised, mean over all frames of a clip, "
-    "dark where it is strong. One scale for all, strongest first; the number is the mean over the picture."
+    "dark where it is strong. One scale, the twelve strongest; the number is the mean over the picture."
 )
 
 
