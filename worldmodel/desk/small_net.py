@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from worldmodel.checked import check_ranges
 from worldmodel.desk.refiner import LatentRefiner
-from worldmodel.models.attention_mask import FrameView, StreamView
+from worldmodel.models.attention_mask import AttentionView, StreamView
 
 Prediction = Literal["velocity", "clean"]
 
@@ -96,7 +96,7 @@ class SceneEmbedding(nn.Module):
         nn.init.zeros_(self.first.weight)
 
     def forward(
-        self, latents: Float[Tensor, "b c f h w"], view: FrameView | None = None
+        self, latents: Float[Tensor, "b c f h w"], view: AttentionView | None = None
     ) -> Float[Tensor, "b d f p q"]:
         """What to add to the embedded patches of these latents; `view` is that of a causal backbone."""
         latents, time = latents.to(self.space.dtype), self.time[:, : latents.shape[2]]

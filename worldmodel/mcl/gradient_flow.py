@@ -34,9 +34,7 @@ class GradientFlow:
 
     num_tensors: int
     num_connected: int  # tensors that the loss depends on
-    gradient_norm: (
-        float  # 0 if connected parameters happen to get no gradient, as before a zero-initialized layer
-    )
+    gradient_norm: float  # 0 also where a zero-initialized layer follows the connected parameters
 
     @property
     def is_reached(self) -> bool:

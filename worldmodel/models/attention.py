@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from worldmodel.models.actions.protocol import ActionEmbedding
-from worldmodel.models.attention_mask import FrameView, RotaryTables
+from worldmodel.models.attention_mask import AttentionView, RotaryTables
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class NetworkCall:
     actions: ActionEmbedding
     text: TextContext
     modulation: FrameModulation | None = None  # made before (sampling), or now
-    view: FrameView | None = None  # what the latent frames see of each other; none: all of it
+    view: AttentionView | None = None  # what the latent frames see of each other; none: all of it
 
 
 _CALL: ContextVar[NetworkCall | None] = ContextVar("network_call", default=None)

@@ -17,27 +17,29 @@ from worldmodel.models.kv_cache import MemoryCall
 
 
 @dataclass(frozen=True)
-class FrameView:
+class AttentionView:
     """What the latent frames of one network call may see of each other."""
 
     visible: Bool[Tensor, "b f keys"]  # whether a frame sees another; b may be 1: the same for all samples
-    places: Int[Tensor, "b f"]  # of each frame in time, for the rotary tables
+    positions: Int[Tensor, "b f"]  # of each frame in time, for the rotary tables
 
     stream: "StreamView | None" = None  # of the frames of a stream: what they know of it
 
-    def to(self, device: torch.device) -> "FrameView":
-        """The same on another device."""
-        return FrameView(self.visible.to(device), self.places.to(device), self.stream)
+    def to(self, device: torch.device) -> "AttentionView":
+        """Move to a device."""
+        return AttentionView(self.visible.to(device), self.positions.to(device), self.stream)
 
-    def __getitem__(self, which: slice | list[int]) -> "FrameView":
+    def __getitem__(self, which: slice | list[int]) -> "AttentionView":
         """The view of some samples of a clip."""
-        visible, places = (part if len(part) == 1 else part[which] for part in (self.visible, self.places))
-        return FrameView(visible, places, self.stream)
+        visible, positions = (
+            part if len(part) == 1 else part[which] for part in (self.visible, self.positions)
+        )
+        return AttentionView(visible, positions, self.stream)
 
     @property
-    def num_places(self) -> int:
-        """Places in time that the rotary tables must have."""
-        return self.places.shape[1] if self.stream is None else self.stream.call.num_places
+    def num_positions(self) -> int:
+        """Positions in time that the rotary tables must have."""
+        return self.positions.shape[1] if self.stream is None else self.stream.call.num_positions
 
     @property
     def starts(self) -> bool:
@@ -50,7 +52,7 @@ class StreamView:
     """What a network call on the next frames of a stream knows of those before."""
 
     call: MemoryCall
-    key_places: Int[Tensor, "1 keys"]
+    key_positions: Int[Tensor, "1 keys"]
     first: Float[Tensor, "b c 1 h w"]  # latents of the first frame of the video
     before: Float[Tensor, "b c 1 h w"]  # latents of the frame before the latest
     maps_before: Float[Tensor, "b 1 m h w"] | None  # its pose maps, where poses are drawn
@@ -73,23 +75,23 @@ class KeyTables(NamedTuple):
     call: MemoryCall
 
 
-def causal_view(num_frames: int, device: torch.device) -> FrameView:
+def causal_view(num_frames: int, device: torch.device) -> AttentionView:
     """Every frame sees itself and those before."""
     frames = torch.arange(num_frames, device=device)
-    return FrameView((frames <= frames[:, None])[None], frames[None])
+    return AttentionView((frames <= frames[:, None])[None], frames[None])
 
 
-def jump_view(num_frames: int, jump: Int[Tensor, " b"]) -> FrameView:
+def jump_view(num_frames: int, jump: Int[Tensor, " b"]) -> AttentionView:
     """As `causal_view`, but from frame jump + 1 on the first frame is followed by frame jump + 1.
 
     In a long video the frames between the first and the recent ones are forgotten: the first stands where
     the last forgotten one was, and is older than that.
     """
     plain = causal_view(num_frames, jump.device)
-    frames, jump = plain.places, jump[:, None]
+    frames, jump = plain.positions, jump[:, None]
     is_forgotten = (frames >= 1) & (frames <= jump)
     visible = plain.visible & ~((frames > jump)[:, :, None] & is_forgotten[:, None, :])
-    return FrameView(visible, torch.where(frames == 0, jump, frames))
+    return AttentionView(visible, torch.where(frames == 0, jump, frames))
 
 
 def stream_view(
@@ -97,27 +99,27 @@ def stream_view(
     first: Float[Tensor, "b c 1 h w"],
     before: Float[Tensor, "b c 1 h w"],
     maps_before: Float[Tensor, "b 1 m h w"] | None = None,
-) -> FrameView:
+) -> AttentionView:
     """What new frames see of remembered ones and of each other."""
-    places, key_places = (torch.tensor([x], device=first.device) for x in call.places())
+    positions, key_positions = (torch.tensor([x], device=first.device) for x in call.positions())
     visible = torch.tensor([call.visible()], device=first.device)
-    return FrameView(visible, places, StreamView(call, key_places, first, before, maps_before))
+    return AttentionView(visible, positions, StreamView(call, key_positions, first, before, maps_before))
 
 
-def place_tables(tables: RotaryTables, view: FrameView, tokens_per_frame: int) -> RotaryTables:
-    """The tables of frames 0, 1, ... put at the places of a view, with its mask token by token."""
-    cosines, sines = _at_places(tables, view.places, tokens_per_frame)
+def position_tables(tables: RotaryTables, view: AttentionView, tokens_per_frame: int) -> RotaryTables:
+    """The tables of frames 0, 1, ... put at the positions of a view, with its mask token by token."""
+    cosines, sines = _at_positions(tables, view.positions, tokens_per_frame)
     mask = view.visible.repeat_interleave(tokens_per_frame, 1).repeat_interleave(tokens_per_frame, 2)
     if view.stream is None:
         return RotaryTables(cosines, sines, mask[:, None])
-    keys = KeyTables(*_at_places(tables, view.stream.key_places, tokens_per_frame), view.stream.call)
+    keys = KeyTables(*_at_positions(tables, view.stream.key_positions, tokens_per_frame), view.stream.call)
     # One new frame sees all that a stream remembers.
     return RotaryTables(cosines, sines, mask[:, None] if view.visible.shape[1] > 1 else None, keys)
 
 
-def _at_places(
-    tables: RotaryTables, places: Int[Tensor, "b f"], tokens_per_frame: int
+def _at_positions(
+    tables: RotaryTables, positions: Int[Tensor, "b f"], tokens_per_frame: int
 ) -> tuple[Float[Tensor, "b s 1 e"], Float[Tensor, "b s 1 e"]]:
     by_frame = (x[0].unflatten(0, (-1, tokens_per_frame)) for x in tables[:2])
-    cosines, sines = (x[places].flatten(1, 2) for x in by_frame)
+    cosines, sines = (x[positions].flatten(1, 2) for x in by_frame)
     return cosines, sines

@@ -26,7 +26,7 @@ from worldmodel.models.attention import (
     project_context,
     single_token_attention,
 )
-from worldmodel.models.attention_mask import FrameView, RotaryTables, causal_view, place_tables
+from worldmodel.models.attention_mask import AttentionView, RotaryTables, causal_view, position_tables
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,17 @@ class CachedRotary(nn.Module):
         """Cosines and sines of every token, and what it may see."""
         call = current_call()
         view = None if call is None else call.view
-        num_places = latents.shape[2] if view is None else view.num_places
-        key = (num_places, latents.shape[3:], self.base.freqs_cos.device)
+        num_positions = latents.shape[2] if view is None else view.num_positions
+        key = (num_positions, latents.shape[3:], self.base.freqs_cos.device)
         if key not in self._tables:
-            one = latents[:, :, :1].expand(-1, -1, num_places, -1, -1)
+            one = latents[:, :, :1].expand(-1, -1, num_positions, -1, -1)
             self._tables = {key: RotaryTables(*self.base(one))}
         tables = self._tables[key]
-        return tables if view is None else place_tables(tables, view, tables.cosines.shape[1] // num_places)
+        return (
+            tables
+            if view is None
+            else position_tables(tables, view, tables.cosines.shape[1] // num_positions)
+        )
 
 
 class ForwardDynamics(nn.Module):
@@ -134,7 +138,7 @@ class ForwardDynamics(nn.Module):
         actions: ActionEmbedding,
         text: TextContext,
         modulation: FrameModulation | None = None,
-        view: FrameView | None = None,
+        view: AttentionView | None = None,
     ) -> FdmOutput:
         """Velocity and clean estimate of the noisy latents; sigma 0 marks a frame as given.
 

@@ -67,11 +67,11 @@ class MemoryCall:
         return (*self.memory.numbers[1:], *self.numbers)
 
     @property
-    def num_places(self) -> int:
+    def num_positions(self) -> int:
         """Number of positions in time that calls of such a stream need."""
         return 2 * self.window + 4
 
-    def places(self) -> tuple[list[int], list[int]]:
+    def positions(self) -> tuple[list[int], list[int]]:
         """Positions of the new frames and of all keys, from 0 on."""
         start = max(0, self.numbers[-1] - self.window - len(self.numbers))
         first = [number - min(number, self.window + 1) for number in self.numbers][: self.num_first]

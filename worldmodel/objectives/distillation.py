@@ -20,7 +20,7 @@ from torch import Tensor
 
 from worldmodel.diffusion.euler import sigma_schedule
 from worldmodel.diffusion.flow import add_noise, clean_from_velocity, clean_loss, is_future, velocity_loss
-from worldmodel.models.attention_mask import FrameView
+from worldmodel.models.attention_mask import AttentionView
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel
@@ -78,7 +78,7 @@ def _ask(
     batch: ClipBatch,
     noisy: Float[Tensor, "b c f h w"],
     sigma: Float[Tensor, "b f"],
-    view: FrameView | None,
+    view: AttentionView | None,
 ) -> FdmOutput:
     actions = batch.robot_actions * batch.action_mask[:, None]
     if model.config.regime == "no_action":

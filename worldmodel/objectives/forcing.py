@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from worldmodel.diffusion.flow import sample_sigma, sigma_per_frame
-from worldmodel.models.attention_mask import FrameView, jump_view
+from worldmodel.models.attention_mask import AttentionView, jump_view
 from worldmodel.models.config import WorldModelConfig
 
 
@@ -25,7 +25,7 @@ class Forcing:
 
     sigma: Float[Tensor, "b f"]
     num_given: int | Int[Tensor, " b"]  # leading frames without a loss
-    view: FrameView | None = None  # attention mask, if not the model's usual one
+    view: AttentionView | None = None  # attention mask, if not the model's usual one
 
     def to(self, device: torch.device) -> "Forcing":
         """The noise levels on another device."""

@@ -15,7 +15,7 @@ from worldmodel.mcl.features import math_attention
 from worldmodel.mcl.gradient_flow import flow_report, gradient_flow
 from worldmodel.mcl.rows import MclOutput
 from worldmodel.models.actions.protocol import ActionEmbedding
-from worldmodel.models.attention_mask import FrameView
+from worldmodel.models.attention_mask import AttentionView
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.idm import embodiment_loss
 from worldmodel.models.model import WorldModel
@@ -35,7 +35,7 @@ class NoisyClip:
     noisy: Float[Tensor, "b c f h w"]
     missing: Bool[Tensor, "b f"]  # latent frames whose actions are hidden
     num_given: int | Int[Tensor, " b"]  # leading latent frames that are not learned
-    view: FrameView | None  # what latent frames see of each other; none: as the model is
+    view: AttentionView | None  # what latent frames see of each other; none: as the model is
 
     def __getitem__(self, which: slice | list[int]) -> "NoisyClip":
         """Some of the clips, or some of them more than once."""

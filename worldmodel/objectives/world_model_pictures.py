@@ -13,11 +13,8 @@ from worldmodel.models.compositor import KnownFrame
 from worldmodel.models.model import WorldModel
 from worldmodel.models.pose_track import PoseTrack
 from worldmodel.models.vae import decode_video
-from worldmodel.objectives.pictures import head_loss, picture_loss
+from worldmodel.objectives.pictures import EDGE_WEIGHT, LATER_SHARE, MOVING_WEIGHT, head_loss, picture_loss
 from worldmodel.types import FRAMES_PER_LATENT, ClipBatch, Extras, map_tensors, to_unit_range
-
-MOVING_WEIGHT, EDGE_WEIGHT = 5.0, 0.3  # of moving pixels, and of the error of edges
-LATER_SHARE = 0.5  # of the clips in which a later frame than the first is known too
 
 
 @dataclass(frozen=True)

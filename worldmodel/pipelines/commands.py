@@ -15,11 +15,8 @@ from worldmodel.types import Actions, CameraMatrices, Extras, Transitions
 
 RawActions = Float[np.ndarray, "b n raw"] | Float[Tensor, "b n raw"]
 StartAction = Float[np.ndarray, "b start raw"] | Float[Tensor, "b start raw"]
-StartState = (
-    Sequence[Float[np.ndarray, " s"] | Float[Tensor, " s"] | None]
-    | Float[np.ndarray, "b s"]
-    | Float[Tensor, "b s"]
-)
+State = Float[np.ndarray, " s"] | Float[Tensor, " s"]
+StartState = Sequence[State | None] | Float[np.ndarray, "b s"] | Float[Tensor, "b s"]
 Cameras = CameraMatrices | Sequence[CameraMatrices | None] | None
 NO_CAMERA = (
     "the camera moved in training, or was not described, and none was given: pass "

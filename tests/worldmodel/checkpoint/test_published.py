@@ -18,7 +18,7 @@ from worldmodel.diffusion.euler import euler_sample
 from worldmodel.models.actions.camera_motion import CameraMotionConfig
 from worldmodel.models.actions.published.bwm import BwmActions
 from worldmodel.models.actions.published.first_action import frame_rows
-from worldmodel.models.attention_mask import FrameView
+from worldmodel.models.attention_mask import AttentionView
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
@@ -117,8 +117,8 @@ def test_open_world_gives_the_answers_of_its_own_code(vectors, monkeypatch, mode
     behind = frames[:, None] - frames
     views = {
         "causal": None,
-        "causal_window2": FrameView(((behind >= 0) & (behind < 2))[None], frames[None]),
-        "bidirectional": FrameView(torch.ones(1, 5, 5, dtype=torch.bool), frames[None]),
+        "causal_window2": AttentionView(((behind >= 0) & (behind < 2))[None], frames[None]),
+        "bidirectional": AttentionView(torch.ones(1, 5, 5, dtype=torch.bool), frames[None]),
     }
     path = model.interface["open_world"]
     condition = path.condition(torch.cat([rows[:, :1], actions.robot], 1))

@@ -60,7 +60,7 @@ def test_a_model_that_is_not_causal_sees_all(make_world_model, batch):
     assert (start - whole[:, :, :2]).abs().max() > 1e-4
     # With every frame visible, a view is no view.
     everything = causal_view(4, latents.device)
-    everything = type(everything)(torch.ones_like(everything.visible), everything.places)
+    everything = type(everything)(torch.ones_like(everything.visible), everything.positions)
     assert torch.allclose(
         clean(model, latents, sigma, batch.robot_actions, view=everything), whole, atol=1e-5
     )

@@ -45,7 +45,7 @@ def test_given_frames_behind_the_history_may_be_noisy():
 
 def test_a_jump_leaves_the_latest_given_frame():
     drawn = draw(sink_jump=0.5)
-    jump = drawn.view.places[:, 0]
+    jump = drawn.view.positions[:, 0]
     assert (jump[drawn.num_given <= 2] == 0).all()
     assert (jump <= (drawn.num_given - 2).clamp(min=0)).all()
     assert set(jump.tolist()) == {0, 1, 2}
