@@ -53,6 +53,14 @@ class CellConfig:
         """Name of the cell: data, then model."""
         return f"{self.data.mixing}_d{self.data.latent_dim}_u{self.data.num_conditions}_{self.name}"
 
+    @property
+    def num_parts(self) -> int:
+        """Threads on a CPU; one with forward-mode derivatives, whose levels a process has only once."""
+        uses_jvp = (self.optimization.mcl_weight and self.mcl.mode == "jvp") or (
+            self.optimization.penalty == "jacobian_l1"
+        )
+        return 1 if uses_jvp else self.num_threads
+
 
 def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     """Train all seeds of a cell, or resume from its last checkpoint; writes result.json."""
@@ -65,7 +73,7 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     write_text(out / "config.yaml", config_to_yaml(config))
     seeds = range(config.first_seed, config.first_seed + config.num_seeds)
     device = _device(config.device)
-    parts = split_seeds(seeds, config.num_threads if device.type == "cpu" else 1)
+    parts = split_seeds(seeds, config.num_parts if device.type == "cpu" else 1)
     torch.set_num_threads(1)  # one thread per part: parts share nothing and never wait for each other
     with ThreadPoolExecutor(len(parts)) as pool:
         settings = (config.data, config.model, config.mcl, config.optimization)

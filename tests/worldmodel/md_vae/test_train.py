@@ -176,6 +176,22 @@ def test_the_number_of_threads_does_not_change_the_result(tmp_path) -> None:
         assert first == pytest.approx(second, abs=2e-3)
 
 
+@pytest.mark.parametrize("part", ["jvp", "jacobian_l1"])
+def test_forward_mode_trains_with_any_number_of_threads(tmp_path: Path, part: str) -> None:
+    """Its levels belong to the process: two threads closed each other's."""
+    contrast = OptimizationConfig(epochs=3, mcl_weight=1.0)
+    penalty = OptimizationConfig(epochs=3, penalty="jacobian_l1", penalty_weight=1.0)
+    options = {
+        "mcl": MclConfig(mode="jvp"),
+        "optimization": contrast if part == "jvp" else penalty,
+        "num_seeds": 8,
+    }
+    one, four = (
+        train_cell(cell(tmp_path / str(count), num_threads=count, **options), quiet=True) for count in (1, 4)
+    )
+    assert one["losses"] == four["losses"]
+
+
 def test_a_finished_or_foreign_cell_is_not_trained_over(tmp_path) -> None:
     config = cell(tmp_path / "cell", optimization=OptimizationConfig(epochs=1))
     train_cell(config, quiet=True)
