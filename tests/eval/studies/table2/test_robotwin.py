@@ -1,3 +1,5 @@
+import glob
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +10,7 @@ from safetensors.torch import save_file
 from studies.table2.run import main
 
 from tests.support.robotwin_sets import write_robotwin_set
+from worldmodel.cli import main as command_line
 
 PROJECT = Path(__file__).parents[4]
 
@@ -22,11 +25,12 @@ def robotwin(tmp_path, monkeypatch) -> Path:
             # The target has as many as a validation split needs to get one.
             episodes = 10 if (robot, task) == ("aloha-agilex", "place_a2b_left") else 2
             write_robotwin_set(
-                tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count, episodes=episodes
+                tmp_path / "data/robotwin" / task / f"{robot}_clean_50", count, episodes=episodes, poses=True
             )
     prompt = tmp_path / "outputs/wan/empty_prompt.safetensors"
     prompt.parent.mkdir(parents=True)
     save_file({"text": torch.zeros(1, 512, 4096)}, prompt)  # as worldmodel encode-prompt makes it
+    (tmp_path / "outputs/wan/locator/locator").mkdir(parents=True)  # as worldmodel train-locator makes it
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -81,6 +85,17 @@ def test_the_robotwin_config_passes_a_dry_run(robotwin, capsys):
 def test_data_that_do_not_fit_the_protocol_are_refused(robotwin, capsys, override, message):
     assert main(["configs/wan/table2.yaml", "rows=[acg]", override, "--dry-run"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["docs/reproduce.md", "configs/wan/table2.yaml"])
+def test_the_documented_line_makes_the_locator_that_the_config_names(robotwin, page):
+    (robotwin / "outputs/wan/locator/locator").rmdir()
+    text = (PROJECT / page).read_text().replace("\n#  ", "\n")
+    (line,) = re.findall(r"worldmodel (train-locator .*) \\\n(.*)", text)
+    words = [found for word in " ".join(line).split() for found in sorted(glob.glob(word)) or [word]]
+    assert len(words) == 1 + 5 + 6
+    assert command_line([*words, "fit.steps=1", "fit.trackers=[]", "fit.machine.device=cpu"]) == 0
+    assert main(["configs/wan/table2.yaml", "gpus=", "rows=[acg]", "--dry-run"]) == 0
 
 
 def test_one_episode_of_another_task_is_seen(robotwin, capsys):
