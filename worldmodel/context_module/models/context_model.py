@@ -73,12 +73,6 @@ class Head(nn.Module):
         features = torch.cat([posterior.mean, posterior.log_std], 1)
         return Gaussian(*self.linear(features).chunk(2, dim=1))
 
-    def concept_rows(self, num_concepts: int) -> Float[Tensor, "m i d"]:
-        """C_j: which directions of the host's latent each concept reads."""
-        mean_rows, host_means = self.linear.out_features // 2, self.linear.in_features // 2
-        rows = self.linear.weight.detach()[:mean_rows, :host_means]
-        return rows.unflatten(0, (num_concepts, -1))
-
     @torch.no_grad()
     def _start_as_identity(self, host_dim: int, latent_dim: int) -> None:
         if latent_dim < host_dim:

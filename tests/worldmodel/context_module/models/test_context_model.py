@@ -180,10 +180,3 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         LightVaeConfig(image_size=20, channels=(4, 4, 4))
     with pytest.raises(ValueError, match="pictures of 16x16"):
         LightVae(LIGHT).pixels(some_images(size=32))
-
-
-def test_the_head_says_which_directions_each_concept_reads() -> None:
-    model = wrap_host(LightVae(LIGHT), IDENTITY, has_head=True)
-    assert model.head is not None
-    rows = model.head.concept_rows(3)
-    assert torch.equal(rows.flatten(0, 1), torch.eye(12))
