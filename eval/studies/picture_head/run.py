@@ -2,10 +2,12 @@
 
 python eval/study.py picture_head base FOLDER                    the shipped model without its compositor
 python eval/study.py picture_head ghosts MODEL FILE DATA...      which clips keep what was taken away
-python eval/study.py picture_head table EVAL                     all rows of rollouts in EVAL, as Markdown
+python eval/study.py picture_head collect EVAL FILE              rollouts and ghosts in EVAL, a line a clip
+python eval/study.py picture_head table FILE                     their means, as Markdown
 """
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +24,13 @@ from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.predictors import ModelPredictor, predict_each
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
-from worldmodel.files import write_json
+from worldmodel.files import write_json, write_text
 from worldmodel.models.model import WorldModel
-from worldmodel.report.intervals import mean_estimate
 
 EPISODES, FRAMES = 14, 57  # of each dataset; a clip is a whole short episode
 FAR, NEAR, LEAST_PIXELS, GHOST = 60 / 255, 12 / 255, 15, 0.3
 LAST_SECOND = 8  # frames
+SCORES = ("clip_psnr", "moving_clip_psnr", "edges_moving")
 
 
 def ghost_share(
@@ -75,27 +77,55 @@ def bare_model(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def row(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers of one rollout folder: means over episodes."""
-    edges = [record["rows"][TRUE]["edges_moving"] for record in records]
-    ends = [[_mean(one[:LAST_SECOND]), _mean(one[-LAST_SECOND:])] for one in edges]
-    objects = [record["object"] for record in records if record.get("object")]
-    kept = [float(one["in_place"][TRUE]) for one in objects]
+def clip_numbers(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """What the page shows of one clip."""
+    edges = record["rows"][TRUE]["edges_moving"]
+    found = record.get("object") or {"in_place": {}}
+    kept = found["in_place"].get(TRUE)
+    scores = {name: float(episode_scores([record], TRUE, name)[0]) for name in SCORES}
     return {
-        **{
-            name: mean_estimate(episode_scores(records, TRUE, name)).mean
-            for name in ("clip_psnr", "moving_clip_psnr", "edges_moving")
-        },
-        "gripper": _mean([record["gripper_error"].get(TRUE) for record in records]),
-        "gripper_end": _mean([record["gripper_error_end"].get(TRUE) for record in records]),
-        "kept": _mean(kept),
-        "edges_last_over_first": _mean([last for _, last in ends]) / _mean([first for first, _ in ends]),
+        **{name: None if np.isnan(value) else round(value, 4) for name, value in scores.items()},
+        "gripper": record["gripper_error"].get(TRUE),
+        "gripper_end": record["gripper_error_end"].get(TRUE),
+        "kept": None if kept is None else float(kept),
+        "edges_first": _mean(edges[:LAST_SECOND]),
+        "edges_last": _mean(edges[-LAST_SECOND:]),
     }
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def collect(folder: Path, file: Path) -> None:
+    """All rollouts and ghosts of EVAL in one file, a line for each clip."""
+    lines = [
+        {"row": one.parent.name, "uid": record["uid"], **clip_numbers(record)}
+        for one in sorted(folder.glob("*/clips.jsonl"))
+        for record in read_records(one).values()
+    ]
+    for one in sorted(folder.glob("ghosts_*.json")):
+        lines += [
+            {"row": one.stem, "uid": clip["uid"], "share": clip["share"]}
+            for clip in json.loads(one.read_text())
+        ]
+    write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rows of the page, as Markdown; means over clips, of which there is one an episode."""
+    text = []
+    for name in dict.fromkeys(line["row"] for line in lines):
+        part = [line for line in lines if line["row"] == name]
+        if name.startswith("ghosts"):
+            text.append(f"| {name} | {sum(line['share'] > GHOST for line in part)} of {len(part)} |")
+            continue
+        mean = {key: _mean([line[key] for line in part]) for key in part[0] if key not in ("row", "uid")}
+        fade = mean["edges_last"] / mean["edges_first"]
+        shown = [*(f"{mean[key]:.2f}" for key in (*SCORES, "gripper", "gripper_end")), f"{mean['kept']:.0%}"]
+        text.append(f"| {name} | {' | '.join(shown)} | {fade:.2f} |")
+    return text
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     known = np.array([value for value in values if value is not None], float)
-    return float(np.nanmean(known)) if len(known) else float("nan")
+    return None if np.isnan(known).all() else round(float(np.nanmean(known)), 4)
 
 
 @one_way_out
@@ -110,15 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     ghost.add_argument("model")
     ghost.add_argument("file", type=Path)
     ghost.add_argument("data", nargs="+")
-    parts.add_parser("table").add_argument("folder", type=Path)
+    gather = parts.add_parser("collect")
+    gather.add_argument("folder", type=Path)
+    gather.add_argument("file", type=Path)
+    parts.add_parser("table").add_argument("file", type=Path)
     asked = parser.parse_args(argv)
     torch.set_num_threads(1)
     if asked.part == "base":
         bare_model(asked.folder)
     elif asked.part == "ghosts":
         write_json(asked.file, ghosts(asked.model, asked.data))
+    elif asked.part == "collect":
+        collect(asked.folder, asked.file)
     else:
-        for file in sorted(asked.folder.glob("*/clips.jsonl")):
-            numbers = row(list(read_records(file).values()))
-            print(f"| {file.parent.name} |", " | ".join(f"{value:.3f}" for value in numbers.values()), "|")
+        print("\n".join(table([json.loads(line) for line in asked.file.read_text().splitlines()])))
     return 0
