@@ -48,7 +48,7 @@ def elbo(model: ContextModel, images: UInt8[Tensor, "n 3 H W"], do: Do, generato
     """The bound for pictures of one context, with one sample of z each."""
     pixels = model.host.pixels(images)
     posterior = model.posterior(pixels)
-    noise = torch.randn(posterior.mean.shape, generator=generator, device=generator.device)
+    noise = torch.randn(posterior.mean.shape, generator=generator)
     z = posterior.sample(noise.to(pixels.device))
     return Elbo(model.host.nll(pixels, model.decode(z, do)), standard_kl(posterior), posterior, z)
 

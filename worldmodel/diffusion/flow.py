@@ -24,8 +24,8 @@ def shift_sigma(sigma: Float[Tensor, "..."], shift: float) -> Float[Tensor, "...
 
 
 def sample_sigma(num_samples: int, *, shift: float, generator: torch.Generator) -> Float[Tensor, " n"]:
-    """Logit-normal(0, 1) noise levels, shifted; drawn on the generator's device."""
-    normal = torch.randn(num_samples, generator=generator, device=generator.device)
+    """Logit-normal(0, 1) noise levels, shifted."""
+    normal = torch.randn(num_samples, generator=generator)
     return shift_sigma(torch.sigmoid(normal), shift)
 
 

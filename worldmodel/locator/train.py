@@ -131,18 +131,22 @@ def locator_step(model: Locator, batch: LocatorBatch, generator: torch.Generator
 
 def spoiled(frames: Float[Tensor, "n 3 H W"], generator: torch.Generator) -> Float[Tensor, "n 3 H W"]:
     """Augment frames to resemble generated ones: blurred, noisy, a little brighter or darker."""
-    count, device = len(frames), generator.device
-    sigma = MAX_BLUR * torch.rand(count, 1, 1, 1, generator=generator, device=device)
-    sigma = torch.where(torch.rand(count, 1, 1, 1, generator=generator, device=device) < 0.5, 0.05, sigma)
-    offsets = torch.arange(-4, 5, device=device)
+    count = len(frames)
+
+    def uniform() -> Float[Tensor, "n 1 1 1"]:
+        return torch.rand(count, 1, 1, 1, generator=generator).to(frames)
+
+    sigma = MAX_BLUR * uniform()
+    sigma = torch.where(uniform() < 0.5, 0.05, sigma)
+    offsets = torch.arange(-4, 5, device=frames.device)
     window = torch.exp(-0.5 * (offsets / sigma[:, :, 0]) ** 2)
     window = (window / window.sum(-1, keepdim=True)).repeat_interleave(3, 0)
     planes = F.pad(frames.flatten(0, 1)[None], (4, 4, 4, 4), mode="replicate")
     soft = F.conv2d(planes, window[:, :, None, :], groups=3 * count)
     soft = F.conv2d(soft, window[:, :, :, None], groups=3 * count)[0].unflatten(0, (count, 3))
-    noise = torch.randn(frames.shape, generator=generator, device=device)
-    amount = MAX_NOISE * torch.rand(count, 1, 1, 1, generator=generator, device=device)
-    gain = 0.9 + 0.2 * torch.rand(count, 1, 1, 1, generator=generator, device=device)
+    noise = torch.randn(frames.shape, generator=generator).to(frames)
+    amount = MAX_NOISE * uniform()
+    gain = 0.9 + 0.2 * uniform()
     return (gain * soft + amount * noise).clamp(0, 1)
 
 

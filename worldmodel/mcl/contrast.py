@@ -290,7 +290,7 @@ class MechanisticContrast(nn.Module):
         return self._direction(x_hat.detach(), rng) if self.config.variant == "jacobian_vjp" else None
 
     def _direction(self, like: Tensor, rng: torch.Generator | None) -> Tensor:
-        source = run_direction(like.device) if self.config.direction == "fixed" else rng
+        source = run_direction() if self.config.direction == "fixed" else rng
         return shared_direction(like, self.critic, source)
 
     def _shown(self, feature: Tensor, direction: Tensor | None) -> Tensor:

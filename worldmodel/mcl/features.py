@@ -175,16 +175,16 @@ def random_signs(
     like: Float[Tensor, "*shape"], sample_dims: int, rng: torch.Generator | None
 ) -> Float[Tensor, "*shape"]:
     """Independent +1 / -1 entries, the same in every independent batch."""
-    bits = torch.randint(0, 2, batch_shape(like, sample_dims), generator=rng, device=like.device)
-    return (bits.to(like.dtype) * 2 - 1).expand_as(like)
+    bits = torch.randint(0, 2, batch_shape(like, sample_dims), generator=rng)
+    return (bits.to(like) * 2 - 1).expand_as(like)
 
 
 def random_normal(
     like: Float[Tensor, "*shape"], sample_dims: int, rng: torch.Generator | None
 ) -> Float[Tensor, "*shape"]:
     """Independent N(0, 1) entries, the same in every independent batch."""
-    shape = batch_shape(like, sample_dims)
-    return torch.randn(shape, generator=rng, device=like.device, dtype=like.dtype).expand_as(like)
+    drawn = torch.randn(batch_shape(like, sample_dims), generator=rng, dtype=like.dtype)
+    return drawn.to(like.device).expand_as(like)
 
 
 def batch_shape(like: Float[Tensor, "..."], sample_dims: int) -> torch.Size:
@@ -192,9 +192,9 @@ def batch_shape(like: Float[Tensor, "..."], sample_dims: int) -> torch.Size:
     return like.shape[like.ndim - sample_dims - 1 :]
 
 
-def run_direction(device: torch.device) -> torch.Generator:
+def run_direction() -> torch.Generator:
     """The source of directions that are fixed for a run: seeded alike at each call and in each process."""
-    return torch.Generator(device).manual_seed(DIRECTION_SEED)
+    return torch.Generator().manual_seed(DIRECTION_SEED)
 
 
 def shared_direction(
@@ -203,9 +203,7 @@ def shared_direction(
     """One random unit vector of a row, the same for every row, in the shape of `like`; drawn from `rng`."""
     row = critic.rows(like)[..., :1, :]
     row = row[(0,) * (row.ndim - 2)]
-    unit = torch.nn.functional.normalize(
-        torch.randn(row.shape, generator=rng, device=like.device, dtype=torch.float32), dim=-1
-    ).to(like.dtype)
+    unit = torch.nn.functional.normalize(torch.randn(row.shape, generator=rng), dim=-1).to(like)
     # The transpose of the linear map `rows` puts a row back in its place; no critic has to say how.
     with torch.enable_grad():
         place = torch.zeros_like(like, requires_grad=True)

@@ -1,8 +1,10 @@
 """Which parameters MCL trains: those that a mode excludes, and a report measured from the gradients."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, autograd, nn
 
@@ -53,7 +55,7 @@ def gradient_flow(
             autograd.grad(loss.sum(), tensors, retain_graph=True, allow_unused=True) if tensors else ()
         )
         connected = [gradient for gradient in gradients if gradient is not None]
-        norm = float(sum(gradient.double().square().sum() for gradient in connected)) ** 0.5
+        norm = math.hypot(*(float(torch.linalg.vector_norm(gradient)) for gradient in connected))
         reach[name] = GradientFlow(len(tensors), len(connected), norm)
     return reach
 

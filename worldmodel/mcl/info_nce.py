@@ -186,7 +186,7 @@ def contrast_pairs(
 ) -> Contrast:
     """The critic's score of true (z, u) pairs against that of pairs whose condition is another row's."""
     rows, num_rows = critic.condition_rows, valid.shape[-1]
-    shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng, device=z.device))
+    shift = int(torch.randint(1, max(num_rows, 2), (), generator=rng))
     keys = rows(u)
     same = (keys - keys.roll(shift, -2)).abs().amax(-1) <= tolerance
     other_u = rows(u_for_g).roll(shift, -2).reshape(u_for_g.shape)

@@ -180,8 +180,8 @@ class StackedVae(nn.Module):
         return {"latent": mean, "standardized": standardized, "modulated": mean}
 
     def of_seed(self, index: int) -> "StackedVae":
-        """A copy that holds one seed only, in double precision."""
-        alone = copy.deepcopy(self).double()
+        """A copy that holds one seed only, in double precision on the CPU."""
+        alone = copy.deepcopy(self).cpu().double()  # mps has no double precision
         for parameter in alone.parameters():
             parameter.data = parameter.data[index : index + 1].clone()
         return alone

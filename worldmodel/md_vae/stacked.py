@@ -187,9 +187,8 @@ class SeedStack:
         return {f"mcl_{name}": getattr(found, name).tolist() for name in names}
 
     def _draws(self, count: int) -> torch.Generator:
-        """The source of MCL's random directions at a step, on this stack's device."""
-        seed = random_stream(DIRECTION, count).initial_seed()
-        return torch.Generator(self.device).manual_seed(seed)
+        """The source of MCL's random directions at a step."""
+        return random_stream(DIRECTION, count)
 
     def mcl_statement(self) -> str:
         """Which parts of the models MCL trains, found on one batch."""

@@ -47,7 +47,7 @@ def build_scheduler(config: NoiseConfig) -> DDIMScheduler:
 
 def draw_steps(count: int, config: NoiseConfig, generator: torch.Generator) -> Int[Tensor, " n"]:
     """Draw uniform time steps for training."""
-    return torch.randint(config.num_steps, (count,), generator=generator, device=generator.device)
+    return torch.randint(config.num_steps, (count,), generator=generator)
 
 
 @torch.no_grad()

@@ -69,7 +69,7 @@ class LatentActions:
 
     def sample(self, generator: torch.Generator) -> Float[Tensor, "b n k"]:
         """One draw, differentiable in mean and variance."""
-        noise = torch.randn(self.mean.shape, generator=generator, device=generator.device)
+        noise = torch.randn(self.mean.shape, generator=generator)
         return self.mean + torch.exp(0.5 * self.logvar) * noise.to(self.mean)
 
     def kl(self) -> Float[Tensor, ""]:

@@ -38,7 +38,7 @@ def student_step(
     level, following, end = consistency_levels(forcing.sigma, config.objective)
     future = is_future(forcing.num_given, forcing.sigma)
     level, following, end = (torch.where(future, x, forcing.sigma) for x in (level, following, end))
-    noise = torch.randn(data.shape, generator=generator, device=generator.device).to(data)
+    noise = torch.randn(data.shape, generator=generator).to(data)
     noisy = add_noise(data, noise, level)
     with torch.no_grad():
         moved = _ahead(noisy, _ask(teacher, batch, noisy, level, forcing.view).velocity, following - level)

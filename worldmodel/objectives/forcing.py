@@ -36,7 +36,7 @@ class Forcing:
 def draw_forcing(
     config: WorldModelConfig, num_samples: int, num_frames: int, generator: torch.Generator
 ) -> Forcing:
-    """Draw noise levels by the config's objective, on the generator's device."""
+    """Draw noise levels by the config's objective, on the CPU."""
     if config.objective.forcing == "prefix":
         return _prefix(config, num_samples, num_frames, generator)
     sigma = sample_sigma(num_samples, shift=config.objective.shift, generator=generator)
@@ -48,7 +48,7 @@ def _prefix(
     config: WorldModelConfig, num_samples: int, num_frames: int, generator: torch.Generator
 ) -> Forcing:
     def shares() -> Float[Tensor, " b"]:
-        return torch.rand(num_samples, generator=generator, device=generator.device)
+        return torch.rand(num_samples, generator=generator)
 
     objective, history = config.objective, config.history
     num_given = history + ((num_frames - history) * shares()).long()

@@ -40,7 +40,7 @@ def head_loss(
     given, real = frames[:, :1], frames[:, 1:]
     state = head.open(given)
     if head.config.num_sources > 1:
-        draws = torch.rand(len(frames), 2, generator=generator, device=generator.device).to(frames.device)
+        draws = torch.rand(len(frames), 2, generator=generator).to(frames.device)
         at = (draws[:, 0] * real.shape[1]).long()
         known = real[torch.arange(len(real), device=real.device), at][:, None]
         known = torch.where((draws[:, 1] < LATER_SHARE)[:, None, None, None, None], known, given)

@@ -93,7 +93,7 @@ def _with_later(
     generator: torch.Generator,
 ) -> KnownFrame:
     """In half of the clips a true frame drawn from those before these is known too, as in a stream."""
-    draw = torch.rand(2, len(frames), generator=generator, device=generator.device).to(real.device)
+    draw = torch.rand(2, len(frames), generator=generator).to(real.device)
     number, rows = (draw[0] * frames).long(), torch.arange(len(frames), device=real.device)
     hands = map_tensors(track, lambda x: x[rows, number][:, None])
     later, is_later = KnownFrame((real.movedim(2, 1)[rows, number] + 1) / 2, hands), draw[1] < LATER_SHARE
@@ -102,5 +102,5 @@ def _with_later(
 
 def _draw_made(is_made: Bool[Tensor, "b f"], generator: torch.Generator) -> Int[Tensor, " b"]:
     """One generated latent frame of each clip."""
-    draw = torch.rand(is_made.shape, generator=generator, device=generator.device).to(is_made.device)
+    draw = torch.rand(is_made.shape, generator=generator).to(is_made.device)
     return draw.masked_fill(~is_made, -1).argmax(1)

@@ -257,7 +257,7 @@ def log_mcl_flow(run: WorldModelRun, accelerator: Accelerator) -> None:
     # In evaluation mode: no dropout draws from the global generator, so that the losses stay the same.
     model = run.model.to(accelerator.device).eval()
     with accelerator.autocast():
-        log.info("%s", mcl_gradient_flow(model, batch, torch.Generator(accelerator.device).manual_seed(0)))
+        log.info("%s", mcl_gradient_flow(model, batch, torch.Generator().manual_seed(0)))
 
 
 def data_identity(config: TrainConfig, model: WorldModel) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def premises_section(model: WorldModel, batch: ClipBatch, seed: int, rank: str =
         for name, head in heads.items()
     ]
     with torch.no_grad():
-        losses = world_model_step(model, batch, torch.Generator(batch.robot_actions.device).manual_seed(seed))
+        losses = world_model_step(model, batch, torch.Generator().manual_seed(seed))
     for hook in hooks:
         hook.remove()
     query, key = (seen[name][-1] for name in heads)  # those of the paths come first

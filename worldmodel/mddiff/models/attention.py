@@ -26,11 +26,11 @@ def concept_attention(
     pixels = model.pixels(images)
     latents = model.latents_of(pixels)
     tokens = model.tokens(model.encoder(pixels))
-    rng = torch.Generator(latents.device).manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with recorded_attention(model.unet) as records:
         for step in steps:
             times = torch.full((len(images),), step, device=latents.device)
-            noise = torch.randn(latents.shape[1:], generator=rng, device=rng.device).expand_as(latents)
+            noise = torch.randn(latents.shape[1:], generator=rng).to(latents).expand_as(latents)
             noisy = model.scheduler.add_noise(latents, noise, times)  # type: ignore[arg-type]
             model.unet(noisy, times, tokens)
     by_side: dict[int, list[Tensor]] = defaultdict(list)

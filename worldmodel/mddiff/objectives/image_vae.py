@@ -30,7 +30,7 @@ def image_vae_loss(
     """The loss of the model's family on one batch; `num_pictures` is the size of the dataset."""
     config, pixels = model.config, model.pixels(images)
     posterior = model.posterior(pixels)
-    noise = torch.randn(posterior.mean.shape, generator=generator, device=generator.device)
+    noise = torch.randn(posterior.mean.shape, generator=generator)
     codes = posterior.sample(noise.to(pixels.device)) if model.is_variational else posterior.mean
     logits = model.logits(codes)
     reconstruction = F.binary_cross_entropy_with_logits(logits, pixels, reduction="sum") / len(pixels)

@@ -124,7 +124,7 @@ def _noisy_batch(model: MDDiff, images: Tensor, generator: torch.Generator) -> N
     concepts = model.encoder(pixels)
     tokens = model.tokens(concepts)
     steps = draw_steps(len(latents), model.config.noise, generator).to(latents.device)
-    noise = torch.randn(latents.shape, generator=generator, device=generator.device).to(latents)
+    noise = torch.randn(latents.shape, generator=generator).to(latents)
     noisy = model.scheduler.add_noise(latents, noise, steps)  # type: ignore[arg-type]
     with torch.no_grad():
         codes = model.codes_of(latents)

@@ -50,7 +50,7 @@ def discriminator_loss(
 
 def shuffled_apart(codes: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor, "n d"]:
     """Permute every dimension independently: a sample from the product of the marginals."""
-    keys = torch.rand(codes.shape, generator=generator, device=generator.device).to(codes.device)
+    keys = torch.rand(codes.shape, generator=generator).to(codes.device)
     return codes.gather(0, keys.argsort(0))
 
 

@@ -46,7 +46,7 @@ class ConceptValidation:
     ) -> dict[str, float]:
         """Loss and its terms; for concept models also scores and the error of decoded images."""
         images = self.images.to(accelerator.device)
-        generator = seed_micro_batch(self.seed, 0, 0, accelerator.device)
+        generator = seed_micro_batch(self.seed, 0, 0)
         if isinstance(model, VqGan):
             return _as_floats(vq_step(model, images, generator))
         # MCL's features are derivatives, which need a graph even without training.

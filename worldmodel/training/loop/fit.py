@@ -262,7 +262,7 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
         held = iter(_keep_rows(run, cache, list(held)))
     for index, (slot, batch) in enumerate(zip(run.slots, held, strict=True)):
         sources += getattr(batch, "sources", ())
-        generator = seed_micro_batch(config.seed, state.step, slot, accelerator.device)
+        generator = seed_micro_batch(config.seed, state.step, slot)
         with gradient_sync(run.stepper, is_last=slot == run.slots[-1]):
             with accelerator.autocast(), cache.read(index) if cache else contextlib.nullcontext():
                 losses = run.stepper(batch, generator)
@@ -292,7 +292,7 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
 def _keep_rows(run: _Run, cache: RowCache, batches: list[Any]) -> list[Any]:
     """Collect what each micro-batch contributes to a contrast over the whole step."""
     for slot, batch in zip(run.slots, batches, strict=True):
-        generator = seed_micro_batch(run.config.seed, run.state.step, slot, run.accelerator.device)
+        generator = seed_micro_batch(run.config.seed, run.state.step, slot)
         with run.accelerator.autocast(), cache.fill():
             run.stepper(batch, generator)
     return batches
@@ -306,9 +306,10 @@ def _mean_over_processes(
     The one place of a step where the host waits for a GPU.
     """
     names = list(all_losses[0])
-    stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in all_losses]).mean(
-        0
-    )
+    stacked = torch.stack([torch.stack([part[name].float() for name in names]) for part in all_losses])
+    if accelerator.num_processes == 1:  # mps has no double precision
+        stacked = stacked.cpu()
+    stacked = stacked.double().mean(0)
     asked = stacked.new_tensor([float(is_stop_asked)])
     reduced = accelerator.reduce(torch.cat([asked, stacked]), reduction="mean").tolist()
     return dict(zip(names, reduced[1:], strict=True)), reduced[0] > 0
@@ -342,7 +343,7 @@ def _validate(run: _Run, validate: ValidateFn | None) -> bool:
     assert validate is not None
     averaged = run.state.ema.applied() if run.state.ema is not None else contextlib.nullcontext()
     run.model.eval()
-    seed_micro_batch(run.config.seed, 0, 0, run.accelerator.device)
+    seed_micro_batch(run.config.seed, 0, 0)
     with torch.no_grad(), averaged, whole_weights(run.stepper):
         metrics = validate(run.model, run.state.step, run.accelerator, run.tracker)
     run.model.train()

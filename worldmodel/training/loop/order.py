@@ -48,12 +48,15 @@ def process_slots(num_slots: int, rank: int, world: int) -> range:
     return range(rank, num_slots, world)
 
 
-def seed_micro_batch(seed: int, step: int, slot: int, device: torch.device) -> torch.Generator:
-    """Seed the global generators from (seed, step, slot) and return a private one for noise and sigma."""
+def seed_micro_batch(seed: int, step: int, slot: int) -> torch.Generator:
+    """Seed the global generators from (seed, step, slot) and return a private one for noise and sigma.
+
+    It draws on the CPU, so that every device gets the same numbers.
+    """
     shared, private = (
         int(word) for word in np.random.SeedSequence([seed, step, slot]).generate_state(2, np.uint64)
     )
     torch.manual_seed(shared)
     np.random.seed(shared % 2**32)
     random.seed(shared)
-    return torch.Generator(device).manual_seed(private)
+    return torch.Generator().manual_seed(private)

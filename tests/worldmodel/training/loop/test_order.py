@@ -7,8 +7,6 @@ import torch
 
 from worldmodel.training.loop.order import micro_batches, seed_micro_batch
 
-CPU = torch.device("cpu")
-
 
 def of_steps(num_steps: int, slots: range, first_step: int = 0, num_slots: int = 4) -> list[list[int]]:
     return list(islice(micro_batches(23, 2, num_slots, slots, 5, first_step), num_steps * len(slots)))
@@ -40,7 +38,7 @@ def test_fewer_clips_than_a_batch_are_repeated_with_a_warning(caplog: pytest.Log
 
 def test_noise_and_global_generators_are_functions_of_seed_step_and_slot() -> None:
     def draws(*key: int) -> tuple[float, ...]:
-        generator = seed_micro_batch(*key, CPU)
+        generator = seed_micro_batch(*key)
         return (
             torch.rand((), generator=generator).item(),
             torch.rand(()).item(),
