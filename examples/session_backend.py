@@ -50,7 +50,7 @@ class SessionBackend:
         self.image_size = (model.contract.height, model.contract.width)
         self.num_inference_steps = num_inference_steps
         self.pipeline = RolloutPipeline(model)
-        self._home = model.text.device
+        self._home = model.device
         self._sessions: dict[int, Session] = {}
 
     def open_session(

@@ -10,6 +10,12 @@ import pytest
 os.environ["WORLDMODEL_CACHE"] = tempfile.mkdtemp(prefix="worldmodel_cache_")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests compute on the CPU, also where there is a GPU, but for those that need one (pytest -m gpu)."""
+    if "not gpu" in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture
 def python_hears_ctrl_c() -> Iterator[None]:
     """Also where the tests run in the background, whose processes the shell makes deaf to it."""

@@ -24,8 +24,7 @@ LAYERS = (
     (
         *("worldmodel.types", "worldmodel.config", "worldmodel.files", "worldmodel.shipped"),
         *("worldmodel.checked", "worldmodel.tensors", "worldmodel.plain_text", "worldmodel.cli_errors"),
-        "worldmodel.hub",
-        "worldmodel.signals",
+        *("worldmodel.hub", "worldmodel.device", "worldmodel.signals"),
     ),
     ("worldmodel.diffusion", "worldmodel.mcl", "worldmodel.report", "worldmodel.evaluation.metrics"),
     ("worldmodel.data",),

@@ -137,6 +137,16 @@ def save_config(config: Any, path: str | Path) -> None:
     Path(path).write_text(config_to_yaml(config))
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add --device, for commands that run a network and take no key=value (see `device.py`)."""
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda", "mps"),
+        default="auto",
+        help="where networks run (default: auto, a GPU if there is one)",
+    )
+
+
 def config_parser(schema: type, description: str | None) -> argparse.ArgumentParser:
     """A parser whose help lists the settings; the caller adds arguments."""
     return argparse.ArgumentParser(

@@ -40,6 +40,7 @@ from worldmodel.checkpoint.model_card import model_card
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedOn
 from worldmodel.desk.autoencoder import CausalAutoencoder
+from worldmodel.device import AnyDevice, find_device
 from worldmodel.files import read_beneath, read_into, replaced_folder, write_tensors
 from worldmodel.models.actions.interface import ActionInterface
 from worldmodel.models.backbone import DTYPES, PROMPT_KEY, LoraConfig, merge_lora, read_prompt
@@ -115,6 +116,11 @@ class SavedModel(nn.Module):
             read_beneath(model.interface[name], file, f"{name}.")
         return model
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.text.device
+
     @classmethod
     def from_pretrained(
         cls: type[M],
@@ -125,8 +131,9 @@ class SavedModel(nn.Module):
         dtype: Dtype | None = None,
         lora: LoraConfig | None = None,
         allow_external: bool = False,
+        device: AnyDevice = "auto",
     ) -> M:
-        """A saved model, from a folder or hub id.
+        """A saved model, from a folder or hub id, in evaluation mode.
 
         What it says about itself is checked against its files before anything is loaded.
 
@@ -138,8 +145,9 @@ class SavedModel(nn.Module):
             lora: adapters to train on, if not the saved ones; those of another rank or alpha are merged into
                 the backbone, and rank 0 leaves it without any.
             allow_external: load also from other folders or hub ids that the model's config.yaml names.
+            device: where it computes: auto (a GPU if there is one), cpu, cuda or mps.
         """
-        folder = locate(str(source))
+        folder, place = locate(str(source)), find_device(device)
         known = read_description(folder)
         log.info("%s", describe_sources(folder, known.config))
         if not allow_external:
@@ -167,7 +175,7 @@ class SavedModel(nn.Module):
         if config.lora.continues(saved.lora):
             read_adapters(folder, backbone)
             model.has_published_base = not has_backbone(folder)
-        return model.eval()
+        return model.eval().to(place)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model as one folder (see `folder.py`); an older one there is replaced at the end."""

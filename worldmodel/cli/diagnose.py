@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worldmodel.cli_errors import one_way_out
+from worldmodel.config import add_device
 
 
 @one_way_out
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--allow-external", action="store_true", help="also load from other places that the model names"
     )
+    add_device(parser)
     run(parser.parse_args(argv))
     return 0
 
@@ -56,7 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
 
         if not arguments.dataset:
             raise ValueError("a world model is diagnosed on clips: name a --dataset")
-        model = WorldModel.from_pretrained(arguments.source, allow_external=arguments.allow_external)
+        model = WorldModel.from_pretrained(
+            arguments.source, allow_external=arguments.allow_external, device=arguments.device
+        )
         source = open_as_trained(
             arguments.dataset,
             model.normalizer,

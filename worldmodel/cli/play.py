@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from worldmodel.cli_errors import one_way_out
+from worldmodel.config import add_device
 
 
 @one_way_out
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", default="outputs/play", help="where drives are saved (default: outputs/play)"
     )
+    add_device(parser)
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     run(parser.parse_args(argv))
     return 0
@@ -60,6 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
             task=arguments.task,
             num_inference_steps=arguments.steps,
             out=arguments.out,
+            device=arguments.device,
         )
         address = f"http://127.0.0.1:{door.getsockname()[1]}/"
         print(f"drive at {address}, Ctrl-C ends it", flush=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worldmodel.cli_errors import one_way_out
+from worldmodel.config import add_device
 
 
 @one_way_out
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--baseline", action="store_true", help="also train a plain predictor for as long, after --minutes"
     )
+    add_device(parser)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="further training settings")
     run(parser.parse_intermixed_args(argv))
     return 0
@@ -54,6 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         camera=arguments.camera,
         mapping=arguments.mapping,
         baseline=arguments.baseline,
+        device=arguments.device,
         extra=tuple(arguments.overrides),
     )
     print(f"report: {run(asked)}")

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from worldmodel.cli_errors import one_way_out
+from worldmodel.config import add_device
 
 
 @one_way_out
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--allow-external", action="store_true", help="also load from other places that the model names"
     )
+    add_device(parser)
     run(parser.parse_args(argv))
     return 0
 
@@ -61,7 +63,12 @@ def run(arguments: argparse.Namespace) -> None:
             raise
         raise ValueError('the service needs FastAPI: pip install -e ".[serve]"') from error
     with bind(config) as door:
-        served = serve_model(arguments.checkpoint, profiles or None, allow_external=arguments.allow_external)
+        served = serve_model(
+            arguments.checkpoint,
+            profiles or None,
+            allow_external=arguments.allow_external,
+            device=arguments.device,
+        )
         address = f"http://{config.host}:{door.getsockname()[1]}/docs"
         print(f"serving {arguments.checkpoint} at {address}, Ctrl-C ends it", flush=True)
         run_app(create_app(served, config), config, door)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.device import AnyDevice, find_device
 from worldmodel.environments.initial_states import DatasetStarts, Start, StartSource, open_session
 from worldmodel.environments.single import WorldEnv
 from worldmodel.environments.spaces import WorldSpec
@@ -134,6 +135,7 @@ class WorldModelVectorEnv(WorldVectorEnv):
         action_block: int = FRAMES_PER_LATENT,
         autoreset: bool = True,
         timings: bool = False,
+        device: AnyDevice | None = None,
     ) -> None:
         """Load the model; the first reset opens the sessions.
 
@@ -151,8 +153,11 @@ class WorldModelVectorEnv(WorldVectorEnv):
             action_block: actions in one step; blocks of 4 are the most efficient.
             autoreset: start a new episode in the step in which one ends.
             timings: add `seconds` per row to `info`, which then differs from run to run.
+            device: auto, cpu, cuda or mps; none: where a model is that was passed, auto for one by name.
         """
-        loaded = WorldModel.from_pretrained(model) if isinstance(model, str) else model
+        if isinstance(model, str):
+            model = WorldModel.from_pretrained(model, device=device or "auto")
+        loaded = model if device is None else model.to(find_device(device))
         spec = WorldSpec.of(loaded.contract, loaded.normalizer, embodiment)
         world = DreamWorld(
             loaded,

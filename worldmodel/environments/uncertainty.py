@@ -32,12 +32,12 @@ class DistrustMeter:
         self, before: Session, actions: Float[Tensor, "b n a"], frames: Float[Tensor, "b n 3 H W"]
     ) -> dict[str, Float[np.ndarray, " b"]]:
         """Measure a block; `before` is a fork from before the block and is not changed."""
-        last = frames[:, -1:]
+        last = frames[:, -1:].to(self.model.device)
         again = self.model.decode(self.model.encode(last))
         other = before.fork(generator=self._generator).step(actions)
         return {
             "spread": 255 * (other - frames).abs().flatten(1).mean(1).numpy(),
-            "round_trip": 255 * (again - last).abs().flatten(1).mean(1).numpy(),
+            "round_trip": 255 * (again - last).abs().flatten(1).mean(1).cpu().numpy(),
         }
 
     @staticmethod

@@ -4,14 +4,20 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
+
+from accelerate import PartialState
 
 from robotwin_adapters.open_dataset import open_as_trained
 from worldmodel.checkpoint.folder import describe_sources, locate, read_description
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
+from worldmodel.device import find_precision
 from worldmodel.files import check_apart
+from worldmodel.models.model import WorldModel
 from worldmodel.signals import end_on_signals
+from worldmodel.training.loop.distributed import COLLECTIVE_TIMEOUT
 from worldmodel.types import EpisodeSource
 
 C = TypeVar("C")
@@ -36,10 +42,29 @@ def add_allow_external(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """The settings that affect the results: without output paths and loading permissions."""
+    """The settings that affect the results: without output path, loading permissions and device."""
     settings = {**dataclasses.asdict(config), "output": ""}
-    settings.pop("allow_external")
+    for name in ("allow_external", "device"):
+        settings.pop(name, None)
+    if settings.get("mixed_precision") == "no":  # so that results of older versions go on
+        settings.pop("mixed_precision")
     return settings
+
+
+def load_model(checkpoint: str, config: C) -> tuple[WorldModel, C, Path]:
+    """The model on the device of the settings, these with what `auto` and 0 stand for, and its folder."""
+    given, folder = vars(config), locate(checkpoint)
+    model = WorldModel.from_pretrained(folder, allow_external=given["allow_external"], device=given["device"])
+    settled = {
+        "num_inference_steps": given["num_inference_steps"] or model.contract.num_inference_steps,
+        "mixed_precision": find_precision(given["mixed_precision"], model.device),
+    }
+    return model, dataclasses.replace(config, **settled), folder  # type: ignore[type-var]
+
+
+def joined_processes(model: WorldModel) -> PartialState:
+    """The processes of this launch; one, where it was started without a launcher."""
+    return PartialState(cpu=model.device.type == "cpu", timeout=COLLECTIVE_TIMEOUT)
 
 
 @one_way_out

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from robotwin_adapters.open_dataset import open_as_trained
 from worldmodel.cli_errors import one_way_out
+from worldmodel.config import add_device
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.predictors import ModelPredictor, predict_each
 from worldmodel.evaluation.rollouts.results import TRUE
@@ -44,13 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--moments", type=int, default=6, help="pictures in a row (default: 6)")
     parser.add_argument("--steps", type=int, default=1, help="sampling steps (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of the noise (default: 0)")
+    add_device(parser)
     parser.add_argument("--out", type=Path, default=Path("outputs/compare_models.png"), help="*.png")
     arguments = parser.parse_args(argv)
     folders = dict(_named(text) for text in arguments.models)
     videos = compare(
-        folders, arguments.data, arguments.clip, arguments.steps, arguments.seed, arguments.mapping
+        *(folders, arguments.data, arguments.clip, arguments.steps, arguments.seed, arguments.mapping),
+        device=arguments.device,
     )
-    locator = Locator.from_pretrained(arguments.locator)
+    locator = Locator.from_pretrained(arguments.locator, arguments.device)
     draw_comparison(arguments.out, videos, gripper_paths(videos, locator), arguments.moments)
     print(f"wrote {arguments.out}")
     return 0
@@ -70,11 +73,13 @@ def compare(
     num_inference_steps: int,
     seed: int,
     mapping: str | None = None,
+    *,
+    device: str = "auto",
 ) -> dict[str, Float[Tensor, "t 3 H W"]]:
     """The true video of a clip, and each model's prediction from its first frames and actions."""
     videos: dict[str, Tensor] = {}
     for name, folder in folders.items():
-        model = WorldModel.from_pretrained(folder).eval()
+        model = WorldModel.from_pretrained(folder, device=device)
         source = open_as_trained(data, model.normalizer, model.trained_on, mapping=mapping)
         clips = held_out_clips(
             source, model.contract, model.normalizer, HeldOutConfig(split="all"), model.trained_on

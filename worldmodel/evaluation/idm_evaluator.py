@@ -25,8 +25,7 @@ def action_judge(
     lender = _idm_owner(model, source, embodiments, allow_external) if source else model
     if lender.judge is None:
         return None
-    device = model.text.device
-    idm = lender.judge.to(device).eval()
+    device, idm = model.device, lender.judge.eval()
 
     @torch.no_grad()
     def recover(frames: Float[Tensor, "t 3 H W"], embodiment: str) -> Float[Tensor, "n a"]:
@@ -42,7 +41,7 @@ def action_judge(
 def _idm_owner(
     model: WorldModel, source: str, embodiments: Sequence[str], allow_external: bool
 ) -> WorldModel:
-    other = WorldModel.from_pretrained(source, allow_external=allow_external)
+    other = WorldModel.from_pretrained(source, allow_external=allow_external, device=model.device)
     if other.judge is None:
         raise ValueError(f"judge {source}: no inverse dynamics model that was trained to tell robot actions")
     try:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.device import Precision
 from worldmodel.evaluation.held_out import HeldOutClip
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.commands import rows_of
@@ -37,11 +38,17 @@ class Predict(Protocol):
 class ModelPredictor:
     """The rollout pipeline as a Predict."""
 
-    def __init__(self, model: WorldModel, num_inference_steps: int = 0, drive: Drive = "robot") -> None:
+    def __init__(
+        self,
+        model: WorldModel,
+        num_inference_steps: int = 0,
+        drive: Drive = "robot",
+        mixed_precision: Precision = "auto",
+    ) -> None:
         if drive == "latent" and model.config.regime != "lacg":
             raise ValueError(f"latent actions need a model of regime lacg, this one is {model.config.regime}")
         self.pipeline, self.num_inference_steps, self.drive = (
-            RolloutPipeline(model),
+            RolloutPipeline(model, mixed_precision=mixed_precision),
             num_inference_steps,
             drive,
         )
@@ -94,7 +101,7 @@ class ModelPredictor:
             normalizer = self.pipeline.model.normalizer
             return normalizer.normalize(clip.transitions.actions.numpy(), clip.embodiment, clip=False)
         model = self.pipeline.model
-        return model.infer_latent_actions(clip.frames[None].to(model.text.device))[0].cpu()
+        return model.infer_latent_actions(clip.frames[None].to(model.device))[0].cpu()
 
     def command_names(self, clip: HeldOutClip) -> tuple[str, ...]:
         """One name per dimension of the commands that is not padding."""

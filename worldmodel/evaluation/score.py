@@ -28,6 +28,7 @@ from worldmodel.checked import check_ranges, read_json
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
 from worldmodel.data.video import write_video
+from worldmodel.device import Device, find_device
 from worldmodel.evaluation.controls import static_video
 from worldmodel.evaluation.metrics.generation import AlexNetDistance
 from worldmodel.evaluation.metrics.video import plain_ssim, psnr, score_video
@@ -46,6 +47,7 @@ from worldmodel.report.figures import draw_curves
 from worldmodel.report.intervals import estimate_of, mean_estimate
 from worldmodel.report.page import Page, Section, Table, Text, write_pages
 from worldmodel.report.videos import side_by_side
+from worldmodel.training.model_data import on_device
 from worldmodel.types import num_video_frames, to_uint8, to_unit_range
 
 OTHERS = {  # metric -> (title, digits)
@@ -77,6 +79,7 @@ class ScoreConfig:
     resize: bool = False  # bring predictions to the size of the truth
     lpips: str = ""  # folder with alexnet-owt-7be5be79.pth and alex.pth; empty: not measured
     latents: str = ""  # folder of an autoencoder (AutoencoderKL or Wan's) for latent L2; empty: not measured
+    device: Device = "auto"  # of the networks: auto (a GPU if there is one), cpu, cuda or mps
     videos: int = 6  # in the report: half of them the best, half the worst
 
     def __post_init__(self) -> None:
@@ -87,13 +90,13 @@ class Scorer:
     """The metrics of a run, with the networks that some of them need."""
 
     def __init__(self, config: ScoreConfig) -> None:
-        self.config, self.networks = config, {}
+        self.config, self.networks, device = config, {}, find_device(config.device)
         self.lpips = self.encode = None
         if config.lpips:
-            self.lpips = AlexNetDistance.from_folder(config.lpips)
+            self.lpips = AlexNetDistance.from_folder(config.lpips).to(device)
             self.networks["lpips"] = _called(Path(config.lpips))
         if config.latents:
-            self.encode, name = _load_encoder(config.latents)
+            self.encode, name = _load_encoder(config.latents, device)
             self.networks["latent_l2"] = name
 
     def record(self, pair: Pair) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
@@ -187,21 +190,26 @@ def _called(folder: Path) -> str:
     return f"{folder.name} ({fingerprint(folder, ('.pth', '.safetensors', '.json'))})"
 
 
-def _load_encoder(source: str) -> tuple[Measure, str]:
+def _load_encoder(source: str, device: torch.device) -> tuple[Measure, str]:
     """Latents frame by frame (AutoencoderKL) or by groups of four (Wan), and their name in tables."""
     folder = find_part(source, "vae")
     kind = read_json(folder / CONFIG).get("_class_name")
     name = f"{kind}, {_called(folder)}"
     if kind != "AutoencoderKL":
-        vae = load_vae(str(folder))
-        return lambda frames: encode_frames(vae, frames[None, : _whole(len(frames))])[0].transpose(0, 1), name
+        vae = on_device(load_vae(str(folder)), device)
+
+        def encode(frames: Float[Tensor, "t 3 H W"]) -> Tensor:
+            given = frames[None, : _whole(len(frames))].to(device)
+            return encode_frames(vae, given)[0].transpose(0, 1).cpu()
+
+        return encode, name
     kind_of_pictures: Any = AutoencoderKL  # diffusers classes carry no types
-    image_vae: Any = load_part(kind_of_pictures, folder).requires_grad_(False).eval()
+    image_vae: Any = load_part(kind_of_pictures, folder).requires_grad_(False).eval().to(device)
     scale = image_vae.config["scaling_factor"]
     return (
         lambda frames: torch.cat(
-            [image_vae.encode(2 * part - 1).latent_dist.mode() * scale for part in frames.split(4)]
-        ),
+            [image_vae.encode(2 * part.to(device) - 1).latent_dist.mode() * scale for part in frames.split(4)]
+        ).cpu(),
         name,
     )
 

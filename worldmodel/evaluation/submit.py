@@ -26,14 +26,14 @@ from torch import Tensor
 from worldmodel.checked import check_ranges
 from worldmodel.cli_errors import one_way_out
 from worldmodel.data.video import write_video
-from worldmodel.evaluation.command_line import run_on_data
+from worldmodel.device import Device, Precision
+from worldmodel.evaluation.command_line import load_model, run_on_data
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.metrics.trajectories import MISSING, trajectory_accuracy
 from worldmodel.evaluation.metrics.video import plain_ssim, psnr
 from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.files import new_folder, write_json, write_text
 from worldmodel.locator.model import Locator
-from worldmodel.models.model import WorldModel
 from worldmodel.types import EpisodeSource, to_uint8
 
 
@@ -42,6 +42,9 @@ class SubmitConfig:
     """What is written, and the entries of the model card."""
 
     output: str = "outputs/submission"  # new folder
+    allow_external: bool = False  # also load from other places that the model's config.yaml names
+    device: Device = "auto"  # auto (a GPU if there is one), cpu, cuda or mps
+    mixed_precision: Precision = "auto"  # of rollouts: no, bf16, or auto = bf16 on cuda, else no
     format: Literal["worldarena", "ewmbench"] = "worldarena"  # layout of the benchmark
     name: str = "worldmodel"  # of the model, in file names
     fps: float = 0.0  # of the videos; frames are repeated or dropped; 0: the model's own
@@ -80,10 +83,10 @@ class _Pair:
 
 def submit(checkpoint: str, source: EpisodeSource, config: SubmitConfig) -> int:
     """Generate the videos, score them and write the folders."""
-    model = WorldModel.from_pretrained(checkpoint)
+    model, config, _ = load_model(checkpoint, config)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
-    predictor = ModelPredictor(model, config.num_inference_steps)
-    locator = Locator.from_pretrained(config.locator) if config.locator else None
+    predictor = ModelPredictor(model, config.num_inference_steps, mixed_precision=config.mixed_precision)
+    locator = Locator.from_pretrained(config.locator, model.device) if config.locator else None
     count = config.generations if config.format == "ewmbench" else 1
     rows = []
     with new_folder(config.output) as folder:

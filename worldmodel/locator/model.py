@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from worldmodel.checked import build, check_ranges, is_regular, read_json
+from worldmodel.device import AnyDevice, find_device
 from worldmodel.files import read_module, write_json, write_tensors
 from worldmodel.locator.truth import POINTS
 from worldmodel.shipped import find_weights
@@ -90,7 +91,11 @@ class Locator(nn.Module):
 
     @torch.no_grad()
     def locate(self, frames: Float[Tensor, "t 3 H W"]) -> Located:
-        """Positions in frames of any size, in their own pixels; repeated frames are processed once."""
+        """Positions in frames of any size, in their own pixels; repeated frames are processed once.
+
+        Frames come from any device, what is found is on the CPU.
+        """
+        frames = frames.to(self.seen.weight.device)
         frames, numbers = torch.unique_consecutive(frames, dim=0, return_inverse=True)
         height, width = frames.shape[-2:]
         size = (self.config.height, self.config.width)
@@ -99,7 +104,7 @@ class Locator(nn.Module):
         found = [self(part) for part in frames.clamp(0, 1).split(BATCH)]
         heat, seen = (torch.cat(parts)[numbers] for parts in zip(*found, strict=True))
         scale = frames.new_tensor([width / size[1], height / size[0]])
-        return Located(CELL * peak_places(heat) * scale, seen.sigmoid())
+        return Located((CELL * peak_places(heat) * scale).cpu(), seen.sigmoid().cpu())
 
     def save_pretrained(self, folder: Path, errors: dict[str, float]) -> None:
         """Write the weights, and a description with the error on held-out frames."""
@@ -109,14 +114,15 @@ class Locator(nn.Module):
         write_json(folder / DESCRIPTION_FILE, description)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "Locator":
-        """Load a saved locator."""
+    def from_pretrained(cls, folder: str | Path, device: AnyDevice = "auto") -> "Locator":
+        """Load a saved locator, onto a device: auto (a GPU if there is one), cpu, cuda or mps."""
+        place = find_device(device)
         found = find_weights(str(folder))
         path = found / DESCRIPTION_FILE
         if not is_regular(path):
             raise ValueError(f"{folder} is not a locator folder: expected a {DESCRIPTION_FILE} in it")
         config = build(LocatorConfig, read_json(path).get("config"), f"{path}: config")
-        return read_module(lambda: cls(config), found / WEIGHTS_FILE, str(path)).eval()
+        return read_module(lambda: cls(config), found / WEIGHTS_FILE, str(path)).eval().to(place)
 
 
 def peak_places(heat: Float[Tensor, "n p h w"]) -> Float[Tensor, "n p 2"]:

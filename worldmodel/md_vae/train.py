@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, config_to_yaml, load_config
+from worldmodel.device import Device, find_device
 from worldmodel.files import write_text
 from worldmodel.mcl.config import MclConfig
 from worldmodel.md_vae.grid import read_grids
@@ -45,7 +46,7 @@ class CellConfig:
     report_epochs: tuple[int, ...] = (50, 100, 150, 200)  # all seeds are scored after these and the last
     save_every: int = 10  # epochs between checkpoints
     num_threads: int = 2  # the seeds are split among this many threads
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU of this process if there is one
+    device: Device = "auto"  # auto (a GPU if there is one), cpu, cuda or mps
     out: str = "outputs/identifiability/cell"  # folder of result and checkpoints
 
     @property
@@ -72,7 +73,7 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
     store.prepare()
     write_text(out / "config.yaml", config_to_yaml(config))
     seeds = range(config.first_seed, config.first_seed + config.num_seeds)
-    device = _device(config.device)
+    device = find_device(config.device)
     parts = split_seeds(seeds, config.num_parts if device.type == "cpu" else 1)
     torch.set_num_threads(1)  # one thread per part: parts share nothing and never wait for each other
     with ThreadPoolExecutor(len(parts)) as pool:
@@ -108,15 +109,6 @@ def train_cell(config: CellConfig, *, quiet: bool = False) -> dict[str, Any]:
 def _identity(config: CellConfig) -> dict[str, Any]:
     """All settings that change the numbers."""
     return asdict(config) | {"out": "", "num_threads": 0, "save_every": 0, "device": ""}
-
-
-def _device(name: str) -> torch.device:
-    """The device of this process: its own GPU, by its place on the machine."""
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ValueError("device=cuda, but torch finds no GPU: set device=cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
 def _finished(path: Path, identity: dict[str, Any]) -> dict[str, Any]:

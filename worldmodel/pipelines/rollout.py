@@ -17,6 +17,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from worldmodel.data.clips import crop_box
+from worldmodel.device import AnyDevice, Precision, find_device, inference
 from worldmodel.diffusion.euler import Generators
 from worldmodel.models.actions.published.kept_first import history_actions, history_frames
 from worldmodel.models.model import WorldModel
@@ -31,7 +32,7 @@ from worldmodel.pipelines.commands import (
     latest_commands,
     read_commands,
 )
-from worldmodel.pipelines.session import Session, VideoState, fitted, inference, known_frame
+from worldmodel.pipelines.session import Session, VideoState, fitted, known_frame
 from worldmodel.pipelines.whole_clip import Sampler
 from worldmodel.tensors import read_frames
 from worldmodel.types import FRAMES_PER_LATENT, Actions, RolloutResult, map_tensors, num_video_frames
@@ -50,8 +51,15 @@ class RolloutPipeline:
         ((1, 17, 3, 64, 64), 1)
     """
 
-    def __init__(self, model: WorldModel) -> None:
-        self.model = model
+    def __init__(
+        self, model: WorldModel, device: AnyDevice | None = None, *, mixed_precision: Precision = "auto"
+    ) -> None:
+        """Leaves the model where it is, or moves it to `device`: auto (a GPU, if any), cpu, cuda or mps.
+
+        Matrix products are in bfloat16 on cuda, or wherever `mixed_precision` is bf16; "no": in float32.
+        """
+        self.model = model if device is None else model.to(find_device(device))
+        self.precision: Precision = mixed_precision
 
     def __call__(
         self,
@@ -183,7 +191,7 @@ class RolloutPipeline:
     def _read(
         self, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
     ) -> Float[Tensor, "b t 3 H W"]:
-        given = read_frames(frames.to(self.model.text.device), self._check_size)
+        given = read_frames(frames, self._check_size).to(self.model.device)
         if given.shape[1] < (least := self.model.config.num_given):
             raise ValueError(
                 f"expected the {least} frames of the model's history or more, got {given.shape[1]}"
@@ -221,7 +229,7 @@ class RolloutPipeline:
         # A causal model keeps latents of the frames before the latest.
         num_recent = 1 if model.config.causal else num_video_frames(model.config.history)
         recent, keeps_first = fitted(model, given), model.config.actions.keeps_first
-        with inference(model):
+        with inference(model, model.device, self.precision):
             text = model.text_context(with_keys=True)
             causal = open_video(model, recent, past, window) if model.config.causal else None
         state = VideoState(
@@ -232,7 +240,7 @@ class RolloutPipeline:
             head=None if model.head is None else model.head.open(given),
             hands=known_frame(model, given[:, -1], past, -1, embodiments),
         )
-        sampler = Sampler(text, model.sigmas(num_inference_steps), generator)
+        sampler = Sampler(text, model.sigmas(num_inference_steps), generator, self.precision)
         return Session(model, state, sampler, embodiments, camera, start_state)
 
 

@@ -4,17 +4,18 @@ stream = RolloutPipeline(model).open(first_frames, embodiment="heron")
 frames = stream.step(actions)       # [b 4 3 H W] for [b 4 raw] actions
 other = stream.fork()               # what if? leaves `stream` as it is
 
-`step` returns frames on the CPU, and `advance` on the model's device. On a GPU both compute in bfloat16.
+Commands and frames may come from any device. `step` returns frames on the CPU, and `advance` on the model's
+device. On a GPU both compute in bfloat16, unless the pipeline has `mixed_precision="no"`.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.device import inference
 from worldmodel.diffusion.euler import Generators
 from worldmodel.models.actions.published.kept_first import history_frames
 from worldmodel.models.compositor import Composed, KnownFrame, renewed
@@ -132,7 +133,7 @@ class Session:
         check_actions(self.model, actions)
         device = self.state.recent.device
         actions = map_tensors(actions, lambda part: part.to(device))
-        with inference(self.model):
+        with inference(self.model, device, self.sampler.precision):
             made = [
                 self._generate(actions[start : start + self.block], min(self.block, num_actions - start))
                 for start in range(0, num_actions, self.block)
@@ -233,20 +234,6 @@ def compose(
     if model.config.causal:
         known = renewed(known, composed.frames[:, -1], track.rows(-2))
     return composed, known
-
-
-@contextmanager
-def inference(model: WorldModel) -> Iterator[None]:
-    """Evaluation mode, and bfloat16 on a GPU."""
-    was_training, is_gpu = model.training, model.text.device.type == "cuda"
-    if was_training:  # walking through the modules of a small model costs a step
-        model.eval()
-    try:
-        with torch.autocast("cuda", torch.bfloat16) if is_gpu else nullcontext():
-            yield
-    finally:
-        if was_training:
-            model.train()
 
 
 def _cloned(generator: Generators | None, count: int) -> Generators | None:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from worldmodel.device import Precision
 from worldmodel.diffusion.euler import Generators, draw_noise, euler_sample, schedule_per_frame
 from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.actions.published.kept_first import history_actions, standing_before
@@ -27,6 +28,7 @@ class Sampler:
     text: TextContext  # the prompt, prepared for many calls
     sigmas: Float[Tensor, " levels"]
     generator: Generators | None
+    precision: Precision = "auto"  # of the matrix products
 
 
 def advance(

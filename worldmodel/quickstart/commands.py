@@ -34,6 +34,7 @@ class Quickstart:
     baseline: bool = False  # also train a direct predictor for the same time
     extra: tuple[str, ...] = ()  # further settings of the training config
     name: str = ""  # of the data, for the report's title
+    device: str = "auto"  # of training and evaluation
 
     @property
     def base(self) -> Path:
@@ -60,6 +61,7 @@ def training_settings(asked: Quickstart, plan: Plan, facts: Sequence[EpisodeFact
     return [
         paths,
         f"data.latents={asked.out}/latents",
+        *([f"fit.machine.device={asked.device}"] if asked.device != "auto" else []),
         *([f"data.frames={asked.out}/frames"] if is_kept else []),
         *([f"data.mapping={json.dumps(asked.mapping)}"] if asked.mapping else []),
         *plan.overrides,

@@ -150,6 +150,7 @@ def _evaluate(asked: Quickstart, say: Callable[[str], None]) -> None:
     held_out = [
         f"held_out.episodes={HELD_OUT.episodes}",
         f"held_out.clips_per_episode={HELD_OUT.clips_per_episode}",
+        *([f"device={asked.device}"] if asked.device != "auto" else []),
     ]
     shown = [f"controls=[{','.join(TRIED)}]", "nearest=true", f"videos={VIDEOS}"]
     command("rollout", [*model, *held_out, *shown, f"output={asked.out}/rollouts"], say)

@@ -18,11 +18,15 @@ from worldmodel.types import CameraMatrices
 
 
 def serve_model(
-    source: str, profiles: dict[str, str] | None = None, *, allow_external: bool = False
+    source: str,
+    profiles: dict[str, str] | None = None,
+    *,
+    allow_external: bool = False,
+    device: str = "auto",
 ) -> ServedModel:
     """Load a checkpoint with its version; by default one profile per robot, named after it."""
     folder = locate(source)
-    model = WorldModel.from_pretrained(source, allow_external=allow_external)
+    model = WorldModel.from_pretrained(source, allow_external=allow_external, device=device)
     known = profiles or {f"worldmodel-{robot}": robot for robot in model.normalizer.embodiments}
     version = f"{Path(source).name}-{fingerprint(folder)}"
     return ServedModel(model, version, known, _tabletop_camera(model))

@@ -3,8 +3,9 @@
 worldmodel encode-latents CONFIG.yaml --processes 8 key=value ...
 worldmodel encode-latents CONFIG.yaml --processes 8 --part 0/4       on the first of four machines
 
-It uses the config of `worldmodel train` and reads its `data` and `model.vae`. Episodes that are already in
-the cache are only checked, so it can be stopped and restarted; training encodes what is missing.
+It uses the config of `worldmodel train` and reads its `data`, `model.vae` and `fit.machine.device`. Episodes
+that are already in the cache are only checked, so it can be stopped and restarted; training encodes what is
+missing.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config
 from worldmodel.data.index import EpisodeIndex
+from worldmodel.device import find_device
 from worldmodel.models.vae import VideoAutoencoder, load_vae
 from worldmodel.signals import end_on_signals, obey_parent, starting_workers, stop_on_signals
 from worldmodel.training.datasets import open_index
@@ -62,14 +64,15 @@ def encode_all(config: TrainConfig, num_processes: int, part: slice = slice(None
     """Encode with this many processes; returns the number of newly encoded episodes."""
     numbers = range(len(open_index(config.data).records))[part]
     if num_processes == 1:
-        vae = on_device(load_vae(config.model.vae), "cuda" if torch.cuda.is_available() else "cpu")
+        vae = on_device(load_vae(config.model.vae), find_device(config.fit.machine.device))
         index, reader = open_index(config.data), config.model.reader
         return cache_latents(config.data, index, vae, part=part, reader=reader, with_progress=True).built
     context = multiprocessing.get_context("spawn")
     devices, is_stopping = context.SimpleQueue(), context.Event()
-    num_gpus = torch.cuda.device_count()
+    device = find_device(config.fit.machine.device).type
+    num_gpus = torch.cuda.device_count() if device == "cuda" else 0
     for rank in range(num_processes):
-        devices.put(f"cuda:{rank % num_gpus}" if num_gpus else "cpu")
+        devices.put(f"cuda:{rank % num_gpus}" if num_gpus else device)
     with starting_workers():
         pool = context.Pool(num_processes, _open_worker, (config, devices, is_stopping))
     built = 0

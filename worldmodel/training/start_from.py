@@ -83,6 +83,7 @@ def continued_model(
         dtype=asked.dtype,
         lora=asked.lora,
         allow_external=allow_external,
+        device="cpu",
     )
     assert model.vae is not None, "from_pretrained loads the autoencoder"
     _check_clips(start_from, model.contract, frame_contract(index, model.vae))

@@ -67,7 +67,7 @@ class Validation:
         self, model: WorldModel, numbers: Sequence[int], slot: int, accelerator: Accelerator
     ) -> dict[str, Tensor]:
         batch = move(collate_clips([self.clips[number] for number in numbers]), accelerator.device)
-        generator = seed_micro_batch(self.seed, 0, slot, accelerator.device)
+        generator = seed_micro_batch(self.seed, 0, slot)
         with torch.no_grad(), accelerator.autocast():
             losses = world_model_step(model, batch, generator)
         return {"loss": losses.total.detach(), **losses.parts}
@@ -80,12 +80,13 @@ class Validation:
         num_given = model.config.num_given
         actions = Actions(batch.robot_actions, extras=batch.extras)
         with accelerator.autocast():
-            rollout = RolloutPipeline(model).rollout(
+            # The precision is that of the training, set by the line above.
+            rollout = RolloutPipeline(model, mixed_precision="no").rollout(
                 batch.frames[:, :num_given],
                 Actions() if model.config.regime == "no_action" else actions,
                 num_frames=batch.frames.shape[1],
                 num_inference_steps=self.config.num_inference_steps,
-                generator=seed_micro_batch(self.seed, 1, number, accelerator.device),
+                generator=seed_micro_batch(self.seed, 1, number),
                 embodiments=[model.normalizer.embodiments[robot] for robot in batch.embodiment.tolist()],
             )
         real, made = to_unit_range(batch.frames[0].cpu()), rollout.frames[0]
@@ -118,5 +119,7 @@ def mean_over_processes(
     names = list(values[0][1])
     sums = [sum(weight * float(named[name]) for weight, named in values) for name in names]
     packed = torch.tensor([sum(weight for weight, _ in values), *sums], dtype=torch.float64)
-    total, *summed = accelerator.reduce(packed.to(accelerator.device), reduction="sum").tolist()
+    if accelerator.num_processes > 1:
+        packed = accelerator.reduce(packed.to(accelerator.device), reduction="sum")
+    total, *summed = packed.tolist()
     return {name: value / total for name, value in zip(names, summed, strict=True)}

@@ -272,7 +272,7 @@ def test_one_cell_is_trained_by_the_first_process(
     assert "--study shares the cells" in capsys.readouterr().out
     assert not (tmp_path / "cell").exists()
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="finds no GPU: set device=cpu"):
+        with pytest.raises(ValueError, match="finds none: set device=cpu"):
             train_cell(cell(tmp_path / "cell", device="cuda"), quiet=True)
 
 

@@ -25,6 +25,7 @@ from worldmodel.config import load_config, save_config
 from worldmodel.context_module.data.types import check_do
 from worldmodel.context_module.models.context_module import ContextModule, ContextModuleConfig
 from worldmodel.context_module.models.hosts import HostConfig, as_host, build_host
+from worldmodel.device import AnyDevice, find_device
 from worldmodel.files import read_module, replaced_folder, write_tensors
 from worldmodel.md_vae.gaussian import Gaussian
 
@@ -131,14 +132,13 @@ class ContextModel(nn.Module):
         self, count: int, do: Iterable[int] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n 3 H W"]:
         """Pictures in [0, 1] decoded from prior samples, under do."""
-        device = next(self.parameters()).device
-        z = torch.randn(count, self.latent_dim, generator=generator).to(device)
-        return self.pictures(z, do)
+        return self.pictures(torch.randn(count, self.latent_dim, generator=generator), do)
 
     @torch.no_grad()
     def pictures(self, z: Float[Tensor, "n z"], do: Iterable[int] = ()) -> Float[Tensor, "n 3 H W"]:
         """Pictures in [0, 1] decoded from given latents, under do."""
-        return torch.cat([self.host.pictures(self.decode(part, do)) for part in z.split(CHUNK)])
+        device = next(self.parameters()).device
+        return torch.cat([self.host.pictures(self.decode(part.to(device), do)) for part in z.split(CHUNK)])
 
     @torch.no_grad()
     def codes(self, images: UInt8[Tensor, "n 3 H W"], do: Iterable[int] = ()) -> Float[Tensor, "n m o"]:
@@ -179,8 +179,9 @@ class ContextModel(nn.Module):
             write_tensors(new / "model.safetensors", self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "ContextModel":
-        """A saved model, in evaluation mode."""
+    def from_pretrained(cls, folder: str | Path, device: AnyDevice = "auto") -> "ContextModel":
+        """A saved model, in evaluation mode, on a device (see `device.py`)."""
+        place = find_device(device)
         path = Path(folder) / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
@@ -188,7 +189,7 @@ class ContextModel(nn.Module):
             raise ValueError(f"{path}: expected {FORMAT}, got {shorten(found)}")
         config = load_config(ContextModelConfig, os.fspath(path.with_name(CONFIG_FILE)))
         model = read_module(lambda: cls(config), path.with_name("model.safetensors"), str(folder))
-        return model.eval()
+        return model.eval().to(place)
 
 
 def wrap_host(

@@ -163,7 +163,7 @@ def _started(model: ContextModel, folder: str, dataset: ContextDataset) -> Itera
     contract = Path(folder) / CONTRACT_FILE
     kind = read_json(contract).get("model") if contract.is_file() else "VQ-VAE"
     if kind == "ContextModel":
-        trained = ContextModel.from_pretrained(folder)
+        trained = ContextModel.from_pretrained(folder, device="cpu")
         is_same = trained.config == model.config
         yield from (
             (name, tensor)
@@ -175,7 +175,9 @@ def _started(model: ContextModel, folder: str, dataset: ContextDataset) -> Itera
         raise ValueError(f"{contract}: expected a ContextModel, an ImageVae or a VQ-VAE, found {kind!r}")
     if kind == "VQ-VAE" and not (Path(folder) / "config.json").is_file():
         raise ValueError(f"no model at {folder}: expected {CONTRACT_FILE} or a VQ-VAE's config.json in it")
-    loaded = ImageVae.from_pretrained(folder) if kind == "ImageVae" else load_part(VQModel, Path(folder))
+    loaded = (
+        ImageVae.from_pretrained(folder, "cpu") if kind == "ImageVae" else load_part(VQModel, Path(folder))
+    )
     host, _ = as_host(loaded, model.config.host.image_size)
     if isinstance(host, FirstStageHost):
         host.set_latent_scale(dataset.images((), np.arange(min(SCALE_PICTURES, len(dataset)))))

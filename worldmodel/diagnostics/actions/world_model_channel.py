@@ -41,7 +41,7 @@ def driven(model: WorldModel, actions: Float[Tensor, "b n a"], view: ClipView | 
 
 def past_and_ahead(model: WorldModel, actions: Actions, num_given: int) -> tuple[Actions, Actions]:
     """Actions between the recent ones of `num_given` frames, and those behind them."""
-    moved = map_tensors(actions, lambda part: part.to(model.text.device))
+    moved = map_tensors(actions, lambda part: part.to(model.device))
     count, keeps_first = num_video_frames(model.config.history), model.config.actions.keeps_first
     return history_actions(moved, num_given - 1, count, keeps_first), moved[num_given - 1 :]
 
@@ -91,4 +91,4 @@ def recent_frames(
             f"expected the {model.config.num_given} frames of the model's history, got {frames.shape[1]}"
         )
     count, keeps_first = num_video_frames(model.config.history), model.config.actions.keeps_first
-    return history_frames(to_unit_range(frames.to(model.text.device)), count, keeps_first)
+    return history_frames(to_unit_range(frames.to(model.device)), count, keeps_first)

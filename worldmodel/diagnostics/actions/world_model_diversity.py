@@ -57,7 +57,7 @@ def world_model_diversity(
             f"the backbone has {num_backbone_parameters(model) / 1e6:.0f} million parameters, third "
             f"derivatives are taken up to {MAX_PARAMETERS / 1e6:.0f} million: see first_order_estimate"
         )
-    choices = torch.eye(len(robot_actions), dtype=torch.float64, device=model.text.device).unsqueeze(1)
+    choices = torch.eye(len(robot_actions), dtype=torch.float64, device=model.device).unsqueeze(1)
     with math_attention(), _KeepDouble():
         return action_diversity(
             latent_channel(model, frames, robot_actions, view),
@@ -81,7 +81,7 @@ def first_order_estimate(
     view: ClipView | None = None,
 ) -> FirstOrderDiversity:
     """How J(z, u) v changes with the action sequences, by forward passes in the model's own precision."""
-    choices = torch.eye(len(robot_actions), device=model.text.device).unsqueeze(1)
+    choices = torch.eye(len(robot_actions), device=model.device).unsqueeze(1)
     source = torch.Generator().manual_seed(seed)
     directions = torch.randn(num_directions, *noise.shape[1:], generator=source).to(choices)
     is_half = model.fdm.backbone.patch_embedding.weight.dtype == torch.bfloat16

@@ -72,22 +72,25 @@ class AlexNetDistance(nn.Module):
         return torch.cat([self(*pair) for pair in zip(made.split(8), real.split(8), strict=True)])
 
     def forward(self, made: Float[Tensor, "n 3 H W"], real: Float[Tensor, "n 3 H W"]) -> Float[Tensor, " n"]:
-        """One distance per pair of pictures in [0, 1]."""
-        first, second = ((2 * images - 1 - self.shift) / self.scale for images in (made, real))
-        total, stage = made.new_zeros(len(made)), 0
+        """One distance per pair of pictures in [0, 1], from any device; on the CPU."""
+        pair = (images.to(self.shift.device) for images in (made, real))
+        first, second = ((2 * images - 1 - self.shift) / self.scale for images in pair)
+        total, stage = first.new_zeros(len(made)), 0
         for layer in self.features:
             first, second = layer(first), layer(second)
             if isinstance(layer, nn.ReLU):
                 total = total + self.linear[stage]((_unit(first) - _unit(second)).square()).mean((1, 2, 3))
                 stage += 1
-        return total
+        return total.cpu()
 
 
-def inception_features(images: UInt8[Tensor, "n 3 H W"], network: str | Path) -> Float[np.ndarray, "n d"]:
+def inception_features(
+    images: UInt8[Tensor, "n 3 H W"], network: str | Path, device: torch.device | str = "cpu"
+) -> Float[np.ndarray, "n d"]:
     """Features of a TorchScript network that is called as network(images, return_features=True)."""
-    model = torch.jit.load(str(network)).eval()
+    model = torch.jit.load(str(network), map_location=device).eval()
     with torch.no_grad():
-        parts = [model(chunk, return_features=True) for chunk in images.split(BATCH)]
+        parts = [model(chunk.to(device), return_features=True).cpu() for chunk in images.split(BATCH)]
     return torch.cat(parts).double().numpy()
 
 

@@ -1,6 +1,7 @@
 """Evaluate rollouts of a world model on held-out episodes: video quality and action following.
 
 worldmodel rollout CHECKPOINT DATA [key=value ...]         --help lists the keys
+accelerate launch -m worldmodel rollout CHECKPOINT DATA    on several GPUs, each takes a share of the clips
 
 CHECKPOINT is a world model folder or hub id, DATA a dataset of any supported format. Rows: the static frame,
 the autoencoder's ceiling, true actions and every control of `controls.py`. Writes OUTPUT/report.html (with
@@ -19,14 +20,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from worldmodel.checked import check_ranges
-from worldmodel.checkpoint.folder import locate
 from worldmodel.cli_errors import one_way_out
 from worldmodel.data.video import write_video
-from worldmodel.evaluation.command_line import run_on_data, settings_of
+from worldmodel.device import Device, Precision
+from worldmodel.evaluation.command_line import joined_processes, load_model, run_on_data, settings_of
 from worldmodel.evaluation.controls import CONTROLS, controlled_actions, static_video
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.idm_evaluator import action_judge
-from worldmodel.evaluation.jsonl_store import RecordLines
+from worldmodel.evaluation.jsonl_store import RecordLines, read_records
 from worldmodel.evaluation.metrics.actions import Carried, action_error, carried_object, point_error
 from worldmodel.evaluation.metrics.generation import AlexNetDistance
 from worldmodel.evaluation.metrics.video import score_video
@@ -55,6 +56,8 @@ class RolloutsConfig:
 
     output: str = "outputs/rollouts"  # folder of the report
     allow_external: bool = False  # also load from other places that the model's config.yaml names
+    device: Device = "auto"  # auto (a GPU if there is one), cpu, cuda or mps
+    mixed_precision: Precision = "auto"  # of rollouts: no, bf16, or auto = bf16 on cuda, else no
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     controls: tuple[str, ...] = CONTROLS  # negative controls to run in addition to the true actions
     nearest: bool = False  # also show for each command the training frame seen under the nearest one
@@ -81,13 +84,15 @@ class RolloutEvaluation:
         self.model, self.clips, self.config = model.eval(), clips, config
         if not config.compositor:
             model.compositor = model.head = None
-        self.predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+        self.predictor = ModelPredictor(
+            model, config.num_inference_steps, config.drive, config.mixed_precision
+        )
         self.nearest = NearestFrames(clips.index, model.normalizer) if config.nearest else None
-        self.lpips = AlexNetDistance.from_folder(config.lpips) if config.lpips else None
+        self.lpips = AlexNetDistance.from_folder(config.lpips).to(model.device) if config.lpips else None
         self.recover = action_judge(
             model, config.judge, clips.embodiments, allow_external=config.allow_external
         )
-        self.locator = Locator.from_pretrained(config.locator) if config.locator else None
+        self.locator = Locator.from_pretrained(config.locator, model.device) if config.locator else None
 
     def evaluate(self, number: int) -> tuple[dict[str, Any], dict[str, Float[Tensor, "t 3 H W"]]]:
         """The record of one clip, and its videos (complete, starting with the given frames)."""
@@ -151,7 +156,7 @@ class RolloutEvaluation:
         return dict.fromkeys(chosen) if self.model.config.regime == "no_action" else chosen
 
     def _round_trip(self, frames: Float[Tensor, "t 3 H W"]) -> Float[Tensor, "t 3 H W"]:
-        given = frames[None].to(self.model.text.device)
+        given = frames[None].to(self.model.device)
         return self.model.decode(self.model.encode(given))[0].cpu()
 
     def _action_errors(self, clip: HeldOutClip, videos: dict[str, Tensor]) -> dict[str, float]:
@@ -248,11 +253,8 @@ def _object_record(carried: dict[str, Carried]) -> dict[str, Any] | None:
 
 def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -> int:
     """Evaluate the remaining clips, then summarize and write the report."""
-    folder = locate(checkpoint_source)
-    model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    steps = config.num_inference_steps or model.contract.num_inference_steps
-    config = replace(config, num_inference_steps=steps)
+    model, config, folder = load_model(checkpoint_source, config)
+    processes = joined_processes(model)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     output = Path(config.output)
     evaluation = RolloutEvaluation(model, clips, config)
@@ -264,8 +266,10 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
     records = RecordLines(output / "clips.jsonl", settings)
     shown = set(evenly_spread(len(clips), config.videos, round_down=True))
     keys = clips.keys
+    own = range(processes.process_index, len(keys), processes.num_processes)
     with stop_on_signals() as stop:
-        for number, key in enumerate(tqdm(keys, desc="rollouts", unit="clip")):
+        for number in tqdm(own, desc="rollouts", unit="clip", disable=not processes.is_main_process):
+            key = keys[number]
             is_drawn = number not in shown or (output / "videos" / f"clip{number:03d}.mp4").exists()
             if key in records and is_drawn:
                 continue
@@ -276,7 +280,11 @@ def run(checkpoint_source: str, source: EpisodeSource, config: RolloutsConfig) -
             stop.check(
                 f"{number + 1} of {len(keys)} clips are in {output}, the same command goes on from there"
             )
-    ordered = [records.records[key] for key in keys]
+    processes.wait_for_everyone()
+    if not processes.is_main_process:
+        return 0
+    found = read_records(records.path)
+    ordered = [found[key] for key in keys]
     results = {
         "settings": settings,
         "regime": model.config.regime,

@@ -1,6 +1,7 @@
 """The action-sensitivity report: does the video follow its actions?
 
 worldmodel sensitivity CHECKPOINT DATA [key=value ...]      --help lists the keys
+accelerate launch -m worldmodel sensitivity CHECKPOINT DATA on several GPUs, each takes a share of the clips
 
 From the same first frame and with the same noise, a video is made under the true actions and under every
 control; on some clips each action dimension is nudged by itself and the actions are scaled. Writes
@@ -8,7 +9,7 @@ OUTPUT/report.html, report.md, sensitivity.json, pictures, and clips.jsonl, from
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from worldmodel.checked import check_ranges
-from worldmodel.checkpoint.folder import locate
 from worldmodel.cli_errors import one_way_out
-from worldmodel.evaluation.command_line import run_on_data, settings_of
+from worldmodel.device import Device, Precision
+from worldmodel.evaluation.command_line import joined_processes, load_model, run_on_data, settings_of
 from worldmodel.evaluation.controls import controlled_actions, static_video
 from worldmodel.evaluation.held_out import HeldOutClip, HeldOutClips, HeldOutConfig, held_out_clips
 from worldmodel.evaluation.idm_evaluator import Recover, action_judge
-from worldmodel.evaluation.jsonl_store import RecordLines
+from worldmodel.evaluation.jsonl_store import RecordLines, read_records
 from worldmodel.evaluation.metrics.actions import action_error
 from worldmodel.evaluation.metrics.video import moving_pixels
 from worldmodel.evaluation.predictors import Drive, ModelPredictor, Predict, predict_each
@@ -46,6 +47,8 @@ class SensitivityConfig:
 
     output: str = "outputs/sensitivity"  # folder of the report
     allow_external: bool = False  # also load from other places that the model's config.yaml names
+    device: Device = "auto"  # auto (a GPU if there is one), cpu, cuda or mps
+    mixed_precision: Precision = "auto"  # of rollouts: no, bf16, or auto = bf16 on cuda, else no
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     drive: Drive = "robot"  # robot actions, or latent actions inferred from the true video (lacg)
     num_inference_steps: int = 0  # Euler steps per chunk; 0: the number recommended for the model
@@ -166,7 +169,7 @@ def probe_model(
     model: WorldModel, config: SensitivityConfig, embodiments: Sequence[str]
 ) -> tuple[SensitivityProbe, ModelPredictor]:
     """A probe for a world model on these robots, with an IDM evaluator if robot actions drive it."""
-    predictor = ModelPredictor(model, config.num_inference_steps, config.drive)
+    predictor = ModelPredictor(model, config.num_inference_steps, config.drive, config.mixed_precision)
 
     def predict(
         given: Tensor, actions: Tensor | None, num_frames: int, seed: int, clip: HeldOutClip
@@ -185,11 +188,8 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
 
     Returns 0 if the actions are followed, else 3.
     """
-    folder = locate(checkpoint_source)
-    model = WorldModel.from_pretrained(folder, allow_external=config.allow_external)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    steps = config.num_inference_steps or model.contract.num_inference_steps
-    config = replace(config, num_inference_steps=steps)
+    model, config, folder = load_model(checkpoint_source, config)
+    processes = joined_processes(model)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out, model.trained_on)
     settings = {
         **settings_of(config),
@@ -197,7 +197,13 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
         "model": fingerprint(folder),
     }
     records = RecordLines(Path(config.output) / "clips.jsonl", settings)
-    ordered = measure_clips(*probe_model(model, config, clips.embodiments), clips, records)
+    probe, predictor = probe_model(model, config, clips.embodiments)
+    measure_clips(probe, predictor, clips, records, processes.process_index, processes.num_processes)
+    processes.wait_for_everyone()
+    if not processes.is_main_process:
+        return 0
+    found = read_records(records.path)
+    ordered = [found[key] for key in clips.keys]
     title = f"Action sensitivity of {Path(checkpoint_source).name} on {source.name}"
     following = judge(ordered)
     write_sensitivity_page(
@@ -215,14 +221,20 @@ def run(checkpoint_source: str, source: EpisodeSource, config: SensitivityConfig
 
 
 def measure_clips(
-    probe: SensitivityProbe, predictor: ModelPredictor, clips: HeldOutClips, records: RecordLines
-) -> list[dict[str, Any]]:
-    """The records of all clips, in order; existing ones are reused."""
+    probe: SensitivityProbe,
+    predictor: ModelPredictor,
+    clips: HeldOutClips,
+    records: RecordLines,
+    rank: int = 0,
+    count: int = 1,
+) -> None:
+    """Add the missing records of every `count`-th clip from clip `rank` on."""
     config, output = probe.config, Path(probe.config.output)
     counts = (config.response_clips, config.sheets)
     nudged, drawn = (set(evenly_spread(len(clips), count, round_down=True)) for count in counts)
     keys = clips.keys
-    for number, key in enumerate(tqdm(keys, desc="sensitivity", unit="clip")):
+    for number in tqdm(range(rank, len(keys), count), desc="sensitivity", unit="clip", disable=rank > 0):
+        key = keys[number]
         pictures = {
             name: output / f"{name}{number:03d}.png"
             for name, numbers in (("sheet", drawn), ("moves", nudged if number in drawn else ()))
@@ -241,7 +253,6 @@ def measure_clips(
         )
         _draw(pictures, clip, videos, probe.num_given)
         records.add(key, record)
-    return [records.records[key] for key in keys]
 
 
 def _draw(

@@ -58,16 +58,16 @@ class IndependentCodes:
         return self.model.decode(torch.from_numpy(mixed).float())
 
 
-def open_concept_model(folder: str | Path, *, ddim_steps: int = 50) -> ConceptModel:
+def open_concept_model(folder: str | Path, *, ddim_steps: int = 50, device: str = "auto") -> ConceptModel:
     """Load the model in a folder written by `save_pretrained`; its contract file names the model class."""
     path = Path(folder) / CONTRACT_FILE
     if not path.is_file():
         raise ValueError(f"no model at {folder}: expected {CONTRACT_FILE} in it")
     kind = read_json(path).get("model")
     if kind == "ImageVae":
-        return ImageVae.from_pretrained(folder)
+        return ImageVae.from_pretrained(folder, device)
     if kind == "MDDiff":
-        return SampledPictures(MDDiff.from_pretrained(folder), ddim_steps)
+        return SampledPictures(MDDiff.from_pretrained(folder, device), ddim_steps)
     raise ValueError(f"{path}: expected a model ImageVae or MDDiff, found {kind!r}")
 
 

@@ -19,6 +19,7 @@ import torch
 from worldmodel.checked import check_ranges
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import config_parser, load_config
+from worldmodel.device import Device, find_device
 from worldmodel.diagnostics import check_alignment, dci, factor_vae_score, mig
 from worldmodel.evaluation.metrics.generation import AlexNetDistance, frechet_distance, inception_features
 from worldmodel.evaluation.metrics.video import mse, psnr, ssim
@@ -52,6 +53,7 @@ class EvaluationConfig:
     num_fid: int = 10_000  # images for FID
     ddim_steps: int = 50  # sampling steps of diffusion models
     batch: int = 256  # images per batch
+    device: Device = "auto"  # of the networks: auto (a GPU if there is one), cpu, cuda or mps
     lpips_alexnet: str = ""  # weights of AlexNet for LPIPS
     lpips_linear: str = ""  # weights of the linear layers of LPIPS
     fid_network: str = ""  # TorchScript Inception for FID
@@ -158,14 +160,14 @@ def picture_scores(model: ConceptModel, dataset: FactorDataset, config: Evaluati
     """Reconstruction quality after encoding and decoding, averaged over images."""
     real = dataset.images(picture_indices(dataset, config))
     made = torch.cat([model.decode(model.encode(part)).cpu() for part in real.split(config.batch)])
-    shown = slice(0, config.num_reconstructed)
+    shown, device = slice(0, config.num_reconstructed), find_device(config.device)
     pairs = list(
         zip(made[shown].split(config.batch), to_unit_range(real[shown]).split(config.batch), strict=True)
     )
     metrics: dict[str, Callable[..., torch.Tensor]] = {"ssim": ssim, "psnr": psnr, "mse": mse}
     scores: dict[str, Any] = {"lpips": NOT_COMPUTED, "fid": NOT_COMPUTED}
     if config.lpips_alexnet and config.lpips_linear:
-        metrics["lpips"] = AlexNetDistance.load(config.lpips_alexnet, config.lpips_linear)
+        metrics["lpips"] = AlexNetDistance.load(config.lpips_alexnet, config.lpips_linear).to(device)
     for name, metric in metrics.items():
         values = torch.cat([metric(*pair) for pair in pairs])
         scores[name] = mean_estimate(values.double().numpy()).to_dict()
@@ -176,14 +178,16 @@ def picture_scores(model: ConceptModel, dataset: FactorDataset, config: Evaluati
         ]
         scores["first_stage_psnr"] = mean_estimate(torch.cat(ceiling).double().numpy()).to_dict()
     if config.fid_network:
-        features = (inception_features(images, config.fid_network) for images in (to_uint8(made), real))
+        features = (
+            inception_features(images, config.fid_network, device) for images in (to_uint8(made), real)
+        )
         scores["fid"] = {"mean": frechet_distance(*features), "count": len(real)}
     return scores
 
 
 def score_folder(folder: Path, config: EvaluationConfig) -> dict[str, Any]:
     """Open model and data, evaluate, and save the result with its provenance."""
-    model = open_concept_model(folder, ddim_steps=config.ddim_steps)
+    model = open_concept_model(folder, ddim_steps=config.ddim_steps, device=config.device)
     result = {"model": str(folder), "evaluation": asdict(config)}
     result |= evaluate(model, open_factor_data(config.data), config)
     if config.out:

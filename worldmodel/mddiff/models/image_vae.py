@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from worldmodel.checked import check_ranges, read_json, shorten
 from worldmodel.checkpoint.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.config import load_config, save_config
+from worldmodel.device import AnyDevice, find_device
 from worldmodel.files import read_module, replaced_folder, write_tensors
 from worldmodel.md_vae.gaussian import Gaussian
 from worldmodel.types import to_unit_range
@@ -122,8 +123,9 @@ class ImageVae(nn.Module):
             write_tensors(new / "model.safetensors", self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "ImageVae":
-        """Load a saved model, in evaluation mode."""
+    def from_pretrained(cls, folder: str | Path, device: AnyDevice = "auto") -> "ImageVae":
+        """Load a saved model, in evaluation mode, onto a device (see `device.py`)."""
+        place = find_device(device)
         path = Path(folder) / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
@@ -131,7 +133,7 @@ class ImageVae(nn.Module):
             raise ValueError(f"{path}: expected {FORMAT}, got {shorten(found)}")
         config = load_config(ImageVaeConfig, os.fspath(path.with_name(CONFIG_FILE)))
         model = read_module(lambda: cls(config), path.with_name("model.safetensors"), str(folder))
-        return model.eval()
+        return model.eval().to(place)
 
 
 def _encoder(config: ImageVaeConfig, num_stages: int, out_dim: int) -> nn.Sequential:

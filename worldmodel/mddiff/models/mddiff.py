@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from worldmodel.checked import check_range, check_type, read_json, shorten
 from worldmodel.checkpoint.folder import CONFIG_FILE, CONTRACT_FILE
 from worldmodel.config import load_config, save_config
+from worldmodel.device import AnyDevice, find_device
 from worldmodel.files import read_into, replaced_folder, write_tensors
 from worldmodel.hub import load_part
 from worldmodel.mcl.contrast import MechanisticContrast
@@ -113,8 +114,8 @@ class MDDiff(nn.Module):
         self, codes: Float[Tensor, "n k"], *, num_steps: int = 50, eta: float = 0.0, seed: int = 0
     ) -> Float[Tensor, "n 3 H W"]:
         """Images in [0, 1], by DDIM; all start from the same noise, so only their codes differ."""
-        rng = torch.Generator(self.latent_scale.device).manual_seed(seed)
-        start = torch.randn((1, *self.config.latent_shape), generator=rng, device=rng.device)
+        rng = torch.Generator().manual_seed(seed)
+        start = torch.randn((1, *self.config.latent_shape), generator=rng).to(self.latent_scale.device)
         pictures = []
         for chunk in codes.to(start.device).split(CHUNK):
             tokens = self.tokens(chunk)
@@ -176,9 +177,9 @@ class MDDiff(nn.Module):
                 write_tensors(new / f"{name}.safetensors", part.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "MDDiff":
-        """Load a saved model, in evaluation mode."""
-        folder = Path(folder)
+    def from_pretrained(cls, folder: str | Path, device: AnyDevice = "auto") -> "MDDiff":
+        """Load a saved model, in evaluation mode, onto a device (see `device.py`)."""
+        folder, place = Path(folder), find_device(device)
         path = folder / CONTRACT_FILE
         if not path.is_file():
             raise ValueError(f"no model at {folder}: expected {path.name} in it")
@@ -196,4 +197,4 @@ class MDDiff(nn.Module):
         for name, part in model.parts():
             read_into(part, folder / f"{name}.safetensors")
         model.latent_scale.fill_(scale)
-        return model.eval()
+        return model.eval().to(place)

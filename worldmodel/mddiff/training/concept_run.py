@@ -154,7 +154,7 @@ def _load_vq(config: ConceptTrainConfig) -> VQModel:
 
 def _continued(config: ConceptTrainConfig) -> MDDiff:
     """A trained model with this config's decoder condition and contrast, newly initialized if they differ."""
-    start = MDDiff.from_pretrained(config.start_from)
+    start = MDDiff.from_pretrained(config.start_from, device="cpu")
     kept = replace(start.config, decoder=config.model.decoder, contrast=config.model.contrast)
     model = MDDiff(kept, start.first_stage.vq)
     new = dict(model.parts())

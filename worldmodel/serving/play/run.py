@@ -26,16 +26,17 @@ def play_app(
     task: str = TASK,
     num_inference_steps: int = 0,
     out: str = "outputs/play",
+    device: str = "auto",
 ) -> FastAPI:
     """Create the application; loads the model once and tests the first scene."""
-    model = WorldModel.from_pretrained(checkpoint)
+    model = WorldModel.from_pretrained(checkpoint, device=device)
     episodes = None
     if dataset:
         known = model.trained_on
         opened = open_as_trained(dataset, model.normalizer, known, camera=camera, mapping=mapping)
         episodes = present_episodes(opened)
         embodiment = embodiment or episodes[0].embodiment
-    locator = Locator.from_pretrained("locator")
+    locator = Locator.from_pretrained("locator", device)
 
     def new_game() -> Game:
         return Game(

@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from worldmodel.device import Device, Precision, find_device, find_precision
 from worldmodel.mcl.features import inner_backward
 
 # Rank 0 writes checkpoints while the others wait; the default of 10 minutes is short for a full disk array.
@@ -49,8 +50,8 @@ class MachineConfig:
     num_processes: int = 0  # required world size; 0 = any
     # auto: single for 1 process; for more fsdp2 if the launch file requests FSDP, else ddp
     parallel: Literal["auto", "single", "ddp", "fsdp2"] = "auto"  # how processes share the work
-    mixed_precision: Literal["auto", "no", "bf16"] = "auto"  # auto = bf16 on a GPU, no on a CPU
-    device: Literal["auto", "cpu"] = "auto"  # cpu = stay on the CPU even when a GPU is present
+    mixed_precision: Precision = "auto"  # auto = bf16 on cuda, else no
+    device: Device = "auto"  # auto (a GPU if there is one), cpu, cuda or mps
     find_unused_parameters: bool = False  # ddp: allow trained weights that a step does not touch (slower)
 
     def __post_init__(self) -> None:
@@ -60,17 +61,14 @@ class MachineConfig:
 
 def start_accelerator(config: MachineConfig) -> Accelerator:
     """Join the launched processes; ValueError if they differ from the config."""
-    is_cpu = config.device == "cpu" or not torch.cuda.is_available()
     is_for_gpus = _launch_says("MIXED_PRECISION", "bf16") and not _launch_says("USE_CPU", "true")
-    if is_cpu and config.device != "cpu" and is_for_gpus:
+    if config.device == "auto" and not torch.cuda.is_available() and is_for_gpus:
         raise ValueError(NO_GPU.format(torch.__version__, torch.version.cuda or "none"))
-    precision = config.mixed_precision
-    if precision == "auto":
-        precision = "no" if is_cpu else "bf16"
+    device = find_device(config.device)
     AcceleratorState._reset_state()  # a run that ended in this process has fixed its precision
     accelerator = Accelerator(
-        cpu=is_cpu,
-        mixed_precision=precision,
+        cpu=device.type == "cpu",
+        mixed_precision=find_precision(config.mixed_precision, device),
         kwargs_handlers=[
             DistributedDataParallelKwargs(
                 gradient_as_bucket_view=True, find_unused_parameters=config.find_unused_parameters
