@@ -9,10 +9,12 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.browser import open_page
+from tests.support.two_processes import in_two_processes
 from worldmodel.config import load_config
 from worldmodel.data.video import open_video
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
+from worldmodel.evaluation.jsonl_store import read_records
 from worldmodel.evaluation.metrics.generation import AlexNetDistance
 from worldmodel.evaluation.metrics.video import score_video
 from worldmodel.evaluation.nearest_frame import NearestFrames
@@ -221,6 +223,33 @@ def test_journey_the_videos_play_in_a_browser(report):
         assert video["width"] == 3 * 192 + 8
     assert seen["broken"] == 0
     assert seen["wide"] <= 0  # nothing stands out of the window
+
+
+def test_two_processes_share_the_clips_and_give_the_same_results(report, model_folder, source, tmp_path):
+    output, config = report
+    shared = dataclasses.replace(config, output=str(tmp_path))
+    in_two_processes(lambda: run(str(model_folder), source, shared) == 0)
+    assert (tmp_path / "results.json").read_text() == (output / "results.json").read_text()
+    assert read_records(tmp_path / "clips.jsonl") == read_records(output / "clips.jsonl")
+    assert {path.name for path in (tmp_path / "videos").iterdir()} == {
+        path.name for path in (output / "videos").iterdir()
+    }
+
+
+def test_half_precision_is_part_of_the_settings_and_hardly_of_the_results(
+    report, model_folder, source, tmp_path
+):
+    output, config = report
+    with pytest.raises(ValueError, match=r"mixed_precision was None, now 'bf16'; use another output"):
+        run(str(model_folder), source, dataclasses.replace(config, mixed_precision="bf16"))
+    half = dataclasses.replace(config, output=str(tmp_path), mixed_precision="bf16", videos=0)
+    assert run(str(model_folder), source, half) == 0
+    plain, rounded = (json.loads((folder / "results.json").read_text()) for folder in (output, tmp_path))
+    assert rounded["settings"]["mixed_precision"] == "bf16"
+    for row in ("true", "zero"):
+        values = [results["rows"][row]["clip_psnr"]["mean"] for results in (plain, rounded)]
+        assert values[0] != values[1]
+        assert values[0] == pytest.approx(values[1], abs=0.05)
 
 
 def test_a_killed_run_goes_on_where_it_was(report, model_folder, source, monkeypatch):

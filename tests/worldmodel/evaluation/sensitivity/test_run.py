@@ -1,9 +1,11 @@
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
 
+from tests.support.two_processes import in_two_processes
 from worldmodel.data.synthetic import SyntheticFrames
 from worldmodel.evaluation.controls import CONTROLS
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
@@ -212,6 +214,9 @@ def test_script_on_a_model_writes_the_page_and_goes_on(model_folder, source, tmp
     lines = (tmp_path / "clips.jsonl").read_text()
     run(str(model_folder), source, config)
     assert (tmp_path / "clips.jsonl").read_text() == lines
+    shared = dataclasses.replace(config, output=str(tmp_path / "two"))
+    in_two_processes(lambda: run(str(model_folder), source, shared) in (0, 3))
+    assert json.loads((tmp_path / "two/sensitivity.json").read_text()) == results
 
 
 FEW = {"num_inference_steps": 1, "response_clips": 3, "sheets": 0}

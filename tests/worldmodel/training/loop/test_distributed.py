@@ -1,7 +1,5 @@
 import json
-import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
 from tests.support.toy_run import toy_fit
+from tests.support.two_processes import in_two_processes, start_two_processes
 from worldmodel.training.loop.checkpoints import Checkpoint, CheckpointStore, verify
 from worldmodel.training.loop.distributed import MachineConfig, resolve_parallel
 from worldmodel.training.loop.order import process_slots
@@ -27,35 +25,12 @@ ROOT = Path(__file__).parents[4]
 TOLERANCE = 1e-6
 
 
-def toy_rank(folder: Path, overrides: list[str], rank: int, port: int, resume: bool = False) -> None:
-    """One process of a two-process run, as torchrun would start it."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    os.environ.update(
-        {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    )
-    os.environ.update({"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)})
-    result = toy_fit(folder, overrides, resume)
-    torch.distributed.destroy_process_group()
-    assert result.is_finished
-
-
 def start_two(folder: Path, overrides: list[str], resume: bool = False) -> list[ForkProcess]:
-    """Forked ranks: torchrun without the seconds of importing torch (the journey goes through torchrun)."""
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        port = listener.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=toy_rank, args=(folder, overrides, r, port, resume)) for r in range(2)]
-    for process in ranks:
-        process.start()
-    return ranks
+    return start_two_processes(lambda: toy_fit(folder, overrides, resume).is_finished)
 
 
 def run_two(folder: Path, overrides: list[str], resume: bool = False) -> None:
-    ranks = start_two(folder, overrides, resume)
-    for process in ranks:
-        process.join(120)
-    assert [process.exitcode for process in ranks] == [0, 0]
+    in_two_processes(lambda: toy_fit(folder, overrides, resume).is_finished)
 
 
 def losses(folder: Path) -> list[float]:
