@@ -167,7 +167,7 @@ class Compositor(nn.Module):
         pictures = [_sample(source.frame, at) for source, at in zip(carried, places, strict=True)]
         points = [hand_points(track.poses, track.projections) for track in (rows, given_hands)]
         marks = [self.maps.draw(one[None])[0] for one in points]
-        place = pixel_rays(height, width)[:, :2].T.to(decoded).unflatten(1, (height, width))
+        place = pixel_rays(height, width, decoded)[:, :2].T.unflatten(1, (height, width))
         place = place.expand(len(decoded), -1, -1, -1)
         seen = torch.cat([*(2 * x - 1 for x in (decoded, *still, *pictures)), *marks, 2 * place - 1], 1)
         change, shares, mends = self._answers(seen)

@@ -161,7 +161,7 @@ def matching_size(height: int, width: int) -> tuple[int, int]:
 
 def pixel_places(height: int, width: int, like: Tensor) -> Float[Tensor, "2 y x"]:
     """Centers of the pixels, u to the right and v down, from -1 to 1 across the picture."""
-    u, v = ((2 * torch.arange(count) + 1) / count - 1 for count in (width, height))
+    u, v = ((2 * torch.arange(n, device=like.device) + 1) / n - 1 for n in (width, height))
     return torch.stack([u.expand(height, -1), v[:, None].expand(-1, width)]).to(like)
 
 

@@ -46,7 +46,7 @@ def carried_places(now: PoseTrack, then: PoseTrack, size: tuple[int, int]) -> Fl
     axes_then, tool_then = hand_frames(then.poses)
     lens, shift = now.projections[..., :3], now.projections[..., 3]
     depth = torch.einsum("nj,naj->na", lens[:, 2], tool) + shift[:, 2:]
-    rays = depth[:, :, None, None] * pixel_rays(*size).to(depth) - shift[:, None, None]
+    rays = depth[:, :, None, None] * pixel_rays(*size, depth) - shift[:, None, None]
     world = torch.einsum("nij,napj->napi", torch.linalg.inv(lens), rays)
     local = torch.einsum("naij,napj->napi", axes, world - tool[:, :, None])
     moved = torch.einsum("naji,napj->napi", axes_then, local) + tool_then[:, :, None]
@@ -56,9 +56,8 @@ def carried_places(now: PoseTrack, then: PoseTrack, size: tuple[int, int]) -> Fl
     return (2 * place - 1).clamp(-FARTHEST_OUT, FARTHEST_OUT).unflatten(2, size)
 
 
-def pixel_rays(height: int, width: int) -> Float[Tensor, "p 3"]:
+def pixel_rays(height: int, width: int, like: Tensor) -> Float[Tensor, "p 3"]:
     """(u, v, 1) of the center of every pixel, row by row."""
-    v, u = torch.meshgrid(
-        (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij"
-    )
-    return torch.stack([u, v, torch.ones_like(u)], -1).flatten(0, 1)
+    sides = ((torch.arange(side, device=like.device) + 0.5) / side for side in (height, width))
+    v, u = torch.meshgrid(*sides, indexing="ij")
+    return torch.stack([u, v, torch.ones_like(u)], -1).flatten(0, 1).to(like)
