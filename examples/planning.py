@@ -81,7 +81,8 @@ class PlanningModel:
 
     def _embed(self, frames: Float[Tensor, "b t 3 h w"]) -> Float[Tensor, "b t d"]:
         flat = to_unit_range(frames).flatten(0, 1)[:, None]
-        return self.model.encode(flat).flatten(1).unflatten(0, frames.shape[:2])
+        latents = self.model.encode(flat.to(self.model.device)).to(frames.device)
+        return latents.flatten(1).unflatten(0, frames.shape[:2])
 
     def _rows(self, candidates: Tensor) -> Float[Tensor, "b s n a"]:
         width = candidates.shape[-1]

@@ -185,8 +185,8 @@ def test_a_rollout_is_that_of_the_cpu(shared: list[str], folders: dict[str, Path
     assert batch.frames is not None
     videos = []
     for device in ("cpu", "cpu" if IS_TINY else "cuda"):
-        pipeline = RolloutPipeline(model.to(device))
-        given, actions = batch.frames[:, :1].to(device), Actions(batch.robot_actions.to(device))
+        pipeline = RolloutPipeline(model, device, mixed_precision="no")
+        given, actions = batch.frames[:, :1], Actions(batch.robot_actions)
         noise = torch.Generator().manual_seed(0)
         result = pipeline.rollout(given, actions, generator=noise, num_inference_steps=2)
         videos.append(result.frames.float().cpu())

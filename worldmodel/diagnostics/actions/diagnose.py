@@ -74,6 +74,7 @@ def diagnose_world_model(
         groups: "arm=0-5,gripper=6"; empty: grouped by the action names.
         seed: of the noise.
     """
+    batch = batch.to(model.device)
     if batch.frames is None:
         raise ValueError(f"clips with frames are needed, got only latents: {batch.sources[0]}")
     given = batch.frames[:, : model.config.num_given]
@@ -82,7 +83,7 @@ def diagnose_world_model(
     names = model.normalizer.stats[embodiment].names
     found = parse_groups(groups, names) if groups else group_actions(names)
     shape = (len(given), model.contract.latent_channels, *model.contract.latent_grid)
-    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(model.device)
     report = action_channel(generator, noise, batch.robot_actions, found.dimensions, derivative="difference")
     grouped = [index for indices in found.dimensions.values() for index in indices]
     first = view and replace(view, transitions=view.transitions[:1])

@@ -24,7 +24,7 @@ class ClipView:
 
     def actions(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> Actions:
         """As the model takes them, with their rows."""
-        raw = model.normalizer.denormalize_tensor(actions, self.embodiment)
+        raw = model.normalizer.denormalize_tensor(actions.cpu(), self.embodiment)  # where transitions are
         clips = self.transitions * (len(raw) if len(self.transitions) == 1 else 1)
         own = [replace(clip, actions=one) for clip, one in zip(clips, raw, strict=True)]
         return Actions(actions, extras=rows_of(model, own, [self.embodiment] * len(own)))
