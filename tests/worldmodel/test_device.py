@@ -9,7 +9,7 @@ from torch import nn
 
 from worldmodel.cli import COMMANDS, main
 from worldmodel.config import add_device
-from worldmodel.device import Device, find_device, find_precision, inference
+from worldmodel.device import Device, find_device, find_precision, in_float32, inference
 
 # Every command that runs a network; `doctor`, `estimate` and those that read or write files run none.
 NETWORKS = (
@@ -61,6 +61,20 @@ def test_half_precision_is_for_cuda_unless_it_is_set() -> None:
             assert layer(torch.ones(1, 2)).dtype == dtype
             assert not layer.training
         assert layer.training
+
+
+def test_what_finds_places_leaves_autocast() -> None:
+    class Places(nn.Linear):
+        @in_float32
+        def forward(self, x: torch.Tensor, *, shift: float = 0.0) -> torch.Tensor:
+            return super().forward(x) + shift
+
+    layer, x = Places(64, 64), torch.rand(2, 64)
+    plain = layer(x, shift=1.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x, shift=1.0), plain)
+        assert layer(x.bfloat16()).dtype == torch.float32
+    assert layer.to("meta")(x.to("meta")).device.type == "meta"
 
 
 def test_the_flag_has_the_names_of_the_setting() -> None:

@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from worldmodel.desk.refiner import ResidualLevels, zero_convolution
+from worldmodel.device import in_float32
 from worldmodel.models.actions.pose_maps import ARMS, HAND_POINTS, HandDrawing, hand_points
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.pose_track import PoseTrack, carried_places, pixel_rays, track_of
@@ -114,6 +115,7 @@ class Compositor(nn.Module):
         # Equal shares at first. Led by the decoded frame, training stayed with it and learned nothing else.
         self.leave = zero_convolution(nn.Conv2d(width, sum(HEADS) * CELL**2, 3, padding=1))
 
+    @in_float32
     def forward(
         self,
         decoded: Float[Tensor, "b n 3 H W"],

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from worldmodel.checked import check_ranges
 from worldmodel.desk.refiner import ResidualLevels, zero_convolution
+from worldmodel.device import in_float32
 
 MATCHED = 300  # places of a picture that are compared with each other, at most
 PATCH = 4  # pixels per side of such a place
@@ -76,6 +77,7 @@ class PictureHead(nn.Module):
         """The state behind given frames, whose size, not that of the model, is the size of what is shown."""
         return HeadState(self._latest(frames.flip(1)))
 
+    @in_float32
     def forward(
         self, decoded: Float[Tensor, "b n 3 h w"], state: HeadState
     ) -> tuple[Float[Tensor, "b n 3 H W"], HeadState]:

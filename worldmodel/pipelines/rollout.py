@@ -54,10 +54,7 @@ class RolloutPipeline:
     def __init__(
         self, model: WorldModel, device: AnyDevice | None = None, *, mixed_precision: Precision = "auto"
     ) -> None:
-        """Leaves the model where it is, or moves it to `device`: auto (a GPU, if any), cpu, cuda or mps.
-
-        Matrix products are in bfloat16 on cuda, or wherever `mixed_precision` is bf16; "no": in float32.
-        """
+        """Leaves the model where it is, or moves it to `device`: auto, cpu, cuda, mps (see `device.py`)."""
         self.model = model if device is None else model.to(find_device(device))
         self.precision: Precision = mixed_precision
 

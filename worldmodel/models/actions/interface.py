@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from worldmodel.device import in_float32
 from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.camera_motion import CameraMotionConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
@@ -109,6 +110,7 @@ class ActionInterface(nn.ModuleDict):
         """The path whose `gates` weigh action tokens, if there is one."""
         return next((path for path in self.values() if hasattr(path, "gates")), None)
 
+    @in_float32
     def forward(
         self,
         actions: Float[Tensor, "b n u"],

@@ -175,3 +175,16 @@ def test_action_tokens_reach_only_their_own_latent_frame(inputs):
     changed = (answers[0] - answers[1]).abs().amax((0, 1, 3, 4))
     assert changed[:2].max() == 0
     assert changed[2] > 0
+
+
+def test_actions_are_embedded_in_single_precision():
+    interface = make_interface(has_tokens=True, has_maps=True)
+    randomize(interface)
+    actions = torch.rand(2, 4 * (FRAMES - 1), 5)
+    plain = interface(actions)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = interface(actions)
+    pairs = [(plain.frames, half.frames), (plain.tokens, half.tokens), (plain.first_block, half.first_block)]
+    for single, other in pairs:
+        assert single is not None
+        assert torch.equal(single, other)
