@@ -98,7 +98,7 @@ def recorded_step(
     assert model.head is not None, "the config asks for one"
     frames, decoded = (to_unit_range(batch[name]) for name in ("frames", "decoded"))
     given = frames.shape[1] - decoded.shape[1]
-    chosen = torch.randperm(decoded.shape[1], generator=generator, device=generator.device)[:FRAMES]
+    chosen = torch.randperm(decoded.shape[1], generator=generator)[:FRAMES]
     chosen = chosen.to(frames.device)
     part = torch.cat([frames[:, given - 1 : given], frames[:, given + chosen]], 1)
     error = head_loss(model.head, decoded[:, chosen], part, generator)
@@ -112,7 +112,7 @@ def _without_head(folder: Path, source: Path) -> WorldModel:
         trained = verify(source)
         model.load_state_dict({**trained.tensors("weights"), **trained.tensors("ema")}, strict=False)
     model.head = None
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    return model
 
 
 def _rolled_out(model: WorldModel, clips: ClipDataset, numbers: Sequence[int]) -> dict[str, Tensor]:
