@@ -29,6 +29,7 @@ from torch.utils.backend_registration import (
 
 import worldmodel
 from tests.support.pose_sets import NAMES
+from tests.support.tiny_wan import tiny_wan
 from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.desk.small_net import SmallNetConfig
@@ -42,7 +43,6 @@ from worldmodel.models.actions.published.bwm import BwmConfig
 from worldmodel.models.actions.published.open_world import OpenWorldConfig
 from worldmodel.models.actions.start_state import StartStateConfig
 from worldmodel.models.actions.tokens import TokensConfig
-from worldmodel.models.backbone import tiny_wan
 from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel
@@ -79,7 +79,9 @@ CASES = {
             start_state=StartStateConfig(size=7),
         ),
     ),
-    "bwm": WorldModelConfig(idm=IDM, actions=ActionConfig(adaln=None, bwm=BwmConfig(action_dim=16))),
+    "bwm": WorldModelConfig(
+        idm=IDM, history=2, actions=ActionConfig(adaln=None, bwm=BwmConfig(action_dim=16))
+    ),
     "open-world": WorldModelConfig(
         causal=True,
         objective=ObjectiveConfig(forcing="prefix", sampler="resample", idm_weight=0.0),
@@ -236,7 +238,7 @@ def planted(model: WorldModel, name: str) -> Iterator[None]:
     if name == "a mask of attention":
         from worldmodel.models import attention_mask, dynamics
 
-        def on_the_cpu(num_frames: int, _: torch.device) -> attention_mask.FrameView:
+        def on_the_cpu(num_frames: int, _: torch.device) -> attention_mask.AttentionView:
             return attention_mask.causal_view(num_frames, torch.device("cpu"))
 
         with patch.object(dynamics, "causal_view", on_the_cpu):

@@ -15,7 +15,7 @@ BORDER = {
     "types.py ClipBatch.to",  # a batch of training
     "objectives/training_step.py _noisy_clip",  # noise and hidden actions, drawn on the CPU
     "objectives/forcing.py Forcing.to",  # noise levels, drawn on the CPU
-    "models/attention_mask.py FrameView.to",  # the mask of a jump, which was drawn with them
+    "models/attention_mask.py AttentionView.to",  # the mask of a jump, which was drawn with them
     "objectives/pictures.py head_loss",  # draws
     "objectives/world_model_pictures.py _draw_made",  # draws
     "objectives/world_model_pictures.py _with_later",  # draws
