@@ -149,7 +149,10 @@ def uneven_times(path: Path, table: pa.Table, fps: float) -> Float[np.ndarray, "
 
 
 def late_start(path: Path, table: pa.Table, fps: float) -> str:
-    """A note if the first timestamp is that of another frame: LeRobot aligns by time, we count frames."""
+    """A warning if the first timestamp is not that of frame 0, else an empty string.
+
+    LeRobot aligns frames by timestamp, this package by frame index.
+    """
     if "timestamp" not in table.column_names:
         return ""
     first = float(_numbers(path, table, "timestamp")[0])

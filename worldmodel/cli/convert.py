@@ -8,7 +8,7 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse arguments and run."""
+    """Command line: write a dataset in another format; returns the exit code."""
     parser = argparse.ArgumentParser(
         description="Write any dataset as LeRobot v3.0 or RoboTwin 2.0 HDF5.",
     )

@@ -9,7 +9,7 @@ from worldmodel.cli_errors import one_way_out
 
 @one_way_out
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse arguments and run."""
+    """Command line: turn a published robot world model into a model folder; returns the exit code."""
     parser = argparse.ArgumentParser(
         description="Turn a published robot world model into a model folder, which all other commands take. "
         "Pickles are read as tensors only, and no published code or config is executed.",

@@ -38,7 +38,7 @@ class PlacementJudge:
 
     @classmethod
     def shipped(cls, spec: WorldSpec) -> "PlacementJudge":
-        """The detector with the shipped locator, for the columns of a robot's actions."""
+        """Success detector with the shipped object locator; `spec` names the gripper actions."""
         columns = tuple(i for i, name in enumerate(spec.action_names) if name.endswith("gripper"))
         return cls(_shipped_locator(), columns)
 

@@ -45,7 +45,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class Stack:
-    """Equal blocks of a model, some of which were left out of the traced model."""
+    """A run of identical blocks of which only some were traced; the cost of the others is extrapolated."""
 
     blocks: Sequence[nn.Module]  # TRACED_BLOCKS of them if some are left out
     num_omitted: int

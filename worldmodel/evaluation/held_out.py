@@ -61,7 +61,7 @@ class HeldOutClip:
 
 
 class HeldOutClips:
-    """The selected clips, read on demand."""
+    """Dataset of the held-out clips that a HeldOutConfig selects; each is read from disk when indexed."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ PRESET = "preset"  # the swept key that names a YAML file instead of a setting
 
 @dataclass(frozen=True)
 class CellGrid:
-    """Cells for every combination of the swept values."""
+    """One run for every combination of the swept values."""
 
     sweep: dict[str, list[Any]] = field(default_factory=dict)  # setting, or `preset` -> its values
     settings: tuple[str, ...] = ()  # key=value of every cell
@@ -29,7 +29,7 @@ class CellGrid:
 
 @dataclass(frozen=True)
 class StudyGrids:
-    """The cells of a study in order of execution."""
+    """Experiment grids of a study, run one after another; each expands to a list of runs."""
 
     preset: str = ""  # for grids that do not sweep it
     grids: list[CellGrid] = field(default_factory=list)

@@ -108,7 +108,7 @@ class StackedVae(nn.Module):
         return std if self.log_std is None else std * self.log_std.exp()
 
     def encode(self, x: Float[Tensor, "s n x"], u: Float[Tensor, "s n a"]) -> Gaussian:
-        """Posterior in the encoder's own coordinates: w for iVAE and tied, z for the others."""
+        """Approximate posterior given x and u: of the base variable w (iVAE, tied) or of z (others)."""
         inputs = x if self.config.family == "beta_vae" else torch.cat([x, u], dim=-1)
         d, out = self.latent_dim, self.encoder(inputs)
         if self.config.posterior == "mean_field":

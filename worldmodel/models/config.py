@@ -161,7 +161,7 @@ class WorldModelConfig:
 
 @dataclass(frozen=True)
 class FrameContract:
-    """The frames a model was trained on; rollouts must bring the same."""
+    """Format of the clips a model was trained on: size, rate, cameras. Inputs of a rollout must match it."""
 
     num_frames: int  # frames of one clip, 1 + 4k
     height: int  # pixels

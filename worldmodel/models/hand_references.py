@@ -40,7 +40,7 @@ class HandReferences(nn.Module):
         return self.frames.shape[2]
 
     def extended(self, num_robots: int) -> "HandReferences":
-        """A copy with empty slots for further robots."""
+        """A copy for `num_robots` robots in all; those added have no reference pictures yet."""
         size = self.frames.shape[-2], self.frames.shape[-1]
         more = HandReferences(num_robots, self.count, size)
         for name, buffer in self.named_buffers():
@@ -68,7 +68,7 @@ class HandReferences(nn.Module):
     def nearest(
         self, robots: Int[Tensor, " n"], rows: PoseTrack, arm: int
     ) -> tuple[Float[Tensor, "n 3 H W"], PoseTrack, Bool[Tensor, " n"]]:
-        """For each row the most similar reference: picture, hands, and whether there is one."""
+        """For each pose the closest reference picture, its own pose, and whether there is any."""
         poses, projections = self.poses[robots, arm], self.projections[robots, arm]
         references = PoseTrack(poses.flatten(0, 1), projections.flatten(0, 1))
         known = hand_features(references)[:, arm].unflatten(0, (-1, self.count))

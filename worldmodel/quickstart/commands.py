@@ -38,12 +38,12 @@ class Quickstart:
 
     @property
     def base(self) -> Path:
-        """Output of the training."""
+        """Output folder of the base model's training."""
         return self.out / "run"
 
     @property
     def head(self) -> Path:
-        """Output of the training of the picture head, which is not there where time was too short."""
+        """Output folder of the picture head's training; missing if there was no time for one."""
         return self.out / "head"
 
     @property

@@ -32,7 +32,7 @@ class Judged:
 
     model: WorldModel
     head: PictureHead
-    direct: DirectPredictor
+    direct: DirectPredictor | None
     clips: Mapping[str, HeldOutClips]  # by split
     index: EpisodeIndex  # whose training split gives the nearest frames
 
@@ -62,6 +62,8 @@ def clip_videos(judged: Judged, clips: HeldOutClips, number: int, nearest: Neare
     videos = {"static": static_video(given, count), "nearest": nearest(clip.actions), "autoencoder": coded}
     videos["base"] = made["true"][1:]
     videos |= {f"head/{name}": shown(judged.head, video[1:], given) for name, video in made.items()}
+    if judged.direct is None:
+        return videos
     known = {name: actions for name, actions in told.items() if actions is not None}
     drawn = judged.direct(given.expand(len(known), -1, -1, -1), torch.stack(list(known.values())))
     return videos | {f"direct/{name}": video for name, video in zip(known, drawn, strict=True)}

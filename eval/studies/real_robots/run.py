@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("head", "direct", "judge"), help="one step")
     parser.add_argument("--sources", type=int, default=1, help="known frames of the head")
     parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as base and head together")
+    parser.add_argument("--no-direct", action="store_true", help="judge without the direct predictor")
     run(parser.parse_args(argv))
     return 0
 
@@ -89,7 +90,7 @@ def run(asked: argparse.Namespace) -> None:
     clips = ClipDataset(index, "train", model.normalizer, on_bad="skip")
     if asked.only in (None, "head"):
         _head(asked, clips)
-    if asked.only in (None, "direct"):
+    if asked.only in (None, "direct") and not asked.no_direct:
         _direct(asked, clips)
     if asked.only in (None, "judge"):
         _judge(asked, model, clips)
@@ -147,7 +148,9 @@ def _judge(asked: argparse.Namespace, model: WorldModel, clips: ClipDataset) -> 
         for split in ("val", "test")
     }
     head = load_head(asked.output / f"head{asked.sources}", asked.sources)
-    direct, _ = train_direct(clips, _planned(asked.output), asked.output / "direct")
+    direct = None
+    if not asked.no_direct:
+        direct, _ = train_direct(clips, _planned(asked.output), asked.output / "direct")
     judged, started = Judged(model, head, direct, chosen, index), time.process_time()
     judge_rows(judged, asked.output)
     _write_results(judged, asked)
@@ -164,9 +167,10 @@ def _write_results(judged: Judged, asked: argparse.Namespace) -> None:
     for split in judged.clips:
         records = read_split(file, split)
         text += [f"## {split}", table(records), ""]
-        for other in ("base", "direct/true", "nearest"):
+        others = ("base", "nearest") if judged.direct is None else ("base", "direct/true", "nearest")
+        for other in others:
             text.append(f"head/true before {other}: {lead_text(lead(records, 'head/true', other))}")
-        for name in ("head", "direct"):
+        for name in ("head",) if judged.direct is None else ("head", "direct"):
             leads, holds = control_leads(records, name)
             text += [f"{name} {key}: {lead_text(one)} {holds[key]}" for key, one in leads.items()]
     (asked.output / "results.md").write_text("\n".join(text) + "\n")
@@ -179,7 +183,8 @@ def _write_results(judged: Judged, asked: argparse.Namespace) -> None:
     for number in chosen:
         clip, videos = clips[number], clip_videos(judged, clips, number, nearest)
         rows.append((clip.frames[0], clip.frames[1:]))
-        rows += [(clip.frames[0], videos[name]) for name in ("base", "head/true", "direct/true", "nearest")]
+        names = [name for name in ("base", "head/true", "direct/true", "nearest") if name in videos]
+        rows += [(clip.frames[0], videos[name]) for name in names]
         frames = camera_frames(source, judged, clip)
         at_size = camera_size_videos(judged, clip, frames, number)
         large += [(frames[0], frames[1:]), *((frames[0], at_size[name]) for name in ("base", "head"))]

@@ -49,7 +49,7 @@ def quad_model(name: QuadName) -> StructuralModel:
 
 @dataclass(frozen=True, eq=False)
 class Quad:
-    """All contexts of one of the two sets; an index gives a different picture in every context and split."""
+    """Synthetic pictures under every intervention; an index gives a different picture in each context."""
 
     name: QuadName
     num_pictures: int  # of each context

@@ -53,7 +53,9 @@ def world_model_channel(
     num_inference_steps: int = 0,
     view: ClipView | None = None,
 ) -> VideoGenerator:
-    """One clip behind the given frames: noise[b c f h w] of the whole clip and robot actions -> new frames.
+    """Wrap a world model as a function of noise and actions that returns the frames after the given ones.
+
+    The noise has the shape of the whole clip's latents [b c f h w].
 
     Actions are normalized, one per transition from the first given frame on, and reach the model as in a
     rollout: a latent-action model gets them through its controller, from the last given frame on, and a

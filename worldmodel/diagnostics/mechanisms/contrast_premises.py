@@ -59,7 +59,9 @@ class ContrastPremises:
 def contrast_premises(
     queries: Float[Tensor, "n d"], keys: Float[Tensor, "n d"], latent_dim: int
 ) -> ContrastPremises:
-    """Measure the premises on paired queries and keys, which are scaled to the unit sphere.
+    """How well embeddings meet what Theorem 2 assumes of a contrast: alignment, mismatch and rank.
+
+    Queries and keys are paired and are scaled to the unit sphere first.
 
     Examples:
         >>> import torch
