@@ -53,7 +53,8 @@ def results(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_stopped_in_every_part_it_ends_as_undisturbed(first: signal.Signals, tmp_path: Path) -> None:
     data, out = write_moving_boxes(tmp_path / "boxes", 24, 60), tmp_path / "out"
     sent = cycle((first, signal.SIGTERM if first == signal.SIGKILL else signal.SIGKILL))
