@@ -155,7 +155,7 @@ class PictureHead(nn.Module):
 
 
 def matching_size(height: int, width: int) -> tuple[int, int]:
-    """Image size for matching: the given size, or smaller if that has too many patches; whole patches only."""
+    """Image size for matching: the given one, or smaller if it has too many patches; whole patches only."""
     shrink = min(1.0, (MATCHED * PATCH**2 / (height * width)) ** 0.5)
     rows, columns = (max(1, int(side * shrink) // PATCH) for side in (height, width))
     return rows * PATCH, columns * PATCH
