@@ -31,3 +31,15 @@ def test_the_published_numbers_are_those_of_the_clips() -> None:
     assert len(holds) == 8
     assert min(found.mean for found in leads.values()) > 3.1
     assert min(found.ahead for found in leads.values()) == 17
+
+
+def test_the_numbers_of_the_second_robot_are_those_of_its_clips() -> None:
+    records = read_split(Path("docs/results/real_robots/cr5_seed0.jsonl"), "test")
+    page = Path("docs/results/real_robots.md").read_text().split("## Results: CR5")[1]
+    assert [line for line in table(records).splitlines() if line not in page] == []
+    for other in ("base", "nearest", "head/scaled", "head/shifted", "head/other_episode"):
+        assert lead_text(lead(records, "head/true", other)) in page
+    leads, holds = control_leads(records, "head")
+    assert all(holds.values())
+    assert min(found.mean for found in leads.values()) > 1.5
+    assert min(found.ahead for found in leads.values()) == 11
