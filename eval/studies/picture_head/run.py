@@ -117,7 +117,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
             text.append(f"| {name} | {sum(line['share'] > GHOST for line in part)} of {len(part)} |")
             continue
         mean = {key: _mean([line[key] for line in part]) for key in part[0] if key not in ("row", "uid")}
-        fade = mean["edges_last"] / mean["edges_first"]
+        fade = (mean["edges_last"] or 0.0) / (mean["edges_first"] or 1.0)
         shown = [*(f"{mean[key]:.2f}" for key in (*SCORES, "gripper", "gripper_end")), f"{mean['kept']:.0%}"]
         text.append(f"| {name} | {' | '.join(shown)} | {fade:.2f} |")
     return text
