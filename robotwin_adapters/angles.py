@@ -18,7 +18,7 @@ Cuts = Mapping[int, tuple[float, float]]  # column -> lowest value, and a turn
 
 
 def jumps(values: Float[np.ndarray, "t a"], turn: float) -> Bool[np.ndarray, " a"]:
-    """Whether each column jumps by a whole turn, among as many steps that do not: a switch only jumps."""
+    """Which columns are wrapped angles: some steps jump by a full turn, and at least as many are small."""
     steps = np.abs(np.diff(values, axis=0))
     found = (np.abs(steps - turn) < NEAR * turn).sum(axis=0)
     return (found > 0) & (2 * found <= (steps > 0).sum(axis=0))

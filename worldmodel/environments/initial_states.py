@@ -169,7 +169,7 @@ def _sized(clip: np.ndarray, contract: FrameContract, num_frames: int) -> np.nda
 def open_session(
     pipeline: RolloutPipeline, starts: Sequence[Start], seeds: Sequence[int], num_inference_steps: int = 0
 ) -> Session:
-    """A session behind the starts, each with noise of its own seed."""
+    """Open a batched rollout session from initial states, with one noise seed for each."""
     frames = torch.from_numpy(np.stack([start.frames for start in starts])).permute(0, 1, 4, 2, 3)
     past = np.stack([start.known_actions for start in starts])
     return pipeline.open(

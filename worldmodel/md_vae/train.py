@@ -147,7 +147,7 @@ def _counted(identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_stacks(checkpoint: Checkpoint, stacks: Sequence[SeedStack]) -> None:
-    """Give each stack its seeds of a cell's checkpoint, however the seeds were split when it was written."""
+    """Restore each stack of models from a checkpoint, even if it grouped the seeds differently."""
     weights, slots = checkpoint.tensors("weights"), checkpoint.tensors("optimizer")
     start = 0
     for stack in stacks:

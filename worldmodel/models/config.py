@@ -145,7 +145,7 @@ class WorldModelConfig:
 
     @property
     def prediction(self) -> Prediction:
-        """What the network predicts."""
+        """Prediction target of the network: velocity, or the clean latents."""
         return "velocity" if self.small is None else self.small.prediction
 
     @property

@@ -25,7 +25,7 @@ class FrameMemory:
     values: tuple[Float[Tensor, "b s h e"], ...] = ()
 
     def with_frames(self, numbers: Sequence[int], call: "MemoryCall", window: int) -> "FrameMemory":
-        """The cache after these leading frames of a call: the first, and the latest up to the window."""
+        """The cache with a call's frames added; it keeps the first frame and the last `window` ones."""
         known = (*self.numbers, *numbers)
         kept = [0, *range(max(1, len(known) - window), len(known))]
         width = call.tokens_per_frame

@@ -103,7 +103,7 @@ def open_context_folder(root: str | Path, split: Split, size: int) -> FolderCont
 
 
 def open_3dident(root: Path, split: Split, size: int) -> FolderContexts:
-    """The published pictures, by the signs of three hues."""
+    """Load the 3DIdent pictures, grouped into contexts by the signs of three hue latents."""
     folder = root / split
     latents = np.load(folder / "raw_latents.npy", allow_pickle=False)
     files = sorted((folder / "images").glob("*.png"))

@@ -43,7 +43,7 @@ NOT_CURVED = ("affine generator", "piecewise linear generator")
 
 @dataclass(frozen=True)
 class MechanisticReport:
-    """Every measure at the same points; None for those that do not apply."""
+    """All measures of a generator's mechanisms on the same samples; None where one does not apply."""
 
     num_points: int
     latent_dim: int

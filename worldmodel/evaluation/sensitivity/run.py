@@ -43,7 +43,7 @@ NUDGED = "raised "  # before the name of a dimension: the video with that one ra
 
 @dataclass(frozen=True)
 class SensitivityConfig:
-    """What is tested, and on how many clips."""
+    """Settings of the action-sensitivity evaluation: wrong actions to compare with, clips, nudges."""
 
     output: str = "outputs/sensitivity"  # folder of the report
     allow_external: bool = False  # also load from other places that the model's config.yaml names

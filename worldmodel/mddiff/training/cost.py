@@ -23,7 +23,7 @@ class Cost:
 
 
 def write_cost(output: Path, result: FitResult, config: FitConfig, model: nn.Module) -> None:
-    """Save the cost of a finished run; call it before the model is exported, which marks the run as done."""
+    """Save time and size of a finished run; call it before the export, which marks the run as done."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     batch = config.global_batch
     cost = Cost(round(result.cpu_seconds, 1), result.step * batch, trained, batch)
