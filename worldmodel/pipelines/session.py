@@ -143,8 +143,8 @@ class Session:
     def fork(self, count: int = 1, *, generator: Generators | None = None) -> "Session":
         """A session that goes on from here on its own, with `count` copies of each sample side by side.
 
-        It draws the noise that this one would draw: forks with the same actions make the same frames. With a
-        generator of its own it draws other noise.
+        With one generator a sample, forks with the same actions make the same frames. Without, and with a
+        generator given here, they draw noise of their own.
         """
         state = self.state
         if count > 1:  # otherwise it can be shared, since it is frozen

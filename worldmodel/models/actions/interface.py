@@ -37,6 +37,8 @@ class ActionConfig:
     start_state: StartStateConfig | None = None  # the robot's measured state at the first frame
 
     def __post_init__(self) -> None:
+        if not self.paths():
+            raise ValueError("actions reach the network by no path: set one, as actions.adaln={}")
         names = [name for path in self.paths().values() for name in path.row_shapes]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two action paths read rows named {', '.join(sorted(twice))}: rename one")

@@ -188,3 +188,8 @@ def test_actions_are_embedded_in_single_precision():
     for single, other in pairs:
         assert single is not None
         assert torch.equal(single, other)
+
+
+def test_a_model_without_a_path_is_refused():
+    with pytest.raises(ValueError, match=r"no path: set one, as actions.adaln="):
+        ActionConfig(adaln=None)
