@@ -113,8 +113,9 @@ def read_description(folder: Path) -> Description:
     try:
         config = load_config(WorldModelConfig, str(folder / CONFIG_FILE))
     except ValueError as error:
+        reason = " ".join(str(error).partition("object_type")[0].split())
         raise ValueError(
-            f"{str(error).splitlines()[0]}; if an unreleased version between 0.1.0 and 0.2.0 saved this "
+            f"{reason}; if an unreleased version between 0.1.0 and 0.2.0 saved this "
             "folder, install the commit that saved it, or train the model anew"
         ) from error
     return Description(config, contract, normalizer, _read_trained_on(folder / TRAINED_ON_FILE))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.table2.cells import ROWS
+from studies.table2.results import EFFECT_METRICS
 from worldmodel.evaluation.rollouts.page import (
     COLUMNS,
     GAP_TITLES,
@@ -44,6 +45,7 @@ POSITIONS = {
     "gripper_error": ("end-effector error, px", 2),
     "object_in_place": ("carried object in place", 2),
 }
+MEASURED = {name: one for name, one in {**COLUMNS, **POSITIONS}.items() if name in EFFECT_METRICS}
 
 
 def write_table(results: Mapping[str, Any], output: Path) -> Path:
@@ -103,7 +105,7 @@ def _task_blocks(found: Mapping[str, Any]) -> list[Block]:
 
 
 def _scores(found: Mapping[str, Any], over: str, note: str) -> Table:
-    columns = {**COLUMNS, **POSITIONS}
+    columns = MEASURED
     named = {ROW_TITLES[name]: values for name, values in found["floors"].items() if over == "episodes"}
     named |= {f"{row['title']} ({_count(len(row['seeds']), 'seed')})": row for row in found["rows"].values()}
     rows = tuple(
@@ -147,7 +149,7 @@ def _wins(found: Mapping[str, Any]) -> Table:
 
 
 def _mcl_blocks(results: Mapping[str, Any]) -> list[Block]:
-    columns = {**COLUMNS, **POSITIONS}
+    columns = MEASURED
     rows, verdicts = [], []
     for regime, tasks in results["mcl"].items():
         for task, metrics in tasks.items():
