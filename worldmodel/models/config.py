@@ -133,15 +133,23 @@ class WorldModelConfig:
                 "trained=compositor, hand_references and sharpen need a compositor: set compositor_width "
                 "above 0"
             )
-        if self.head is not None and (self.compositor_width or not self.objective.pixel_weight):
+        if self.head is not None and self.compositor_width:
             raise ValueError(
-                "head learns from pictures, in the place of the compositor: set objective.pixel_weight above "
-                f"0 and compositor_width=0, got {self.objective.pixel_weight:g} and {self.compositor_width}"
+                "a model has a picture head or a compositor, not both: set compositor_width=0, got "
+                f"{self.compositor_width}"
             )
-        if self.trained == "head" and self.head is None:
-            raise ValueError("trained=head needs a picture head: set head={}")
+        if self.trained == "head" and not self.trains_head:
+            raise ValueError(
+                "trained=head needs a head and pictures: set head={} and objective.pixel_weight above "
+                f"0, got {self.head} and {self.objective.pixel_weight:g}"
+            )
         if self.mcl is not None and self.regime == "no_action":
             raise ValueError("mcl contrasts actions; a no_action model has none")
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether there is a picture head that learns; without the error of pictures it stays as it was."""
+        return self.head is not None and self.objective.pixel_weight > 0
 
     @property
     def prediction(self) -> Prediction:

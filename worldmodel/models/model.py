@@ -188,6 +188,8 @@ class WorldModel(SavedModel):
         if self.config.trained in ("compositor", "head"):
             self.requires_grad_(False)
             self.parts()[self.config.trained].requires_grad_()
+        elif self.head is not None:
+            self.head.requires_grad_(self.config.trains_head)
 
     def _autoencoder(self) -> VideoAutoencoder:
         if self.vae is None:

@@ -106,6 +106,8 @@ def continued_model(
     elif len(model.normalizer.embodiments) != num_known:
         model.hand_references = model.hand_references.extended(len(model.normalizer.embodiments))
     if model.head is None:
+        if asked.head is not None and not asked.trains_head:
+            raise ValueError("a new picture head needs pictures: set model.objective.pixel_weight above 0")
         model.head = build_head(asked)
     classifier = build_embodiment_classifier(asked, model.normalizer)
     is_outgrown = len(model.normalizer.embodiments) != num_known

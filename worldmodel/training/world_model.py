@@ -82,6 +82,8 @@ class TrainConfig:
         self.data.check_given()
         if not self.start_from and not self.model.vae:
             raise ValueError("model.vae must name an autoencoder (or start_from a world model that has one)")
+        if self.model.head is not None and not (self.model.trains_head or self.start_from):
+            raise ValueError("a new picture head needs pictures: set model.objective.pixel_weight above 0")
         if self.model.objective.student_steps and not self.start_from:
             raise ValueError("model.objective.student_steps distills a trained model: name it in start_from")
         if self.predictions.folder and not (self.start_from and self.model.trained == "head"):
@@ -160,7 +162,7 @@ def build_run(config: TrainConfig, device: torch.device) -> WorldModelRun:
         latents = cache_latents(
             config.data, index, on_device(model.vae, device), reader=reader, with_progress=is_first
         )
-    needs_frames = any(part is not None for part in (model.idm, model.compositor, model.head))
+    needs_frames = model.idm is not None or model.compositor is not None or model.config.trains_head
     clips = open_clips(config.data, index, "train", model.normalizer, latents, needs_frames, reader)
     model.contract = replace(model.contract, num_inference_steps=config.validation.num_inference_steps)
     if reader is not None:

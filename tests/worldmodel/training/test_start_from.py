@@ -174,6 +174,15 @@ def test_a_picture_head_is_added_to_a_trained_model(
     model.save_pretrained(tmp_path / "model")
     assert "head" in WorldModel.from_pretrained(tmp_path / "model").parts()
     assert continued(tmp_path / "model", overrides).config.head == model.config.head
+    alone = continued(tmp_path / "model", overrides, "model.trained=all", "model.objective.pixel_weight=0")
+    alone.freeze_untrained()
+    learned = {name.split(".")[0] for name, p in alone.named_parameters() if p.requires_grad}
+    assert "fdm" in learned
+    assert "head" not in learned, "the base is trained under a head that stays"
+    with pytest.raises(ValueError, match="a new picture head needs pictures"):
+        continued(whole, overrides, "model.head={}")
+    with pytest.raises(ValueError, match="a new picture head needs pictures"):
+        load_train_config(CONFIG, [*overrides, "model.head={}"])
     with pytest.raises(
         ValueError, match=r"has model\.head\.width=40, .*=8: its picture head is trained already"
     ):
