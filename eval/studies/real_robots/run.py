@@ -40,10 +40,9 @@ from worldmodel.quickstart.direct import train_direct
 from worldmodel.training.loop.checkpoints import verify
 from worldmodel.training.world_model import export_model
 
-HEAD_MINUTES, TRIAL_STEPS = 5.0, 8
+TRIAL_STEPS = 8
 TRAINING_STEP = 4  # recorded frames between the starts of training clips
 RECORDED_CLIPS = 1400  # training clips whose predictions a head learns from
-EARLY_STEP = 1000  # half of them come from this checkpoint of the base
 
 
 def opened(data: str, output: Path, step: int, name: str) -> EpisodeIndex:
@@ -73,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("--only", choices=("head", "direct", "judge"), help="one step")
     parser.add_argument("--sources", type=int, default=1, help="known frames of the head")
+    parser.add_argument("--head-minutes", type=float, default=5.0, help="of one core, to train the head")
+    parser.add_argument(
+        "--early", type=int, default=1000, help="step of the base for half of the predictions"
+    )
     parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as base and head together")
     parser.add_argument("--no-direct", action="store_true", help="judge without the direct predictor")
     run(parser.parse_args(argv))
@@ -105,7 +108,7 @@ def _head(asked: argparse.Namespace, clips: ClipDataset) -> None:
             started = time.process_time()
             folder = asked.output / "early_model"
             model = (
-                at_step(asked.base, EARLY_STEP, folder)
+                at_step(asked.base, asked.early, folder)
                 if name == "early"
                 else WorldModel.from_pretrained(asked.base / "model")
             )
@@ -113,14 +116,14 @@ def _head(asked: argparse.Namespace, clips: ClipDataset) -> None:
             note(asked.output, f"predictions_{name}", time.process_time() - started)
     files = [asked.output / f"predictions_{name}.npz" for name in ("early", "last")]
     folder = asked.output / f"head{asked.sources}"
-    cpu = train_head(files, folder, HEAD_MINUTES, asked.sources)
+    cpu = train_head(files, folder, asked.head_minutes, asked.sources)
     note(asked.output, folder.name, cpu)
 
 
 def _direct(asked: argparse.Namespace, clips: ClipDataset) -> None:
     folder, plan = asked.output / "direct", asked.output / "direct_plan.json"
     if not plan.exists():
-        minutes = asked.direct_minutes or base_minutes(asked.base) + HEAD_MINUTES
+        minutes = asked.direct_minutes or base_minutes(asked.base) + asked.head_minutes
         started = time.process_time()
         train_direct(clips, TRIAL_STEPS, asked.output / f"trial{time.time():.0f}")
         seconds = (time.process_time() - started) / (TRIAL_STEPS + 1)
