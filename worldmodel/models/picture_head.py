@@ -77,7 +77,6 @@ class PictureHead(nn.Module):
         """The state behind given frames, whose size, not that of the model, is the size of what is shown."""
         return HeadState(self._latest(frames.flip(1)))
 
-    @in_float32
     def forward(
         self, decoded: Float[Tensor, "b n 3 h w"], state: HeadState
     ) -> tuple[Float[Tensor, "b n 3 H W"], HeadState]:
@@ -100,13 +99,14 @@ class PictureHead(nn.Module):
         size, full = decoded.shape[-2:], sources.shape[-2:]
         known = resized(sources.flatten(0, 1), size).unflatten(0, sources.shape[:2])
         flows = self._match(decoded, known)
-        change, mended, shares = self._ask(decoded, known, flows)
+        change, mended, shares = (part.float() for part in self._ask(decoded, known, flows))
         flows = resized(flows + FARTHEST * mended, full)
         drawn = resized(decoded + change, full)
         pictures = torch.cat([drawn[:, None], sources, self._carry(sources, flows, "bicubic")], 1)
         mixed = (resized(shares, full).softmax(1)[:, :, None] * pictures).sum(1)
         return mixed if self.training else mixed.clamp(0, 1)
 
+    @in_float32
     def _match(
         self, decoded: Float[Tensor, "m 3 h w"], known: Float[Tensor, "m s 3 h w"]
     ) -> Float[Tensor, "m k h w"]:

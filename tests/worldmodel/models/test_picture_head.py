@@ -201,6 +201,18 @@ def test_a_head_is_trained_alone_by_the_ordinary_step(make_world_model, batch) -
     assert sum(losses[-2:]) < 0.9 * sum(losses[:2])
 
 
+def test_places_are_found_in_float32_inside_a_bfloat16_training() -> None:
+    torch.manual_seed(0)
+    head, frames = PictureHead(HeadConfig(width=8)), torch.rand(2, 4, 3, 32, 32)
+    decoded, known = frames[:, 1], frames[:, :1]
+    exact = head._match(decoded, known)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head._match(decoded, known), exact)
+        shown, _ = head(frames[:, 1:], head.open(frames[:, :1]))
+    assert shown.dtype == torch.float32
+    assert exact.abs().max() > 0.1, "there is something to find"
+
+
 def test_settings_of_a_head_that_cannot_learn_are_refused() -> None:
     for head in (None, HeadConfig()):
         with pytest.raises(ValueError, match=r"head=\{\} and objective\.pixel_weight above 0"):
