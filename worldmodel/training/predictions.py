@@ -38,6 +38,7 @@ class PredictionsConfig:
     folder: str = ""  # of the recordings; empty: single estimates of noisy clips, made in every step
     clips: int = 1400  # training clips that start_from is rolled out for, evenly spread
     early: str = ""  # a checkpoint folder of its training, which predicts every second clip; empty: none
+    augment: bool = False  # mirrored pictures with exchanged colors, for a head that other robots start from
 
     def __post_init__(self) -> None:
         check_ranges(self, clips=(1, 10_000_000))
@@ -89,6 +90,16 @@ def recorded_clips(start_from: str, clips: ClipDataset, config: PredictionsConfi
                 progress.update(len(some))
                 stop.check(GO_ON.format(config.folder))
     return RecordedClips(files)
+
+
+def augmented_step(
+    model: WorldModel, batch: dict[str, UInt8[Tensor, "b t 3 H W"]], generator: torch.Generator
+) -> Losses:
+    """As `recorded_step`, with all clips mirrored and their color channels exchanged in one way."""
+    sides = [side for side in (-2, -1) if torch.rand((), generator=generator) < 0.5]
+    colors = torch.randperm(3, generator=generator)
+    turned = {name: part.flip(sides)[:, :, colors.to(part.device)] for name, part in batch.items()}
+    return recorded_step(model, turned, generator)
 
 
 def recorded_step(

@@ -20,7 +20,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 from torch.distributed.tensor import DTensor
 
-from worldmodel.checkpoint.folder import locate
+from worldmodel.checkpoint.folder import locate, read_description
 from worldmodel.cli_errors import one_way_out
 from worldmodel.config import load_config, save_config
 from worldmodel.data.batches import load_batches
@@ -28,7 +28,7 @@ from worldmodel.data.dataset import ClipDataset, check_extras, collate_clips
 from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.normalize import ActionStats
 from worldmodel.estimate.cost import DEVICES, GIB, RunShape, needs_checkpointing
-from worldmodel.files import check_apart, fingerprint
+from worldmodel.files import check_apart, fingerprint, read_into
 from worldmodel.models.config import WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import load_vae
@@ -52,6 +52,7 @@ from worldmodel.training.model_data import (
 from worldmodel.training.predictions import (
     PredictionsConfig,
     RecordedClips,
+    augmented_step,
     recorded_clips,
     recorded_step,
 )
@@ -70,6 +71,7 @@ class TrainConfig:
     # start_from continues a whole world model: omitted settings of `model` are taken from it, and unsupported
     # changes are refused. For a new model on its backbone alone, set model.pretrained instead.
     start_from: str = ""  # world model folder or hub id to fine-tune; empty: a new model
+    head_from: str = ""  # world model folder whose picture head a new one starts from; empty: random weights
     allow_external: bool = False  # also load from other places that the model of start_from names
     model: WorldModelConfig = field(default_factory=WorldModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -188,12 +190,27 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
             vae=vae,
             allow_external=config.allow_external,
         )
+    if config.head_from:
+        start_head(model, config)
     model.trained_on = trained_on(config.data, index).after(model.trained_on)
     model.freeze_untrained()
     if model.mcl is not None and model.mcl.config.needs_math_attention:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
         model.fdm.backbone.set_attention_backend("_native_math")
     return model
+
+
+def start_head(model: WorldModel, config: TrainConfig) -> None:
+    """Give a new picture head the weights of `head_from`; one that start_from brings is trained further."""
+    if model.head is None:
+        raise ValueError(f"head_from={config.head_from} is for a picture head: set model.head={{}}")
+    if config.start_from and read_description(locate(config.start_from)).config.head is not None:
+        log.info("the picture head of %s is trained further, head_from is not read", config.start_from)
+        return
+    file = find_weights(config.head_from) / "head.safetensors"
+    if not file.is_file():
+        raise ValueError(f"head_from={config.head_from}: expected a folder with {file.name}, found none")
+    read_into(model.head, file)
 
 
 def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
@@ -211,7 +228,8 @@ def examples_of(run: WorldModelRun, accelerator: Accelerator) -> tuple[StepFn, S
         return step_of(run, accelerator.device), run.train_clips, load_batches
     with accelerator.main_process_first():
         recorded = recorded_clips(config.start_from, run.train_clips, config.predictions)
-    return recorded_step, recorded, RecordedClips.load
+    step = augmented_step if config.predictions.augment else recorded_step
+    return step, recorded, RecordedClips.load
 
 
 def with_checkpointing_settled(run: WorldModelRun, accelerator: Accelerator) -> WorldModelRun:

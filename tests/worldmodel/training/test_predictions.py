@@ -1,5 +1,6 @@
 """A picture head learns from recorded predictions: what is recorded, who learns, and what is refused."""
 
+import dataclasses
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,14 @@ from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.training import predictions
 from worldmodel.training.datasets import open_clips, open_index
-from worldmodel.training.predictions import AT_ONCE, PredictionsConfig, RecordedClips, recorded_clips
-from worldmodel.training.world_model import load_train_config, train
+from worldmodel.training.predictions import (
+    AT_ONCE,
+    PredictionsConfig,
+    RecordedClips,
+    augmented_step,
+    recorded_clips,
+)
+from worldmodel.training.world_model import build_model, load_train_config, train
 from worldmodel.types import Actions, to_uint8
 
 HEAD = ["model.head.width=8", "model.trained=head", "model.objective.pixel_weight=1"]
@@ -114,3 +121,37 @@ def test_predictions_are_for_the_training_of_a_head(overrides: list[str]) -> Non
         ValueError, match=r"name it in start_from and set model\.trained=head, got start_from=''"
     ):
         load_train_config(CONFIG, [*overrides, "predictions.folder=made"])
+
+
+def test_a_new_head_starts_from_another_one(base: Path, overrides: list[str], tmp_path: Path) -> None:
+    words = [*overrides, *HEAD, "model.head={width: 8}", f"start_from={base}/model"]
+    alone = build_model(load_train_config(CONFIG, words), open_index(load_train_config(CONFIG, words).data))
+    with torch.no_grad():
+        alone.head.log_sharpness.fill_(1.5)
+    alone.save_pretrained(tmp_path / "other")
+    config = load_train_config(CONFIG, [*words, f"head_from={tmp_path}/other"])
+    index = open_index(config.data)
+    assert build_model(config, index).head.log_sharpness.item() == 1.5
+    for folder, message in (
+        ("nowhere", "expected a folder with head.safetensors"),
+        (str(base), "found none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_model(dataclasses.replace(config, head_from=folder), index)
+    wide = load_train_config(CONFIG, [*words, "model.head.width=16", f"head_from={tmp_path}/other"])
+    with pytest.raises(ValueError, match=r"head\.safetensors: .* has shape"):
+        build_model(wide, index)
+    with pytest.raises(ValueError, match=r"set model\.head={}"):
+        build_model(load_train_config(CONFIG, [*overrides, f"head_from={tmp_path}/other"]), index)
+
+
+def test_augmented_pictures_are_the_same_scene(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+    monkeypatch.setattr(predictions, "recorded_step", lambda model, batch, generator: seen.append(batch))
+    frames = torch.randint(0, 256, (2, 5, 3, 8, 8), dtype=torch.uint8)
+    for number in range(30):
+        generator = torch.Generator().manual_seed(number)
+        augmented_step(None, {"frames": frames, "decoded": frames[:, 1:]}, generator)
+    assert all(torch.equal(one["frames"][:, 1:], one["decoded"]) for one in seen)
+    assert all(torch.equal(one["frames"].flatten().sort()[0], frames.flatten().sort()[0]) for one in seen)
+    assert len({tuple(one["frames"][0, 0, :, 0, 0].tolist()) for one in seen}) > 10
