@@ -31,8 +31,9 @@ class Judged:
     """What is compared, on the held-out clips of every split."""
 
     model: WorldModel
-    head: PictureHead
+    heads: Mapping[str, PictureHead]  # by row; the first is under every wrong action too
     direct: DirectPredictor | None
+    others: Mapping[str, WorldModel]  # by row: without a head
     clips: Mapping[str, HeldOutClips]  # by split
     index: EpisodeIndex  # whose training split gives the nearest frames
 
@@ -61,7 +62,14 @@ def clip_videos(judged: Judged, clips: HeldOutClips, number: int, nearest: Neare
     coded = judged.model.decode(judged.model.encode(clip.frames[None]))[0, 1:]
     videos = {"static": static_video(given, count), "nearest": nearest(clip.actions), "autoencoder": coded}
     videos["base"] = made["true"][1:]
-    videos |= {f"head/{name}": shown(judged.head, video[1:], given) for name, video in made.items()}
+    for place, (row, head) in enumerate(judged.heads.items()):
+        under = made if place == 0 else {"true": made["true"]}
+        videos |= {f"{row}/{name}": shown(head, video[1:], given) for name, video in under.items()}
+    for row, model in judged.others.items():
+        alone = predict_each(
+            ModelPredictor(model, STEPS), clip, {"true": clip.actions}, num_given=1, seed=number, max_batch=1
+        )
+        videos[row] = alone["true"][1:]
     if judged.direct is None:
         return videos
     known = {name: actions for name, actions in told.items() if actions is not None}
@@ -104,5 +112,5 @@ def camera_size_videos(
     return {
         "static": static_video(frames[0], len(decoded)),
         "base": resized(decoded, size),
-        "head": shown(judged.head, decoded, frames[0]),
+        "head": shown(next(iter(judged.heads.values())), decoded, frames[0]),
     }

@@ -1,8 +1,9 @@
 """The first run of docs/results/real_robots.md: what comes behind the training of the base.
 
-python eval/study.py real_robots SET DATA BASE OUTPUT     BASE is the output of `worldmodel train`
+python eval/study.py real_robots SET DATA BASE OUTPUT --model head=HEAD --model longer=RUN
 
-Every step leaves a file in OUTPUT and is passed over where that is there already.
+BASE, HEAD and RUN are outputs of `worldmodel train`: of the base, of a picture head on it, and of any other
+model of the same data. Every step leaves a file in OUTPUT and is passed over where that is there already.
 """
 
 import argparse
@@ -13,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from robotwin_adapters.open_dataset import open_dataset
-from studies.real_robots.head import load_head, record_predictions, train_head
 from studies.real_robots.page import control_leads, lead, lead_text, read_split, table, write_sheet
 from studies.real_robots.protocol import CLIP, CLIPS_PER_EPISODE, held_out_episodes
 from studies.real_robots.rows import (
@@ -37,12 +36,9 @@ from worldmodel.evaluation.nearest_frame import NearestFrames
 from worldmodel.files import write_json
 from worldmodel.models.model import WorldModel
 from worldmodel.quickstart.direct import train_direct
-from worldmodel.training.loop.checkpoints import verify
-from worldmodel.training.world_model import export_model
 
 TRIAL_STEPS = 8
 TRAINING_STEP = 4  # recorded frames between the starts of training clips
-RECORDED_CLIPS = 1400  # training clips whose predictions a head learns from
 
 
 def opened(data: str, output: Path, step: int, name: str) -> EpisodeIndex:
@@ -50,14 +46,6 @@ def opened(data: str, output: Path, step: int, name: str) -> EpisodeIndex:
     config = replace(CLIP, step=step)
     source = KeptSource(open_dataset(data, verify=False), str(output / "frames"), config)
     return index_episodes([source], config, held_out_episodes(name).splits, on_bad="skip")
-
-
-def at_step(base: Path, step: int, folder: Path) -> WorldModel:
-    """The model as it was at a checkpoint, averaged weights."""
-    if not folder.exists():
-        model = WorldModel.from_pretrained(base / "model")
-        export_model(model, verify(base / "checkpoints" / f"step_{step:08d}"), folder)
-    return WorldModel.from_pretrained(folder)
 
 
 @one_way_out
@@ -91,39 +79,16 @@ def run(asked: argparse.Namespace) -> None:
     index = opened(asked.data, output, TRAINING_STEP, asked.set)
     model = WorldModel.from_pretrained(asked.base / "model")
     clips = ClipDataset(index, "train", model.normalizer, on_bad="skip")
-    if asked.only in (None, "head"):
-        _head(asked, clips)
     if asked.only in (None, "direct") and not asked.no_direct:
         _direct(asked, clips)
     if asked.only in (None, "judge"):
         _judge(asked, model, clips)
 
 
-def _head(asked: argparse.Namespace, clips: ClipDataset) -> None:
-    numbers = np.random.default_rng(0).permutation(len(clips))[:RECORDED_CLIPS]
-    parts = np.array_split(np.sort(numbers), 2)
-    for name, part in zip(("early", "last"), parts, strict=True):
-        file = asked.output / f"predictions_{name}.npz"
-        if not file.exists():
-            started = time.process_time()
-            folder = asked.output / "early_model"
-            model = (
-                at_step(asked.base, asked.early, folder)
-                if name == "early"
-                else WorldModel.from_pretrained(asked.base / "model")
-            )
-            record_predictions(model, clips, part.tolist(), file)
-            note(asked.output, f"predictions_{name}", time.process_time() - started)
-    files = [asked.output / f"predictions_{name}.npz" for name in ("early", "last")]
-    folder = asked.output / f"head{asked.sources}"
-    cpu = train_head(files, folder, asked.head_minutes, asked.sources)
-    note(asked.output, folder.name, cpu)
-
-
 def _direct(asked: argparse.Namespace, clips: ClipDataset) -> None:
     folder, plan = asked.output / "direct", asked.output / "direct_plan.json"
     if not plan.exists():
-        minutes = asked.direct_minutes or base_minutes(asked.base) + asked.head_minutes
+        minutes = asked.direct_minutes or base_minutes(asked.base)
         started = time.process_time()
         train_direct(clips, TRIAL_STEPS, asked.output / f"trial{time.time():.0f}")
         seconds = (time.process_time() - started) / (TRIAL_STEPS + 1)
@@ -150,11 +115,17 @@ def _judge(asked: argparse.Namespace, model: WorldModel, clips: ClipDataset) -> 
         )
         for split in ("val", "test")
     }
-    head = load_head(asked.output / f"head{asked.sources}", asked.sources)
+    rows = dict(row.split("=", 1) for row in asked.model)
+    models = {row: WorldModel.from_pretrained(Path(run) / "model") for row, run in rows.items()}
+    heads = {row: one.head for row, one in models.items() if one.head is not None}
+    if not heads:
+        raise ValueError(f"--model names no model with a picture head: expected ROW=RUN, got {asked.model}")
+    others = {row: one for row, one in models.items() if one.head is None}
     direct = None
     if not asked.no_direct:
         direct, _ = train_direct(clips, _planned(asked.output), asked.output / "direct")
-    judged, started = Judged(model, head, direct, chosen, index), time.process_time()
+    judged = Judged(model, heads, direct, others, chosen, index)
+    started = time.process_time()
     judge_rows(judged, asked.output)
     _write_results(judged, asked)
     note(asked.output, "judge", time.process_time() - started)
@@ -170,15 +141,18 @@ def _write_results(judged: Judged, asked: argparse.Namespace) -> None:
     for split in judged.clips:
         records = read_split(file, split)
         text += [f"## {split}", table(records), ""]
-        others = ("base", "nearest") if judged.direct is None else ("base", "direct/true", "nearest")
+        first, *more = judged.heads
+        others = ["base", "nearest", *judged.others, *(f"{row}/true" for row in more)]
+        others += [] if judged.direct is None else ["direct/true"]
         for other in others:
-            text.append(f"head/true before {other}: {lead_text(lead(records, 'head/true', other))}")
-        for name in ("head",) if judged.direct is None else ("head", "direct"):
+            text.append(f"{first}/true before {other}: {lead_text(lead(records, f'{first}/true', other))}")
+        for name in (first,) if judged.direct is None else (first, "direct"):
             leads, holds = control_leads(records, name)
             text += [f"{name} {key}: {lead_text(one)} {holds[key]}" for key, one in leads.items()]
     (asked.output / "results.md").write_text("\n".join(text) + "\n")
     clips, scored = judged.clips["test"], read_split(file, "test")
-    moving = [(one["rows"]["head/true"]["moving"] or 0.0, number) for number, one in enumerate(scored)]
+    shown = f"{next(iter(judged.heads))}/true"
+    moving = [(one["rows"][shown]["moving"] or 0.0, number) for number, one in enumerate(scored)]
     order = [number for _, number in sorted(moving)]
     chosen = [order[int(share * (len(order) - 1))] for share in (1.0, 0.75, 0.5, 0.25, 0.0)]
     nearest, rows, large, own = NearestFrames(judged.index, judged.model.normalizer), [], [], []
@@ -186,7 +160,7 @@ def _write_results(judged: Judged, asked: argparse.Namespace) -> None:
     for number in chosen:
         clip, videos = clips[number], clip_videos(judged, clips, number, nearest)
         rows.append((clip.frames[0], clip.frames[1:]))
-        names = [name for name in ("base", "head/true", "direct/true", "nearest") if name in videos]
+        names = [name for name in ("base", shown, "direct/true", "nearest") if name in videos]
         rows += [(clip.frames[0], videos[name]) for name in names]
         frames = camera_frames(source, judged, clip)
         at_size = camera_size_videos(judged, clip, frames, number)
