@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.tools.inspect_dataset import (
     check_videos,
@@ -22,7 +24,7 @@ from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutConfig
 from worldmodel.files import check_apart, write_json
 from worldmodel.quickstart.baseline import FILE, train_baseline
-from worldmodel.quickstart.budget import Budget, Speeds, share_out
+from worldmodel.quickstart.budget import BUSY, Budget, Speeds, share_out
 from worldmodel.quickstart.choices import Plan, make_plan, size_choice
 from worldmodel.quickstart.commands import (
     CHECKPOINTS,
@@ -68,7 +70,7 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     started = time.monotonic()
     looked = _inspect(asked, notes, say)
     if "budget" not in notes:
-        notes = {**notes, "budget": asdict(_decide(asked, looked, started, say))}
+        notes = {**notes, "budget": asdict(decide(asked, looked, started, say))}
         write_json(asked.out / NOTES, notes)
     # Decided once, so that a stopped run ends equal.
     budget = Budget(**{**notes["budget"], "speeds": Speeds(**notes["budget"]["speeds"])})
@@ -88,13 +90,21 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     return write_quickstart_page(asked.out, name, looked.plan, spent)
 
 
-def _decide(asked: Quickstart, looked: Looked, started: float, say: Callable[[str], None]) -> Budget:
+def decide(asked: Quickstart, looked: Looked, started: float, say: Callable[[str], None]) -> Budget:
+    """How the minutes are shared out; what was done since `started` counts."""
     minutes = encoding_time(asked, looked.settings, looked.first, looked.num_frames) / 60
-    say(f"plan      {asked.minutes:g} minutes in all, of which")
+    say(f"plan      {asked.minutes:g} minutes in all on {torch.get_num_threads()} thread(s), of which")
     say(f"plan      frames      {minutes:5.1f} min: each is decoded and encoded once; then steps are timed")
     speeds = try_speeds(asked, looked.settings)
+    at_rest = 1 - speeds.waiting
+    if speeds.waiting > BUSY:
+        say(
+            f"busy      other programs share the processor: a step took {speeds.step / at_rest:.2f} s, "
+            f"{speeds.step:.2f} s without waiting. The plan is for a machine at rest: beside them, it takes "
+            f"{1 / at_rest:.1f} times as long"
+        )
     num_clips = HELD_OUT.clips_per_episode * min(HELD_OUT.episodes, looked.plan.num_test)
-    return share_out(asked.minutes, time.monotonic() - started, speeds, num_clips)
+    return share_out(asked.minutes, at_rest * (time.monotonic() - started), speeds, num_clips)
 
 
 def _train(asked: Quickstart, settings: Sequence[str], budget: Budget, say: Callable[[str], None]) -> None:
