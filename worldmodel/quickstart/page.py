@@ -54,6 +54,7 @@ class Spent:
     budget: Budget
     training_s: float  # including inspection, encoding and the trial
     evaluation_s: float
+    kept: int  # step of the base whose weights are used
 
 
 def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Path:
@@ -63,8 +64,9 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     verdict = json.loads((out / "sensitivity" / "sensitivity.json").read_text())
     file = out / FILE
     baseline = json.loads(file.read_text()) if file.is_file() else None
+    plateau = f" (best on validation at step {spent.kept})" if spent.kept < spent.budget.steps else ""
     lead = (
-        f"{spent.budget.steps} steps of {spent.budget.speeds.step:.2f} s; "
+        f"{spent.budget.steps} steps of {spent.budget.speeds.step:.2f} s{plateau}; "
         f"{spent.training_s / 60:.1f} minutes to the end of training, "
         f"{spent.evaluation_s / 60:.1f} minutes of evaluation. "
         f"{_counted(rows['episodes'], 'held-out episode')}. {rows.get('trained_on') or ''}"

@@ -31,6 +31,7 @@ from worldmodel.quickstart.commands import (
     Quickstart,
     command,
     head_settings,
+    kept_step,
     length_settings,
     often,
     training_settings,
@@ -81,7 +82,7 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     _evaluate(asked, say)
     source = open_for_model(str(asked.model), asked.data, asked.mapping)
     write_clips(asked.model, source, HELD_OUT, asked.out)
-    spent = Spent(budget, trained - started, time.monotonic() - trained)
+    spent = Spent(budget, trained - started, time.monotonic() - trained, kept_step(asked.base, budget.steps))
     if asked.baseline:
         say("baseline  a direct predictor is trained for the same time")
         data = load_train_config(asked.preset, looked.settings).data
@@ -111,6 +112,8 @@ def _train(asked: Quickstart, settings: Sequence[str], budget: Budget, say: Call
     """The base, then its picture head where there is time for one."""
     length = [*length_settings(budget.steps), f"output={asked.base}", "--resume"]
     command("train", [asked.preset, *settings, *length], say)
+    if (kept := kept_step(asked.base, budget.steps)) < budget.steps:
+        say(f"plateau   the weights of step {kept} are used: none later did better on held-out episodes")
     if budget.head_steps:
         middle = CHECKPOINTS // 2 * often(budget.steps)
         learned = [
@@ -118,7 +121,7 @@ def _train(asked: Quickstart, settings: Sequence[str], budget: Budget, say: Call
             f"predictions.early={asked.base}/checkpoints/step_{middle:08d}",
         ]
         length = [*length_settings(budget.head_steps), f"output={asked.head}", "--resume"]
-        command("train", [*head_settings(asked, settings, asked.base), *learned, *length], say)
+        command("train", [*head_settings(asked, settings, asked.base_model), *learned, *length], say)
 
 
 def _read_notes(asked: Quickstart) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def try_speeds(asked: Quickstart, settings: Sequence[str]) -> Speeds:
     has_own = config.model.compositor_width or config.model.head is not None
     if not has_own and config.fit.machine.device == "cpu":  # the head's preset is for a CPU
         rollout = _seconds_to_record(config.data, folder / "run")
-        head = [*head_settings(asked, settings, folder / "run"), f"predictions.clips={AT_ONCE}"]
+        head = [*head_settings(asked, settings, folder / "run/model"), f"predictions.clips={AT_ONCE}"]
         command("train", [*head, *short, f"output={folder}/head"])
         speeds = replace(speeds, head_step=at_rest(*fastest_step(folder / "head")), rollout=rollout)
     shutil.rmtree(folder)

@@ -8,6 +8,7 @@ import pytest
 from worldmodel.config import load_config
 from worldmodel.data.clips import ClipConfig
 from worldmodel.quickstart.choices import EpisodeFacts, Plan, make_plan, size_choice
+from worldmodel.quickstart.commands import Quickstart, head_settings, kept_step
 from worldmodel.training.world_model import TrainConfig
 
 OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
@@ -98,3 +99,19 @@ def test_too_few_episodes_are_named_before_the_training(count: int, few: bool) -
     reason = next(one.reason for one in make_plan(episodes(count)).choices if one.setting == "episodes")
     assert ("are few to learn from: a real humanoid was followed with 70" in reason) == few
     assert ("4 can: record at least 12 episodes" in reason) == (count < 12)
+
+
+def test_the_base_goes_on_from_where_held_out_episodes_were_predicted_best(tmp_path: Path) -> None:
+    asked = Quickstart("data", tmp_path, 60.0, "desk/own_robot")
+    (asked.base / "model").mkdir(parents=True)
+    (asked.base / "checkpoints").mkdir()
+    assert asked.model == asked.base / "model"  # nothing was validated
+    assert kept_step(asked.base, 400) == 400
+    (asked.base / "best").mkdir()
+    (asked.base / "checkpoints/best").write_text("step_00000300\n")
+    (asked.base / "checkpoints/step_00000300").mkdir()
+    assert asked.model == asked.base / "best"
+    assert kept_step(asked.base, 400) == 300
+    assert f"start_from={asked.base}/best" in head_settings(asked, [], asked.base_model)
+    asked.head.mkdir()
+    assert asked.model == asked.head / "model"
