@@ -36,7 +36,7 @@ from worldmodel.quickstart.commands import (
     often,
     training_settings,
 )
-from worldmodel.quickstart.page import Spent, write_quickstart_page
+from worldmodel.quickstart.page import Spent, headline, write_quickstart_page
 from worldmodel.quickstart.pictures import write_clips
 from worldmodel.quickstart.trial import encoding_time, try_speeds
 from worldmodel.signals import end_on_signals
@@ -88,7 +88,9 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
         data = load_train_config(asked.preset, looked.settings).data
         write_json(asked.out / FILE, train_baseline(data, source, asked, HELD_OUT))
     name = asked.name or Path(asked.data).resolve().name
-    return write_quickstart_page(asked.out, name, looked.plan, spent)
+    report = write_quickstart_page(asked.out, name, looked.plan, spent)
+    say(headline(read_json(asked.out / "sensitivity" / "sensitivity.json"), "").title)
+    return report
 
 
 def decide(asked: Quickstart, looked: Looked, started: float, say: Callable[[str], None]) -> Budget:
