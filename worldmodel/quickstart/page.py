@@ -28,8 +28,8 @@ CLIPS_SHOW = (
     "must go another way. Last comes the training frame that was seen under the nearest action."
 )
 SOFT = (
-    " There were too few minutes for a picture head: all rows, the recorded one too, have the size of the "
-    "model's frames. More minutes make them sharp, at the camera's size."
+    " There were too few minutes for a picture head: the model shows its own small picture, enlarged. "
+    "More minutes make it sharp."
 )
 NOT_SHOWN = "Whether actions are followed is not shown: too few held-out episodes."
 MOVES_SHOW = (

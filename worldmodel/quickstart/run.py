@@ -4,6 +4,7 @@ Every step is a separate command whose settings are printed, so that it can be r
 """
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -89,6 +90,7 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
         write_json(asked.out / FILE, train_baseline(data, source, asked, HELD_OUT))
     name = asked.name or Path(asked.data).resolve().name
     report = write_quickstart_page(asked.out, name, looked.plan, spent)
+    say(f"$ worldmodel play {shlex.join([str(asked.model), '--dataset', asked.data])}  # takes the controls")
     say(headline(read_json(asked.out / "sensitivity" / "sensitivity.json"), "").title)
     return report
 
