@@ -6,6 +6,9 @@ import pytest
 
 from robotwin_adapters.open_dataset import find_dataset, open_dataset
 from tests.support.array_sets import walk
+from worldmodel.cli import main
+from worldmodel.quickstart import run as quickstart
+from worldmodel.quickstart.commands import Quickstart
 
 
 @pytest.fixture
@@ -37,3 +40,20 @@ def test_one_that_is_nowhere_is_named(cached: Path) -> None:
         open_dataset("owner/legs")
     with pytest.raises(ValueError, match="no dataset at here/and/there: no such file or folder"):
         open_dataset("here/and/there")
+
+
+def test_quickstart_takes_an_id_and_names_its_folder_after_it(
+    cached: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Quickstart] = []
+    monkeypatch.setattr(quickstart, "run", lambda one: asked.append(one) or "here")
+    assert main(["quickstart", "owner/arms"]) == 0
+    assert (asked[0].data, asked[0].name) == (str(cached), "arms")
+    assert asked[0].out == Path("outputs/quickstart/arms")
+    assert asked[0].minutes == 60
+    assert "report: here" in capsys.readouterr().out
+
+
+def test_quickstart_reads_what_the_cache_holds(cached: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quickstart", "owner/arms"]) == 2
+    assert "1 episode(s): at least 3 are needed" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The `worldmodel` command: a table of sub-commands, each a module with `main(argv) -> exit code`."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -293,4 +294,6 @@ def _run(command: Command, rest: list[str]) -> int:
 @one_way_out
 def _checked(command: Command, rest: list[str], names: Sequence[str]) -> int:
     check_names(names, rest)
+    # Read when torch is loaded: threads that wait by spinning take the core from what they wait for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return int(importlib.import_module(command.module).main(rest) or 0)

@@ -14,6 +14,9 @@ from worldmodel.types import Episode, FrameReader
 Cameras = str | tuple[str, ...] | None  # as in the settings: one, several or none
 
 
+UNNAMED = "no camera was named"
+
+
 @dataclass(frozen=True)
 class CameraChoice:
     """A camera of an episode, and why it was chosen."""
@@ -34,7 +37,7 @@ def choose_camera(episode: Episode, camera: Cameras = None) -> CameraChoice:
     if len(names) == 1:
         return CameraChoice(names[0], "the only camera")
     listed = ", ".join(names)
-    reason = f"no camera was named, and it is the first of {listed}, where wrist cameras come last"
+    reason = f"{UNNAMED}, and it is the first of {listed}, where wrist cameras come last"
     return CameraChoice(names[0], reason)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from worldmodel.models.model import WorldModel
-from worldmodel.pipelines.session import Session
+from worldmodel.pipelines.session import Session, fitted
 
 HALF_LEVEL = 1.5  # sum of both signals, in gray levels, at which the level is one half
 
@@ -32,7 +32,7 @@ class DistrustMeter:
         self, before: Session, actions: Float[Tensor, "b n a"], frames: Float[Tensor, "b n 3 H W"]
     ) -> dict[str, Float[np.ndarray, " b"]]:
         """Measure a block; `before` is a fork from before the block and is not changed."""
-        last = frames[:, -1:].to(self.model.device)
+        last = fitted(self.model, frames[:, -1:].to(self.model.device))
         again = self.model.decode(self.model.encode(last))
         other = before.fork(generator=self._generator).step(actions)
         return {

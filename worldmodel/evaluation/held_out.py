@@ -139,7 +139,7 @@ class HeldOutClips:
         record, start = self.places[number]
         episode, config = self.index.open(record), self.index.config
         positions = (start + clip_offsets(episode.fps, config)).tolist()
-        height, width = _shown_size(record.size, config)
+        height, width = shown_size(record.size, config)
         larger = replace(config, height=height, width=width)
         return to_unit_range(clip_pictures(episode, positions, larger))
 
@@ -193,7 +193,7 @@ def _check_robot(record: EpisodeRecord, normalizer: ActionNormalizer, action_spa
         raise ValueError(f"{record.file}: {error}") from error
 
 
-def _shown_size(recorded: tuple[int, int], clip: ClipConfig) -> tuple[int, int]:
+def shown_size(recorded: tuple[int, int], clip: ClipConfig) -> tuple[int, int]:
     """Even height and width: the camera's own up to LONGEST_SIDE, where that is larger than the clip's."""
     if isinstance(clip.camera, tuple):
         return clip.height, clip.width

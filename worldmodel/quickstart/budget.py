@@ -1,5 +1,6 @@
 """Minutes become steps: what each part of a quickstart takes, from short trials on this machine."""
 
+import time
 from dataclasses import dataclass
 
 EVALUATION_SHARE = 0.15  # of all minutes at most: rollouts, controls and report
@@ -7,16 +8,38 @@ HEAD_SHARE = 0.3  # of the minutes for training
 LEAST_STEPS, MOST_STEPS = 20, 20_000
 LEAST_HEAD, MOST_HEAD = 100, 2_000  # steps: fewer do not make a picture sharper
 CLIPS_A_STEP, MOST_CLIPS = 2, 1_400  # recorded predictions for a head
+BUSY = 0.2  # share of a step that waits: more is said
 ROLLOUTS, AROUND = 30, 20.0  # of a held-out clip, in the time of one made in a batch; seconds around all
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds, timed once at the beginning."""
+    """Seconds without waiting for other programs, timed once at the beginning."""
 
     step: float  # of training
     head_step: float = 0.0  # 0: no head can be trained
     rollout: float = 0.0  # of a clip, in a batch
+    waiting: float = 0.0  # share of a step's wall time that other programs took
+
+
+def at_rest(wall: float, cpu: float) -> float:
+    """Seconds that work would take on a machine with nothing else to do, at most.
+
+    Its threads together cannot compute for less than one of them does, so what is beyond their CPU time is
+    waiting.
+    """
+    return min(wall, cpu)
+
+
+class Stopwatch:
+    """Calls return the seconds since it was made, as they would be at rest."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic(), time.process_time()
+
+    def __call__(self) -> float:
+        wall, cpu = self.started
+        return at_rest(time.monotonic() - wall, time.process_time() - cpu)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from worldmodel.data.cameras import UNNAMED
 from worldmodel.data.clips import ClipConfig
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.suggested_config import (
@@ -51,9 +52,11 @@ def make_plan(facts: Sequence[EpisodeFacts]) -> Plan:
     camera, clip = _camera(facts), choose_clip(facts)
     usable = long_enough(facts, clip)
     if len(usable) < LEAST_EPISODES:
+        short = f", {len(usable)} as long as a clip of {clip.num_frames} frames"
         raise ValueError(
-            f"{len(usable)} of {len(facts)} episodes are as long as a clip of {clip.num_frames} frames, at "
-            f"least {LEAST_EPISODES} are needed: one each to train, to validate and to test"
+            f"{len(facts)} episode(s){short if len(usable) < len(facts) else ''}: at least {LEAST_EPISODES} "
+            "are needed, one each to train, to validate and to test. To show that actions are followed, "
+            f"record at least {3 * LEAST_TEST}"
         )
     splits = hold_out(usable)
     held_out = _held_out(usable, splits)
@@ -84,7 +87,10 @@ def _camera(facts: Sequence[EpisodeFacts]) -> Choice:
     if len(names) > 1:
         raise ValueError(f"episodes show different cameras, {', '.join(names)}: name one with --camera")
     first = facts[0]
-    return Choice("camera", first.camera, f"{first.camera_reason}; {first.size[1]}x{first.size[0]} pixels")
+    other = "; another one: --camera NAME" if first.camera_reason.startswith(UNNAMED) else ""
+    return Choice(
+        "camera", first.camera, f"{first.camera_reason}{other}; {first.size[1]}x{first.size[0]} pixels"
+    )
 
 
 def _pace(facts: Sequence[EpisodeFacts]) -> Choice:

@@ -12,6 +12,7 @@ from worldmodel.evaluation.rollouts import run as rollouts
 from worldmodel.evaluation.sensitivity import run as sensitivity
 from worldmodel.quickstart.choices import Plan
 from worldmodel.training import world_model as training
+from worldmodel.training.loop.checkpoints import CheckpointStore
 from worldmodel.training.world_model import load_train_config
 
 COMMANDS = {"train": training.main, "rollout": rollouts.main, "sensitivity": sensitivity.main}
@@ -42,6 +43,12 @@ class Quickstart:
         return self.out / "run"
 
     @property
+    def base_model(self) -> Path:
+        """The base where the loss on held-out episodes was lowest: few episodes are soon learned by heart."""
+        best = self.base / "best"
+        return best if best.exists() else self.base / "model"
+
+    @property
     def head(self) -> Path:
         """Output folder of the picture head's training; missing if there was no time for one."""
         return self.out / "head"
@@ -49,7 +56,7 @@ class Quickstart:
     @property
     def model(self) -> Path:
         """The finished model."""
-        return (self.head if self.head.exists() else self.base) / "model"
+        return self.head / "model" if self.head.exists() else self.base_model
 
 
 def training_settings(asked: Quickstart, plan: Plan, facts: Sequence[EpisodeFacts]) -> list[str]:
@@ -70,10 +77,16 @@ def training_settings(asked: Quickstart, plan: Plan, facts: Sequence[EpisodeFact
 
 
 def head_settings(asked: Quickstart, settings: Sequence[str], base: Path) -> list[str]:
-    """Of a head on the base in this folder, from the same data, without its length."""
+    """Of a head on this base model, from the same data, without its length."""
     data = asdict(load_train_config(asked.preset, settings).data)
-    recorded = base.with_name(f"{base.name}_predictions")
-    return [HEAD, f"start_from={base}/model", f"data={json.dumps(data)}", f"predictions.folder={recorded}"]
+    recorded = base.parent.with_name(f"{base.parent.name}_predictions")
+    return [HEAD, f"start_from={base}", f"data={json.dumps(data)}", f"predictions.folder={recorded}"]
+
+
+def kept_step(run: Path, steps: int) -> int:
+    """The step of a finished training of so many steps whose weights are used."""
+    best = CheckpointStore(run / "checkpoints", 1).best()
+    return int(best.rpartition("_")[2]) if best else steps
 
 
 def often(steps: int) -> int:

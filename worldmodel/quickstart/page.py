@@ -12,7 +12,7 @@ from worldmodel.quickstart.baseline import FILE, quality_blocks
 from worldmodel.quickstart.budget import Budget
 from worldmodel.quickstart.choices import LEAST_TEST, Plan
 from worldmodel.quickstart.pictures import chosen_clips
-from worldmodel.report.intervals import estimate_of
+from worldmodel.report.intervals import Estimate, estimate_of
 from worldmodel.report.page import Figures, Page, Section, Table, Text, Verdict, write_pages
 
 READ_SO = (
@@ -27,6 +27,11 @@ CLIPS_SHOW = (
     "Held-out clips: the model gets the first frame and the actions. The same frame under wrong actions "
     "must go another way. Last comes the training frame that was seen under the nearest action."
 )
+SOFT = (
+    " There were too few minutes for a picture head: the model shows its own small picture, enlarged. "
+    "More minutes make it sharp."
+)
+NOT_SHOWN = "Whether actions are followed is not shown: too few held-out episodes."
 MOVES_SHOW = (
     "Each action dimension alone is raised; dark is where the video changes. One scale for all, the "
     "twelve strongest; the number is the mean change over the picture."
@@ -54,6 +59,7 @@ class Spent:
     budget: Budget
     training_s: float  # including inspection, encoding and the trial
     evaluation_s: float
+    kept: int  # step of the base whose weights are used
 
 
 def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Path:
@@ -63,8 +69,9 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     verdict = json.loads((out / "sensitivity" / "sensitivity.json").read_text())
     file = out / FILE
     baseline = json.loads(file.read_text()) if file.is_file() else None
+    plateau = f" (best on validation at step {spent.kept})" if spent.kept < spent.budget.steps else ""
     lead = (
-        f"{spent.budget.steps} steps of {spent.budget.speeds.step:.2f} s; "
+        f"{spent.budget.steps} steps of {spent.budget.speeds.step:.2f} s{plateau}; "
         f"{spent.training_s / 60:.1f} minutes to the end of training, "
         f"{spent.evaluation_s / 60:.1f} minutes of evaluation. "
         f"{_counted(rows['episodes'], 'held-out episode')}. {rows.get('trained_on') or ''}"
@@ -73,11 +80,12 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
     words = in_short(rows["rows"], rows["episodes"], spent.budget.steps, is_followed=verdict["is_followed"])
     parts = Table(("part", "minutes", "what"), tuple(spent.budget.parts()))
     clips = [(place, clip_caption(records[key])) for place, key in chosen_clips(records).items()]
+    shown = CLIPS_SHOW + ("" if spent.budget.head_steps or not spent.budget.speeds.head_step else SOFT)
     sections = (
         Section("In short", (headline(verdict, words),)),
         Section(
             "What the model shows",
-            (Text(CLIPS_SHOW), _figures(out / "clips", "mp4", clips), _figures(out / "clips", "png", clips)),
+            (Text(shown), _figures(out / "clips", "mp4", clips), _figures(out / "clips", "png", clips)),
         ),
         Section("Quality", (*quality_blocks(rows["rows"], baseline), Text(READ_SO))),
         Section("Are the actions followed?", judgment(verdict)),
@@ -93,12 +101,9 @@ def write_quickstart_page(out: Path, name: str, plan: Plan, spent: Spent) -> Pat
 
 def headline(verdict: Mapping[str, Any], words: str) -> Verdict:
     """The verdict in one sentence with its count, and the summary."""
-    wins = [estimate_of(check["wins"]) for check in verdict["checks"].values()]
-    counted = [one for one in wins if one.count]
-    if not counted or min(one.count for one in counted) < LEAST_TEST:
-        return Verdict(
-            "Whether actions are followed is not shown: too few held-out episodes.", (words,), None
-        )
+    counted = _counted_wins(verdict)
+    if not counted:
+        return Verdict(NOT_SHOWN, (words,), None)
     least = min(counted, key=lambda one: one.mean)
     found = f"in {round(least.mean * least.count)} of {least.count} held-out episodes"
     if verdict["is_followed"]:
@@ -109,6 +114,13 @@ def headline(verdict: Mapping[str, Any], words: str) -> Verdict:
     else:
         title = f"The actions are not followed yet: true ones beat the best wrong ones {found}."
     return Verdict(title, (words,), verdict["is_followed"])
+
+
+def _counted_wins(verdict: Mapping[str, Any]) -> list[Estimate]:
+    """Of all comparisons that count; none where they are of too few episodes."""
+    wins = [estimate_of(check["wins"]) for check in verdict["checks"].values()]
+    counted = [one for one in wins if one.count]
+    return [] if any(one.count < LEAST_TEST for one in counted) else counted
 
 
 def in_short(rows: Mapping[str, Mapping[str, Any]], episodes: int, steps: int, *, is_followed: bool) -> str:
@@ -184,4 +196,6 @@ def judgment(results: Mapping[str, Any]) -> tuple[Verdict, Table]:
     )
     header = ("compared with", "episodes in which true actions are nearer", "passed")
     verdict = Verdict(results["verdict"], (NEEDED, *others), results["is_followed"])
+    if not _counted_wins(results):
+        verdict = Verdict(NOT_SHOWN, (NEEDED,), None)
     return verdict, Table(header, rows, note=results["rule"])

@@ -16,6 +16,7 @@ from worldmodel.evaluation.nearest_frame import NearestFrames
 from worldmodel.evaluation.rollouts.results import TRUE
 from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig, Videos
 from worldmodel.models.model import WorldModel
+from worldmodel.models.picture_head import resized
 from worldmodel.report.figures import draw_sheet
 from worldmodel.report.videos import named_row
 from worldmodel.types import EpisodeSource
@@ -33,7 +34,7 @@ def write_clips(model: Path, source: EpisodeSource, held_out: HeldOutConfig, out
     evaluation = RolloutEvaluation(WorldModel.from_pretrained(model), clips, settings)
     for place, key in chosen_clips(read_records(out / "rollouts" / "clips.jsonl")).items():
         number = clips.keys.index(key)
-        videos = _shown(evaluation, clips, number)
+        videos = shown(evaluation, clips, number)
         write_video(out / f"clips/{place}.mp4", iter(named_row(videos)), known.contract.fps)
         draw_sheet(out / f"clips/{place}.png", videos, COLUMNS)
 
@@ -50,13 +51,14 @@ def moving_error(record: Mapping[str, Any]) -> float:
     return sum(known) / len(known) if known else math.inf
 
 
-def _shown(evaluation: RolloutEvaluation, clips: HeldOutClips, number: int) -> Videos:
-    """Named videos from the last given frame on."""
+def shown(evaluation: RolloutEvaluation, clips: HeldOutClips, number: int) -> Videos:
+    """Named videos from the last given frame on, at the camera's own size: without a head, enlarged."""
     last = evaluation.predictor.num_given - 1
     commands = evaluation.commands(number, clips[number])
-    videos = {name: video[last:] for name, video in evaluation.shown(number, commands).items()}
-    truth = videos["truth"]
+    truth = clips.as_recorded(number)[last:]
     height, width = truth.shape[-2:]
+    made = evaluation.shown(number, commands)
+    videos = {name: resized(video[last:], (height, width)) for name, video in made.items()}
     index = replace(clips.index, config=replace(clips.index.config, height=height, width=width))
     remembered = NearestFrames(index, clips.normalizer)(clips[number].actions[last:])
     return {

@@ -4,11 +4,14 @@ Every step is a separate command whose settings are printed, so that it can be r
 """
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from robotwin_adapters.open_dataset import open_dataset
 from robotwin_adapters.tools.inspect_dataset import (
@@ -22,18 +25,19 @@ from worldmodel.evaluation.command_line import open_for_model
 from worldmodel.evaluation.held_out import HeldOutConfig
 from worldmodel.files import check_apart, write_json
 from worldmodel.quickstart.baseline import FILE, train_baseline
-from worldmodel.quickstart.budget import Budget, Speeds, share_out
+from worldmodel.quickstart.budget import BUSY, Budget, Speeds, share_out
 from worldmodel.quickstart.choices import Plan, make_plan, size_choice
 from worldmodel.quickstart.commands import (
     CHECKPOINTS,
     Quickstart,
     command,
     head_settings,
+    kept_step,
     length_settings,
     often,
     training_settings,
 )
-from worldmodel.quickstart.page import Spent, write_quickstart_page
+from worldmodel.quickstart.page import Spent, headline, write_quickstart_page
 from worldmodel.quickstart.pictures import write_clips
 from worldmodel.quickstart.trial import encoding_time, try_speeds
 from worldmodel.signals import end_on_signals
@@ -68,7 +72,7 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     started = time.monotonic()
     looked = _inspect(asked, notes, say)
     if "budget" not in notes:
-        notes = {**notes, "budget": asdict(_decide(asked, looked, started, say))}
+        notes = {**notes, "budget": asdict(decide(asked, looked, started, say))}
         write_json(asked.out / NOTES, notes)
     # Decided once, so that a stopped run ends equal.
     budget = Budget(**{**notes["budget"], "speeds": Speeds(**notes["budget"]["speeds"])})
@@ -79,28 +83,41 @@ def _run(asked: Quickstart, say: Callable[[str], None]) -> Path:
     _evaluate(asked, say)
     source = open_for_model(str(asked.model), asked.data, asked.mapping)
     write_clips(asked.model, source, HELD_OUT, asked.out)
-    spent = Spent(budget, trained - started, time.monotonic() - trained)
+    spent = Spent(budget, trained - started, time.monotonic() - trained, kept_step(asked.base, budget.steps))
     if asked.baseline:
         say("baseline  a direct predictor is trained for the same time")
         data = load_train_config(asked.preset, looked.settings).data
         write_json(asked.out / FILE, train_baseline(data, source, asked, HELD_OUT))
     name = asked.name or Path(asked.data).resolve().name
-    return write_quickstart_page(asked.out, name, looked.plan, spent)
+    report = write_quickstart_page(asked.out, name, looked.plan, spent)
+    say(f"$ worldmodel play {shlex.join([str(asked.model), '--dataset', asked.data])}  # takes the controls")
+    say(headline(read_json(asked.out / "sensitivity" / "sensitivity.json"), "").title)
+    return report
 
 
-def _decide(asked: Quickstart, looked: Looked, started: float, say: Callable[[str], None]) -> Budget:
+def decide(asked: Quickstart, looked: Looked, started: float, say: Callable[[str], None]) -> Budget:
+    """How the minutes are shared out; what was done since `started` counts."""
     minutes = encoding_time(asked, looked.settings, looked.first, looked.num_frames) / 60
-    say(f"plan      {asked.minutes:g} minutes in all, of which")
+    say(f"plan      {asked.minutes:g} minutes in all on {torch.get_num_threads()} thread(s), of which")
     say(f"plan      frames      {minutes:5.1f} min: each is decoded and encoded once; then steps are timed")
     speeds = try_speeds(asked, looked.settings)
+    at_rest = 1 - speeds.waiting
+    if speeds.waiting > BUSY:
+        say(
+            f"busy      other programs share the processor: a step took {speeds.step / at_rest:.2f} s, "
+            f"{speeds.step:.2f} s without waiting. The plan is for a machine at rest: beside them, it takes "
+            f"{1 / at_rest:.1f} times as long"
+        )
     num_clips = HELD_OUT.clips_per_episode * min(HELD_OUT.episodes, looked.plan.num_test)
-    return share_out(asked.minutes, time.monotonic() - started, speeds, num_clips)
+    return share_out(asked.minutes, at_rest * (time.monotonic() - started), speeds, num_clips)
 
 
 def _train(asked: Quickstart, settings: Sequence[str], budget: Budget, say: Callable[[str], None]) -> None:
     """The base, then its picture head where there is time for one."""
     length = [*length_settings(budget.steps), f"output={asked.base}", "--resume"]
     command("train", [asked.preset, *settings, *length], say)
+    if (kept := kept_step(asked.base, budget.steps)) < budget.steps:
+        say(f"plateau   the weights of step {kept} are used: none later did better on held-out episodes")
     if budget.head_steps:
         middle = CHECKPOINTS // 2 * often(budget.steps)
         learned = [
@@ -108,7 +125,7 @@ def _train(asked: Quickstart, settings: Sequence[str], budget: Budget, say: Call
             f"predictions.early={asked.base}/checkpoints/step_{middle:08d}",
         ]
         length = [*length_settings(budget.head_steps), f"output={asked.head}", "--resume"]
-        command("train", [*head_settings(asked, settings, asked.base), *learned, *length], say)
+        command("train", [*head_settings(asked, settings, asked.base_model), *learned, *length], say)
 
 
 def _read_notes(asked: Quickstart) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,12 @@ def test_no_command_writes_into_what_it_reads(
     assert "which is read; name another place to write to" in capsys.readouterr().err
     assert sorted(data.rglob("*")) == before
     assert not (WEIGHTS / "desk/report").exists()
+
+
+def test_threads_wait_asleep_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert main(["presets"]) == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert main(["presets"]) == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"

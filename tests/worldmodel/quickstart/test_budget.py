@@ -1,8 +1,25 @@
 """Minutes become steps: the parts add up to the minutes, and a head is left out where it would be useless."""
 
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from worldmodel.quickstart.budget import LEAST_HEAD, LEAST_STEPS, Budget, Speeds, share_out
+from worldmodel.quickstart import run
+from worldmodel.quickstart.budget import (
+    LEAST_HEAD,
+    LEAST_STEPS,
+    Budget,
+    Speeds,
+    Stopwatch,
+    at_rest,
+    share_out,
+)
+from worldmodel.quickstart.choices import Plan
+from worldmodel.quickstart.commands import Quickstart
+from worldmodel.quickstart.trial import fastest_step
 
 SPEEDS = Speeds(step=0.5, head_step=0.3, rollout=0.05)
 
@@ -45,3 +62,48 @@ def test_no_time_at_all_still_gives_a_few_steps() -> None:
 
 def test_evaluation_takes_a_part_of_the_minutes_at_most() -> None:
     assert share_out(10, 0, SPEEDS, held_out_clips=10_000).evaluation == 90
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "seconds"),
+    [
+        (0.3, 0.55, 0.3),  # two threads, each on a core of its own
+        (0.5, 0.5, 0.5),
+        (2.2, 0.5, 0.5),  # three quarters of it spent waiting for a core
+    ],
+)
+def test_a_step_is_timed_without_waiting(wall: float, cpu: float, seconds: float) -> None:
+    assert at_rest(wall, cpu) == seconds
+
+
+def test_a_stopwatch_stands_still_while_nothing_is_computed() -> None:
+    watch = Stopwatch()
+    time.sleep(0.2)
+    assert watch() < 0.1
+
+
+def test_the_fastest_step_decides_and_what_it_waited_is_known(tmp_path: Path) -> None:
+    steps = [{"kind": "train", "seconds": 2.0, "cpu_seconds": 0.5}, {"kind": "validation"}]
+    steps += [{"kind": "train", "seconds": 1.0, "cpu_seconds": 0.4}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    assert fastest_step(tmp_path) == (1.0, 0.4)
+
+
+def test_a_busy_machine_is_planned_for_as_at_rest_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    budgets = {}
+    for waiting in (0.0, 0.75):
+        monkeypatch.setattr(run, "encoding_time", lambda *_: 60.0)
+        monkeypatch.setattr(run, "try_speeds", lambda *_, waiting=waiting: replace(SPEEDS, waiting=waiting))
+        asked = Quickstart("data", tmp_path, 12.0, "desk/own_robot")
+        looked = run.Looked(Plan((), (), 8), [], 100, 0)
+        budgets[waiting] = run.decide(asked, looked, time.monotonic() - 90, said.append)
+    rested = share_out(12, 0.25 * 90, SPEEDS, 16)
+    assert budgets[0.75].steps == pytest.approx(rested.steps, abs=1)
+    assert budgets[0.75].steps > budgets[0.0].steps  # three quarters of the 90 s were spent waiting
+    busy = [line for line in said if line.startswith("busy")]
+    assert len(busy) == 1
+    assert "a step took 2.00 s, 0.50 s without waiting" in busy[0]
+    assert "4.0 times as long" in busy[0]

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from worldmodel.config import load_config
+from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import ClipConfig
+from worldmodel.data.synthetic import synthetic_source
 from worldmodel.quickstart.choices import EpisodeFacts, Plan, make_plan, size_choice
+from worldmodel.quickstart.commands import Quickstart, head_settings, kept_step
 from worldmodel.training.world_model import TrainConfig
 
 OWN_ROBOT = Path(__file__).parents[3] / "configs/desk/own_robot.yaml"
@@ -70,7 +73,7 @@ def test_copies_of_an_episode_stay_together() -> None:
 
 
 def test_refusals_say_what_is_needed() -> None:
-    with pytest.raises(ValueError, match=r"2 of 2 episodes are as long .* at least 3 are needed"):
+    with pytest.raises(ValueError, match=r"^2 episode\(s\): at least 3 are needed, .* record at least 12$"):
         make_plan(episodes(2))
     mixed = [*episodes(3), replace(episodes(1)[0], camera="side")]
     with pytest.raises(ValueError, match="different cameras, top, side: name one with --camera"):
@@ -98,3 +101,33 @@ def test_too_few_episodes_are_named_before_the_training(count: int, few: bool) -
     reason = next(one.reason for one in make_plan(episodes(count)).choices if one.setting == "episodes")
     assert ("are few to learn from: a real humanoid was followed with 70" in reason) == few
     assert ("4 can: record at least 12 episodes" in reason) == (count < 12)
+
+
+def test_the_base_goes_on_from_where_held_out_episodes_were_predicted_best(tmp_path: Path) -> None:
+    asked = Quickstart("data", tmp_path, 60.0, "desk/own_robot")
+    (asked.base / "model").mkdir(parents=True)
+    (asked.base / "checkpoints").mkdir()
+    assert asked.model == asked.base / "model"  # nothing was validated
+    assert kept_step(asked.base, 400) == 400
+    (asked.base / "best").mkdir()
+    (asked.base / "checkpoints/best").write_text("step_00000300\n")
+    (asked.base / "checkpoints/step_00000300").mkdir()
+    assert asked.model == asked.base / "best"
+    assert kept_step(asked.base, 400) == 300
+    assert f"start_from={asked.base}/best" in head_settings(asked, [], asked.base_model)
+    asked.head.mkdir()
+    assert asked.model == asked.head / "model"
+
+
+def test_the_choice_of_a_camera_says_how_to_take_another() -> None:
+    episode = synthetic_source(num_episodes=1, num_frames=9)[0]
+    reader = next(iter(episode.frames.values()))
+    several = choose_camera(replace(episode, frames={"front": reader, "side": reader}))
+    facts = [replace(one, camera=several.name, camera_reason=several.reason) for one in episodes(12)]
+    assert "another one: --camera NAME" in make_plan(facts).choices[0].reason
+    assert "--camera" not in make_plan(episodes(12)).choices[0].reason
+
+
+def test_episodes_that_are_too_short_are_told_from_episodes_that_are_too_few() -> None:
+    with pytest.raises(ValueError, match=r"^12 episode\(s\), 0 as long as a clip of 5 frames: at least 3"):
+        make_plan(episodes(12, num_frames=3))

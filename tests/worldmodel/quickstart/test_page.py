@@ -68,6 +68,20 @@ def test_comparisons_stand_in_a_table_and_other_reasons_stay() -> None:
     assert (table.rows[0][2], table.note) == ("yes", "R")
 
 
+def test_too_few_episodes_are_no_finding_anywhere_on_the_page() -> None:
+    wins = {"mean": 0.0, "low": 0.0, "high": 0.8, "count": 1}
+    results = {
+        "verdict": "The actions are not followed.",
+        "is_followed": False,
+        "reasons": [],
+        "checks": {"null": {"is_passed": False, "wins": wins}},
+        "rule": "R",
+    }
+    for verdict in (judgment(results)[0], headline(results, "")):
+        assert verdict.title == "Whether actions are followed is not shown: too few held-out episodes."
+        assert verdict.is_good is None
+
+
 def test_clips_are_ordered_by_the_error_of_what_moves() -> None:
     assert moving_error({"rows": {"true": {"moving_mse": [0.1, None, 0.3]}}}) == pytest.approx(0.2)
     assert moving_error({"rows": {"true": {"moving_mse": [None, None]}}}) == math.inf

@@ -41,12 +41,18 @@ def test_too_little_data_is_refused_before_training(
 
 
 @pytest.mark.slow
-def test_from_files_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_files_to_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     data = write_moving_boxes(tmp_path / "boxes")
     (data / "broken.npz").write_bytes((data / "0.npz").read_bytes()[:2000])  # left out, by all steps alike
     assert main(["quickstart", str(data), "--minutes", "0.1", "--baseline"]) == 0
     out = tmp_path / "outputs/quickstart/boxes"
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert last[0].startswith("$ worldmodel play outputs/quickstart/boxes/run/")
+    assert last[1] == "Whether actions are followed is not shown: too few held-out episodes."
+    assert last[2] == "report: outputs/quickstart/boxes/report.html"
     report = (out / "report.md").read_text()
     for words in (
         "best: ",

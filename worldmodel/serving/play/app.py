@@ -80,8 +80,8 @@ class PlayServer:
             "robot": spec.embodiment,
             "robots": list(game.robots),
             "fps": spec.fps,
-            "height": spec.height,
-            "width": spec.width,
+            "height": game.size[0],
+            "width": game.size[1],
             "sides": list(game.teleop.sides),
             "concepts": list(arm_concepts(spec.action_names)),
             "simulator": game.has_simulator,
@@ -126,9 +126,9 @@ class PlayServer:
         }
         if kind not in moves:
             raise ValueError(f"type is step, reset, robot, load, back or save, got {kind!r}")
-        robot = game.spec.embodiment
+        before = game.spec.embodiment, game.size
         turn = moves[kind]()
-        is_same = game.spec.embodiment == robot
+        is_same = (game.spec.embodiment, game.size) == before
         return encode({"type": "scene"} if is_same else {"type": "hello", **self.describe(game)}, turn, game)
 
     async def _run(self, job: Callable[[], Any]) -> Any:

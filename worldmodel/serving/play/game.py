@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +10,16 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from worldmodel.data.cameras import find_views
 from worldmodel.data.clips import cut_clip
 from worldmodel.environments.initial_states import Start, episode_start, open_session
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TASK, TabletopScenes
 from worldmodel.environments.uncertainty import DistrustMeter
 from worldmodel.evaluation.action_edits import HOLD, edit_actions
+from worldmodel.evaluation.held_out import shown_size
 from worldmodel.locator.model import Locator
+from worldmodel.models.config import FrameContract
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
@@ -95,6 +98,12 @@ class Game:
         return self.scenes is not None
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        height, width, _ = self.moments[-1].dream.shape
+        return height, width
+
+    @property
     def robots(self) -> tuple[str, ...]:
         """The robots of the model."""
         return tuple(self.model.normalizer.embodiments)
@@ -134,7 +143,9 @@ class Game:
         if episode.embodiment != self.spec.embodiment:
             self._set_robot(episode.embodiment)
         last = episode.num_frames - 1 - round((self.num_frames - 1) * episode.fps / self.spec.fps)
-        start = episode_start(episode, min(max(frame, 0), max(last, 0)), self.model.contract, self.num_frames)
+        start = episode_start(
+            episode, min(max(frame, 0), max(last, 0)), self._shown_as(episode), self.num_frames
+        )
         self.simulator, self.episode = None, episode
         turn = self._begin(start, number)
         self._follow = self._recorded(episode, int(start.facts["frame"]))
@@ -243,11 +254,20 @@ class Game:
             return actions[part]
         return self.teleop.block(inputs, FRAMES_PER_LATENT)
 
+    def _shown_as(self, episode: Episode) -> FrameContract:
+        """The model's; a picture head shows the camera's own size."""
+        contract = self.model.contract
+        if self.model.head is None:
+            return contract
+        clip = contract.clip_config()
+        height, width = shown_size(find_views(episode, clip.camera)[0].size, clip)
+        return replace(contract, height=height, width=width)
+
     def _recorded(self, episode: Episode, frame: int) -> tuple[np.ndarray, np.ndarray]:
         """Commands and pictures after a frame, at the model's rate."""
         left = int((episode.num_frames - 1 - frame) * self.spec.fps / episode.fps + 1e-6)
         count = 1 + FRAMES_PER_LATENT * (left // FRAMES_PER_LATENT)
-        frames, actions = cut_clip(episode, frame, self.model.contract.clip_config(num_frames=count))
+        frames, actions = cut_clip(episode, frame, self._shown_as(episode).clip_config(num_frames=count))
         known = self.num_frames - 1
         return actions[known:].astype(np.float64), frames[known + 1 :].permute(0, 2, 3, 1).numpy()
 

@@ -253,7 +253,7 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
     config, state, accelerator = run.config, run.state, run.accelerator
     factor = lr_factor(state.step, config.steps, config.optim)
     set_lr(state.optimizer, factor, config.optim)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     sources: list[str] = []
     all_losses: list[dict[str, Tensor]] = []
     held: Iterator[Any] = (move(next(batches), accelerator.device) for _ in run.slots)
@@ -283,6 +283,7 @@ def _train_step(run: _Run, batches: Iterator[Any], stop: StopRequest) -> tuple[d
         "lr_factor": factor,
         "num_skipped": state.num_skipped,
         "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu_started,
     }
     if accelerator.device.type == "cuda":
         values["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30

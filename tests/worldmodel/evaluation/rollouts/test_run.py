@@ -32,6 +32,7 @@ from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig
 from worldmodel.locator.model import Located, Locator, LocatorConfig
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.picture_head import HeadConfig
+from worldmodel.quickstart import pictures as quickstart_pictures
 
 HELD_OUT = HeldOutConfig(split="all", episodes=3)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -508,5 +509,8 @@ def test_videos_of_a_picture_head_have_the_size_of_the_camera(make_model, source
     assert shown["truth"].shape == shown["true"].shape == (13, 3, *size)
     given = record["num_given"]
     assert torch.equal(shown["true"][:given], shown["truth"][:given])
+    page = quickstart_pictures.shown(evaluation, clips, 0)  # enlarged where there is no head
+    assert {video.shape[-2:] for video in page.values()} == {(64, 64)}
+    assert torch.equal(page["recorded"], clips.as_recorded(0)[given - 1 :])
     evaluation.picture(0, clips[0], videos["true"], tmp_path)
     assert len(open_video(tmp_path / "clip000.mp4")) == 13

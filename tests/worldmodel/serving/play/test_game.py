@@ -14,7 +14,10 @@ from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TabletopScenes
 from worldmodel.locator.model import Locator
 from worldmodel.locator.truth import POINTS
+from worldmodel.models.config import ObjectiveConfig
 from worldmodel.models.model import WorldModel
+from worldmodel.models.picture_head import HeadConfig
+from worldmodel.serving.play.app import PlayServer
 from worldmodel.serving.play.game import Game
 from worldmodel.serving.play.save import game_episode, save_game
 from worldmodel.serving.play.teleop import Inputs, Teleop
@@ -219,3 +222,26 @@ def test_a_robot_without_a_simulator_is_driven_by_sliders_from_recorded_frames(
     alone = Game(make_world_model(**options))
     with pytest.raises(ValueError, match="--dataset"):
         alone.reset(0)
+
+
+@pytest.mark.parametrize("head", [None, HeadConfig(width=8)])
+def test_a_picture_head_is_driven_at_the_size_of_the_camera(
+    make_world_model: Callable[..., WorldModel], tmp_path: Path, head: HeadConfig | None
+) -> None:
+    source = synthetic_source(
+        num_episodes=2, num_frames=40, size=(64, 96), embodiments=("a",), action_dim=6, fps=50 / 3
+    )
+    objective = ObjectiveConfig(pixel_weight=1.0 if head else 0.0)
+    game = Game(make_world_model(causal=True, head=head, objective=objective), dataset=source)
+    size = (64, 96) if head else (32, 32)
+    first = game.reset(1)
+    assert first.dream.shape == (1, *size, 3)
+    told = PlayServer(lambda: game, "a", tmp_path).describe(game)
+    assert (told["height"], told["width"]) == size
+    turn = game.step(IDLE, follow=True)
+    assert turn.beside is not None
+    assert turn.dream.shape == turn.beside.shape == (4, *size, 3)
+    assert game.measure()["error"] >= 0
+    assert game.back().dream.shape == first.dream.shape
+    game.step(IDLE)
+    assert save_game(game, tmp_path, "mp4").is_file()
