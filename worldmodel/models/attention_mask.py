@@ -22,7 +22,6 @@ class AttentionView:
 
     visible: Bool[Tensor, "b f keys"]  # whether a frame sees another; b may be 1: the same for all samples
     positions: Int[Tensor, "b f"]  # of each frame in time, for the rotary tables
-
     stream: "StreamView | None" = None  # of the frames of a stream: what they know of it
 
     def to(self, device: torch.device) -> "AttentionView":

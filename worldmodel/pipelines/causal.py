@@ -122,10 +122,9 @@ def _sample(
         numbers = tuple(range(newest + 1 - latents.shape[2], newest + 1))
         call = MemoryCall(memory, numbers, state.window, width)
         view = stream_view(call, state.first, state.waiting[:, :, -1:], maps_before)
-        output = model.fdm(latents, sigma, actions, sampler.text, view=view)
+        found: Tensor = model.fdm(latents, sigma, actions, sampler.text, view=view).velocity
         if is_first:
             memory = memory.with_frames(numbers[:-1], call, state.window)
-        found: Tensor = output.velocity
         return found
 
     made = euler_sample(velocity, noise[:, :, :0], noise, sampler.sigmas, draw if is_resampled else None)
