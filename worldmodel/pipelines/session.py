@@ -131,6 +131,7 @@ class Session:
         The last raw command is forgotten: for a later `step` its first action stands in.
         """
         check_actions(self.model, actions)
+        self._check(actions.values, num_actions)
         device = self.state.recent.device
         actions = map_tensors(actions, lambda part: part.to(device))
         with inference(self.model, device, self.sampler.precision):
@@ -188,6 +189,8 @@ class Session:
         return shown
 
     def _check(self, given: RawActions | None, count: int) -> None:
+        if given is not None and given.shape[1] != count:
+            raise ValueError(f"expected {count} actions, got {given.shape[1]}")
         if count < 1 or count % FRAMES_PER_LATENT:
             raise ValueError(
                 f"a step takes {FRAMES_PER_LATENT} actions or a multiple (one latent frame each), got {count}"
