@@ -36,7 +36,7 @@ def num_video_frames(num_latents: int) -> int:
     return FRAMES_PER_LATENT * (num_latents - 1) + 1
 
 
-def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
+def latent_frame_actions(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
     """The actions of each latent frame side by side; zeros for latent frame 0, which has none."""
     groups = actions.unflatten(1, (-1, FRAMES_PER_LATENT)).flatten(2)
     return torch.nn.functional.pad(groups, (0, 0, 1, 0))

@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from worldmodel.types import action_groups
+from worldmodel.types import latent_frame_actions
 
 Linear = Callable[[int, int], nn.Module]  # (in, out) -> layer; stacked layers train several seeds at once
 
@@ -156,11 +156,13 @@ class ActionCritic(nn.Module):
         self, x_hat: Float[Tensor, "b c f h w"], z: Float[Tensor, "b n a"], u: Float[Tensor, "b f g"]
     ) -> Float[Tensor, "b f"]:
         frames = self.frame(rearrange(x_hat, "b c f h w -> (b f) c h w")).unflatten(0, u.shape[:2])
-        scores: Tensor = self.score(frames + self.action(action_groups(z)) + self.condition(u)).squeeze(-1)
+        scores: Tensor = self.score(
+            frames + self.action(latent_frame_actions(z)) + self.condition(u)
+        ).squeeze(-1)
         return scores
 
     def rows(self, tensor: Float[Tensor, "b ..."]) -> Float[Tensor, "n d"]:
-        return action_groups(tensor).flatten(0, 1) if tensor.ndim == 3 else _frame_rows(tensor)
+        return latent_frame_actions(tensor).flatten(0, 1) if tensor.ndim == 3 else _frame_rows(tensor)
 
     def condition_rows(self, u: Shaped[Tensor, "b f a"]) -> Shaped[Tensor, "n a"]:
         return u.flatten(0, 1)

@@ -23,7 +23,7 @@ from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import TASK_DIM
-from worldmodel.types import ClipBatch, action_groups
+from worldmodel.types import ClipBatch, latent_frame_actions
 
 Embed = Callable[[Tensor], ActionEmbedding]  # actions[b n u] -> what the backbone hears of them
 Run = Callable[[Tensor, ActionEmbedding], FdmOutput]  # noisy latents and actions -> the network's answer
@@ -101,7 +101,7 @@ def contrast_actions(
     """The MCL term of these clips; with `joint_pass`, the network runs on moved latents there."""
     assert model.mcl is not None
     # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
-    groups = action_groups(clips.actions).detach()
+    groups = latent_frame_actions(clips.actions).detach()
     rows = clips.rows
     embedded = reading.embedding.frames
     assert embedded is not None, "adaln is always there"
