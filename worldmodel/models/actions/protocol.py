@@ -101,9 +101,12 @@ class ActionEmbedding:
         return replace(self, **{name: part[:, which] for name, part in self._parts(per_frame=True).items()})
 
     def concat(self, after: "ActionEmbedding") -> "ActionEmbedding":
-        """These latent frames and the others behind them."""
+        """These latent frames, then those of `after`; both embeddings come from the same paths."""
+        own, others = self._parts(), after._parts()
+        if own.keys() != others.keys():
+            raise ValueError(f"embeddings of {', '.join(own)} and of {', '.join(others)} cannot be joined")
         parts = after._parts(per_frame=True).items()
-        return replace(after, **{name: torch.cat([getattr(self, name), part], 1) for name, part in parts})
+        return replace(after, **{name: torch.cat([own[name], part], 1) for name, part in parts})
 
     @property
     def num_samples(self) -> int:
