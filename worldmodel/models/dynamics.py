@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from worldmodel.desk.small_net import SmallNet
 from worldmodel.diffusion.flow import TIMESTEPS, clean_from_velocity, velocity_from_clean
-from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding, GatedTokens
 from worldmodel.models.attention import (
     ConditionAttnProcessor,
     FrameConditionEmbedder,
@@ -31,7 +31,7 @@ from worldmodel.models.attention_mask import AttentionView, RotaryTables, causal
 
 @dataclass(frozen=True)
 class FdmOutput:
-    """One network answer in both forms; see `objectives/flow_matching.py` for how they relate."""
+    """One network answer in both forms; see `diffusion/flow.py` for how they relate."""
 
     velocity: Float[Tensor, "b c f h w"]
     clean: Float[Tensor, "b c f h w"]
@@ -111,7 +111,7 @@ class ForwardDynamics(nn.Module):
         self,
         backbone: WanTransformer3DModel,
         small: SmallNet | None = None,
-        gates: nn.Module | None = None,
+        gates: GatedTokens | None = None,
         *,
         causal: bool = False,
     ) -> None:

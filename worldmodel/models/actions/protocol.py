@@ -122,6 +122,12 @@ class ActionEmbedding:
         }
 
 
+class GatedTokens(nn.Module):
+    """Base of a path that fills `tokens`, which enter every layer with a weight for each head."""
+
+    gates: nn.Parameter  # [layers heads], before tanh; zero at first
+
+
 def blank_extras(
     row_shapes: Mapping[str, Row], batch: int, num_transitions: int, device: torch.device | str = "cpu"
 ) -> Extras:

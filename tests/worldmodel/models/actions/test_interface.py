@@ -207,3 +207,11 @@ def test_embeddings_are_joined_with_every_field(inputs):
     for pair in ((whole, less), (less, whole)):
         with pytest.raises(ValueError, match="cannot be joined"):
             pair[0].concat(pair[1])
+
+
+def test_only_a_path_of_gated_tokens_lends_its_gates():
+    interface = make_interface(has_tokens=True)
+    assert interface.gates is interface["tokens"]
+    other = make_interface()
+    other["adaln"].gates = torch.nn.Identity()  # of its own, for something else
+    assert other.gates is None
