@@ -1,4 +1,4 @@
-"""The world model as one object; `parts.py` lists what it has."""
+"""The world model as one object; `parts.py` lists what it has, `objectives/training_step.py` has the loss."""
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
