@@ -260,7 +260,7 @@ def _read(path: Path) -> Tensors:
 
 
 def _num_heads(folder: Path) -> int:
-    """As a config.json beside the weights says; 0: it says nothing."""
+    """Attention heads named in the config.json next to the weights; 0 if it names none."""
     values = read_json(folder / "config.json") if is_regular(folder / "config.json") else {}
     found = [values.get(name) for name in ("num_heads", "num_attention_heads")]
     return next((count for count in found if isinstance(count, int) and count > 0), 0)

@@ -81,7 +81,7 @@ class SavedModel(nn.Module):
         raise NotImplementedError
 
     def parts(self) -> dict[str, nn.Module]:
-        """Everything trained beside the backbone, by the name of its attribute and of its file."""
+        """Trained modules other than the backbone, by name; attribute and file have the same name."""
         raise NotImplementedError
 
     @classmethod
@@ -118,7 +118,7 @@ class SavedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device that holds its parameters."""
         return self.text.device
 
     @classmethod

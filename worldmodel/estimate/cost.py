@@ -343,7 +343,7 @@ def _shallow(run: RunShape) -> RunShape:
 
 
 def _stacks(run: RunShape, shallow: WorldModel) -> list[Stack]:
-    """The equal blocks of a shallow model, with the number that the run has beside them."""
+    """Repeated blocks of the shallow model, with the number of further ones in the full run."""
     blocks = [(list(shallow.fdm.backbone.blocks), run.model.backbone.num_layers)]
     if shallow.idm is not None:
         blocks.append((list(shallow.idm.encoder.encoder.layer), run.model.idm.encoder_layers))

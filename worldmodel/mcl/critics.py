@@ -143,7 +143,7 @@ class HistoryCritic(nn.Module):
 
 
 class ActionCritic(nn.Module):
-    """Scores each latent frame from its clean estimate and the actions that lead to it; rows are b x f."""
+    """Scores each latent frame from its clean estimate and its actions; one row per sample and frame."""
 
     def __init__(self, latent_channels: int, condition_dim: int, hidden_dim: int = 256) -> None:
         super().__init__()

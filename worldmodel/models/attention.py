@@ -241,6 +241,6 @@ def project_context(
 
 
 def single_token_attention(attn: WanAttention, token: Float[Tensor, "b 1 d"]) -> Float[Tensor, "b 1 d"]:
-    """What every query gets from one context token: a softmax over one key is 1, whatever was asked."""
+    """Attention output for a single context token: the softmax over one key is 1 for every query."""
     output: Tensor = attn.to_out[0](attn.to_v(token))
     return output

@@ -155,7 +155,7 @@ class WorldModelConfig:
 
     @property
     def reader(self) -> RowReader | None:
-        """What is read of clips beside their actions; none: nothing."""
+        """The settings that read further rows of clips; None if actions suffice."""
         return self.actions if self.actions.row_shapes else None
 
 

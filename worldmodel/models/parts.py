@@ -154,7 +154,7 @@ def build_parts(
     backbone: WanTransformer3DModel,
     encoder: Dinov2Model | None,
 ) -> dict[str, nn.Module | None]:
-    """Everything beside the backbone, by the name of its file; none where the config asks for none.
+    """Build all modules other than the backbone, by name; None for those that the config leaves out.
 
     The one list of parts, always in this order: random weights depend on it.
     """

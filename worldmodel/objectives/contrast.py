@@ -41,13 +41,13 @@ class DrivenClips:
     run: Run
 
     def output(self) -> FdmOutput:
-        """The network's answer to the clips as they are."""
+        """The network's output for these clips."""
         return self.run(self.noisy, self.embed(self.actions))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The latent, and the generator as a function of it alone."""
+    """The latent z, and the generator as a function of z with all else fixed."""
 
     z: Float[Tensor, "..."]
     inputs: Callable[[Tensor], tuple[Tensor, Tensor]]  # z -> noisy latents and actions of the clips
@@ -130,7 +130,7 @@ def contrast_actions(
 
 
 def auxiliary_keys(name: str, batch: ClipBatch, model: WorldModel) -> Float[Tensor, "b a"]:
-    """The robot of each clip as a one-hot row, or its task as a vector that depends on its name alone."""
+    """The robot of each clip as a one-hot row, or its task as a vector derived from its name."""
     if name == "embodiment":
         return F.one_hot(batch.embodiment, len(model.normalizer.embodiments)).float()
     if not batch.tasks:

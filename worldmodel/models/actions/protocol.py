@@ -155,7 +155,7 @@ def zero_init(layers: nn.Sequential) -> nn.Sequential:
 
 
 def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b g r u"]:
-    """The four transitions of every latent frame behind frame 0."""
+    """Group transitions by latent frame: four for each frame after frame 0."""
     return rearrange(actions, "b (g r) u -> b g r u", r=FRAMES_PER_LATENT)
 
 
