@@ -160,7 +160,7 @@ class WorldModelConfig:
 
 
 @dataclass(frozen=True)
-class FrameContract:
+class InputSpec:
     """Format of the clips a model was trained on: size, rate, cameras. Inputs of a rollout must match it."""
 
     num_frames: int  # frames of one clip, 1 + 4k

@@ -16,7 +16,7 @@ from worldmodel.models.actions.protocol import ActionEmbedding, blank_extras
 from worldmodel.models.attention import TextContext
 from worldmodel.models.backbone import add_lora
 from worldmodel.models.compositor import Composed, Compositor, KnownFrame
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.dynamics import ForwardDynamics
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
@@ -52,7 +52,7 @@ class WorldModel(SavedModel):
     def __init__(
         self,
         config: WorldModelConfig,
-        contract: FrameContract,
+        contract: InputSpec,
         normalizer: ActionNormalizer,
         backbone: WanTransformer3DModel,
         vae: VideoAutoencoder | None = None,
