@@ -32,7 +32,7 @@ class LabeledDataset:
 
     @property
     def name(self) -> str:
-        """Of the dataset."""
+        """Name of the dataset."""
         return self.inner.name
 
     @property

@@ -32,7 +32,7 @@ from worldmodel.data.dataset import build_clip_dataset  # noqa: E402
 from worldmodel.data.synthetic import synthetic_source  # noqa: E402
 from worldmodel.desk.autoencoder import CausalAutoencoder  # noqa: E402
 from worldmodel.models.backbone import WanConfig  # noqa: E402
-from worldmodel.models.config import FrameContract, WorldModelConfig  # noqa: E402
+from worldmodel.models.config import InputSpec, WorldModelConfig  # noqa: E402
 from worldmodel.models.idm import IdmConfig  # noqa: E402
 
 TINY = WanConfig(num_layers=2, num_heads=2, head_dim=24, ffn_dim=96, text_dim=32, freq_dim=32)
@@ -177,7 +177,7 @@ def tiny_rollouts() -> Iterator[tuple[str, object]]:
         pixels = (frames.float() / 127.5 - 1).transpose(1, 2)
         vae.initialize_from(pixels)
         vae.set_latent_statistics(pixels)
-        contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
+        contract = InputSpec(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         model = WorldModel.build(config, contract, clips.normalizer, vae=vae).eval()
         random = torch.Generator().manual_seed(7)
         for parameter in model.parameters():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from worldmodel.mcl.contrast import MechanisticContrast as MechanisticContrast
     from worldmodel.mddiff.models.image_vae import ImageVae as ImageVae
     from worldmodel.mddiff.models.mddiff import MDDiff as MDDiff
-    from worldmodel.models.config import FrameContract as FrameContract
+    from worldmodel.models.config import InputSpec as InputSpec
     from worldmodel.models.config import WorldModelConfig as WorldModelConfig
     from worldmodel.models.model import WorldModel as WorldModel
     from worldmodel.pipelines.rollout import RolloutPipeline as RolloutPipeline
@@ -48,7 +48,7 @@ _HOME = {
     "ImageVae": "worldmodel.mddiff.models.image_vae",
     "MDDiff": "worldmodel.mddiff.models.mddiff",
     "ContextModule": "worldmodel.context_module.models.context_module",
-    "FrameContract": "worldmodel.models.config",
+    "InputSpec": "worldmodel.models.config",
     "WorldModelConfig": "worldmodel.models.config",
     "WorldModel": "worldmodel.models.model",
     "RolloutPipeline": "worldmodel.pipelines.rollout",

@@ -118,7 +118,7 @@ def build(schema: type[D], values: Any, where: str) -> D:
     """A dataclass from a JSON object: keys and types are checked here, ranges by the dataclass.
 
     Example:
-        >>> build(FrameContract, {"num_frames": "17"}, "contract.json")
+        >>> build(InputSpec, {"num_frames": "17"}, "contract.json")
         Traceback (most recent call last):
         ...
         ValueError: contract.json: num_frames is '17', expected a whole number

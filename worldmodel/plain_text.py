@@ -31,7 +31,7 @@ def unbroken(text: str) -> str:
 
 
 def folded(lines: Mapping[str, int]) -> Counter[str]:
-    """Lines with their counts; of those that differ in numbers alone, the first with the count of all."""
+    """Count lines; those that differ only in numbers are counted together under the first of them."""
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for line, count in lines.items():

@@ -36,8 +36,8 @@ def num_video_frames(num_latents: int) -> int:
     return FRAMES_PER_LATENT * (num_latents - 1) + 1
 
 
-def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
-    """The actions of each latent frame side by side; zeros for latent frame 0, which has none."""
+def latent_frame_actions(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b f g"]:
+    """Concatenate the four actions of each latent frame; zeros for latent frame 0, which has none."""
     groups = actions.unflatten(1, (-1, FRAMES_PER_LATENT)).flatten(2)
     return torch.nn.functional.pad(groups, (0, 0, 1, 0))
 
@@ -64,7 +64,7 @@ def to_unit_range(images: UInt8[Tensor, "*any"] | Float[Tensor, "*any"]) -> Floa
 
 
 def to_uint8(images: Float[Tensor, "*any"]) -> UInt8[Tensor, "*any"]:
-    """RGB in [0, 1] as it is stored: the nearest of 0 .. 255, what lies outside cut off."""
+    """Convert RGB in [0, 1] to the nearest integers in 0 .. 255; values outside are clipped."""
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
@@ -124,13 +124,13 @@ class Episode:
 
     @property
     def num_frames(self) -> int:
-        """T."""
+        """Number of frames, T."""
         return self.robot_actions.shape[0] + 1
 
 
 @runtime_checkable
 class EpisodeSource(Protocol):
-    """A dataset on disk: episodes in a fixed order, each opened when asked for."""
+    """A dataset on disk: episodes in a fixed order, each opened when it is indexed."""
 
     @property
     def name(self) -> str:

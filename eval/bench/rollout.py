@@ -37,7 +37,7 @@ from worldmodel.evaluation.predictors import ModelPredictor
 from worldmodel.evaluation.rollouts.results import TRUE, episode_scores
 from worldmodel.files import write_json
 from worldmodel.models.backbone import WanConfig, build_wan
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.report.intervals import estimate_of, mean_estimate
 from worldmodel.types import num_latent_frames
@@ -74,7 +74,7 @@ def build_model(config: BenchConfig, text_tokens: int, small: SmallNetConfig | N
     limits = ((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
     names = tuple(f"joint{i}" for i in range(ACTION_DIM))
     normalizer = ActionNormalizer({"robot": ActionStats(names, *limits, *limits, num_samples=1)})
-    contract = FrameContract(config.num_frames, config.size, config.size, 10.0, latent_scale=4)
+    contract = InputSpec(config.num_frames, config.size, config.size, 10.0, latent_scale=4)
     generator = torch.Generator().manual_seed(0)
     vae = CausalAutoencoder(height=config.size, width=config.size, hidden=32, num_blocks=1)
     noise = 2 * torch.rand(2, 3, 9, config.size, config.size, generator=generator) - 1

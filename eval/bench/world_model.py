@@ -30,7 +30,7 @@ from worldmodel.diffusion.flow import (
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.mcl.features import math_attention
 from worldmodel.models.backbone import WanConfig, build_wan
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
@@ -78,7 +78,7 @@ def normalizer() -> ActionNormalizer:
     return ActionNormalizer({"bench": ActionStats(names, low, high, low, high, num_samples=100)})
 
 
-def make_batch(contract: FrameContract, batch_size: int) -> ClipBatch:
+def make_batch(contract: InputSpec, batch_size: int) -> ClipBatch:
     generator = torch.Generator().manual_seed(0)
     transitions = contract.num_frames - 1
     size = (contract.height, contract.width)
@@ -115,7 +115,7 @@ def bare_step(shape: WanConfig, batch: ClipBatch, *, with_math_attention: bool) 
     return step
 
 
-def model_step(config: WorldModelConfig, contract: FrameContract, batch: ClipBatch) -> Step:
+def model_step(config: WorldModelConfig, contract: InputSpec, batch: ClipBatch) -> Step:
     model = WorldModel.build(config, contract, normalizer())
     generator = torch.Generator().manual_seed(0)
 
@@ -127,7 +127,7 @@ def model_step(config: WorldModelConfig, contract: FrameContract, batch: ClipBat
 
 
 def cases(
-    shape: WanConfig, contract: FrameContract, batch: ClipBatch, only: Sequence[str] = ()
+    shape: WanConfig, contract: InputSpec, batch: ClipBatch, only: Sequence[str] = ()
 ) -> dict[str, Step]:
     """All steps, or the named ones with their baselines."""
     plain = WorldModelConfig(backbone=shape, objective=ObjectiveConfig(idm_weight=0.0))
@@ -164,8 +164,8 @@ def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, float]]:
 
 
 def bench(rounds: int, only: Sequence[str] = ()) -> dict[str, dict[str, dict[str, float]]]:
-    desk = FrameContract(num_frames=17, height=64, width=64, fps=10.0, latent_scale=4)
-    wide = FrameContract(num_frames=9, height=64, width=64, fps=10.0, latent_scale=8)
+    desk = InputSpec(num_frames=17, height=64, width=64, fps=10.0, latent_scale=4)
+    wide = InputSpec(num_frames=9, height=64, width=64, fps=10.0, latent_scale=8)
     return {
         "desk (5 layers of 192, batch 16)": measure(cases(DESK, desk, make_batch(desk, 16), only), rounds),
         "1.3B width (2 layers of 1536, batch 4)": measure(

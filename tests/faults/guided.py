@@ -55,7 +55,7 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], Any]]:
     from worldmodel.checked import build, parse_json
     from worldmodel.config import load_config
     from worldmodel.evaluation.jsonl_store import read_records
-    from worldmodel.models.config import FrameContract, WorldModelConfig
+    from worldmodel.models.config import InputSpec, WorldModelConfig
     from worldmodel.tensors import read_headers
 
     def written(data: bytes, suffix: str) -> Path:
@@ -64,7 +64,7 @@ def readers(folder: Path) -> dict[str, Callable[[bytes], Any]]:
         return path
 
     def contract(data: bytes) -> Any:
-        return build(FrameContract, parse_json(data.decode("utf-8", "replace"), "input"), "input")
+        return build(InputSpec, parse_json(data.decode("utf-8", "replace"), "input"), "input")
 
     def pickle(data: bytes) -> Any:
         with errors_name("input"):  # as every caller does

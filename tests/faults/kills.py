@@ -37,7 +37,7 @@ from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.evaluation.rollouts.run import RolloutsConfig
 from worldmodel.evaluation.rollouts.run import run as roll_out
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.shipped import PRESETS
 from worldmodel.training.encode_latents import main as encode_latents
@@ -66,7 +66,7 @@ def prepare(inputs: Path) -> None:
     studies.prepare_sets(inputs)
     clips = build_clip_dataset([SOURCE], config=ClipConfig(num_frames=9, height=32, width=32))
     config = WorldModelConfig(regime="acg", backbone=tiny_wan())
-    contract = FrameContract(9, 32, 32, clips.index.config.fps or SOURCE[0].fps)
+    contract = InputSpec(9, 32, 32, clips.index.config.fps or SOURCE[0].fps)
     WorldModel.build(config, contract, clips.normalizer, vae=vae).save_pretrained(inputs / "model")
 
 

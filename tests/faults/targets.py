@@ -38,7 +38,7 @@ from worldmodel.locator.model import Locator, LocatorConfig
 from worldmodel.mddiff.models.image_vae import ImageVae, ImageVaeConfig
 from worldmodel.mddiff.models.mddiff import MDDiff
 from worldmodel.models.backbone import LoraConfig, build_wan, load_wan, read_prompt
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.idm import read_encoder_config
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import load_vae
@@ -165,7 +165,7 @@ def make_world_model(root: Path, rank: int = 0) -> None:
     source = synthetic_source(num_episodes=1, num_frames=9, size=(16, 16), embodiments=("a",), action_dim=2)
     clips = build_clip_dataset([source], config=ClipConfig(num_frames=9, height=16, width=16))
     vae = CausalAutoencoder(height=16, width=16, hidden=8, num_blocks=1, scale_factor_spatial=8)
-    contract = FrameContract(9, 16, 16, source[0].fps)
+    contract = InputSpec(9, 16, 16, source[0].fps)
     WorldModel.build(config, contract, clips.normalizer, vae=vae).save_pretrained(root)
 
 

@@ -13,7 +13,7 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import build_clip_dataset
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 
@@ -31,7 +31,7 @@ def build(causal: bool) -> RolloutPipeline:
     clips = build_clip_dataset([source], config=ClipConfig(num_frames=9, height=SIZE, width=SIZE))
     vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=8, num_blocks=1, scale_factor_spatial=8)
     config = WorldModelConfig(regime="acg", backbone=tiny_wan(), causal=causal)
-    contract = FrameContract(9, SIZE, SIZE, source[0].fps)
+    contract = InputSpec(9, SIZE, SIZE, source[0].fps)
     return RolloutPipeline(WorldModel.build(config, contract, clips.normalizer, vae=vae).eval())
 
 

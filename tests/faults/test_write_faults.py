@@ -38,7 +38,7 @@ from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.files import atomic_file, write_json, write_tensors
 from worldmodel.locator.model import Locator, LocatorConfig
 from worldmodel.models.backbone import build_wan
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.report.page import Page, Section, Text, write_pages
 from worldmodel.training.loop.checkpoints import CheckpointStore
@@ -90,7 +90,7 @@ def world_model() -> WorldModel:
     vae = CausalAutoencoder(height=32, width=32, hidden=8, num_blocks=1, scale_factor_spatial=8)
     config = WorldModelConfig(regime="acg", backbone=tiny_wan())
     clips = build_clip_dataset([SOURCE], config=CLIPS)
-    return WorldModel.build(config, FrameContract(9, 32, 32, SOURCE[0].fps), clips.normalizer, vae=vae)
+    return WorldModel.build(config, InputSpec(9, 32, 32, SOURCE[0].fps), clips.normalizer, vae=vae)
 
 
 def save_checkpoint(folder: Path) -> None:

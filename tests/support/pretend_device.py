@@ -43,7 +43,7 @@ from worldmodel.models.actions.published.bwm import BwmConfig
 from worldmodel.models.actions.published.open_world import OpenWorldConfig
 from worldmodel.models.actions.start_state import StartStateConfig
 from worldmodel.models.actions.tokens import TokensConfig
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.picture_head import HeadConfig
@@ -161,7 +161,7 @@ def build(config: WorldModelConfig) -> WorldModel:
     low, high = (0.0,) * len(NAMES), (1.0,) * len(NAMES)
     stats = ActionStats(NAMES, low, high, low, high, 100)
     normalizer = ActionNormalizer({"a": stats, "b": stats})
-    contract = FrameContract(FRAMES, SIZE, SIZE, 10.0, camera="head", latent_scale=4)
+    contract = InputSpec(FRAMES, SIZE, SIZE, 10.0, camera="head", latent_scale=4)
     vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
     return WorldModel.build(replace(config, backbone=tiny_wan()), contract, normalizer, vae=vae)
 

@@ -14,7 +14,7 @@ from worldmodel.checkpoint.published import KINDS
 from worldmodel.models.actions.published.bwm import BwmActions
 from worldmodel.models.actions.published.open_world import OpenWorldActions, OpenWorldConfig
 from worldmodel.models.backbone import build_wan
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 
 SIZES = {"bwm": (64, 96), "open-world": (64, 48)}  # pixels: latents of 4x6 and 8x6
 LAYOUTS = {  # of autoencoders: those of Wan 2.2 and 2.1, with few channels
@@ -42,7 +42,7 @@ def write_vae(folder: Path, kind: str) -> str:
     return str(folder)
 
 
-def tiny_contract(kind: str, num_frames: int = 17) -> FrameContract:
+def tiny_contract(kind: str, num_frames: int = 17) -> InputSpec:
     height, width = SIZES[kind]
     known = KINDS[kind].contract
     return replace(known, num_frames=num_frames, height=height, width=width, camera="", layout=None)

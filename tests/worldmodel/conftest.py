@@ -11,7 +11,7 @@ from worldmodel.data.clips import ClipConfig
 from worldmodel.data.dataset import ClipDataset, build_clip_dataset, collate_clips
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.types import ClipBatch
@@ -47,7 +47,7 @@ def make_world_model(clips: ClipDataset) -> Callable[..., WorldModel]:
 
     def make(**options: Any) -> WorldModel:
         config = WorldModelConfig(**{"backbone": tiny_wan(), "idm": TINY_IDM, **options})
-        contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
+        contract = InputSpec(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         frames = torch.stack([clips[i].frames for i in range(4)]).float() / 127.5 - 1
         vae.initialize_from(frames.transpose(1, 2))

@@ -20,7 +20,7 @@ from worldmodel.data.normalize import ActionNormalizer, ActionStats
 from worldmodel.desk.autoencoder import CausalAutoencoder
 from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.models.backbone import LoraConfig
-from worldmodel.models.config import ActionMclConfig, FrameContract, WorldModelConfig
+from worldmodel.models.config import ActionMclConfig, InputSpec, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
@@ -105,7 +105,7 @@ def tiny_model(**options: object) -> WorldModel:
         encoder_heads=2,
         hidden=32,
     )
-    contract = FrameContract(NUM_FRAMES, SIZE, SIZE, 12.5, camera="head", latent_scale=4)
+    contract = InputSpec(NUM_FRAMES, SIZE, SIZE, 12.5, camera="head", latent_scale=4)
     vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
     config = WorldModelConfig(backbone=tiny_wan(), idm=idm, **options)  # type: ignore[arg-type]
     model = WorldModel.build(config, contract, ActionNormalizer(stats), vae=vae)

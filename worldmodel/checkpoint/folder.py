@@ -41,7 +41,7 @@ from worldmodel.models.backbone import (
     read_prompt,
     without_lora,
 )
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.idm import IdmConfig, read_encoder_config
 from worldmodel.models.parts import build_parts, check_fit
 from worldmodel.shipped import WEIGHTS, find_weights, is_hub_id
@@ -60,7 +60,7 @@ class Description:
     """Everything about a saved model but its weights."""
 
     config: WorldModelConfig
-    contract: FrameContract
+    contract: InputSpec
     normalizer: ActionNormalizer
     trained_on: TrainedOn | None = None  # folders of older versions do not say
 
@@ -105,7 +105,7 @@ def read_description(folder: Path) -> Description:
         )
     if values.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT}, got {shorten(values.get('format'))}")
-    contract = build(FrameContract, values.get("frames"), f"{path}: frames")
+    contract = build(InputSpec, values.get("frames"), f"{path}: frames")
     try:
         normalizer = ActionNormalizer.from_dict(check_object(values.get("actions"), "actions"))
     except ValueError as error:

@@ -3,7 +3,7 @@
 from worldmodel.data.action_spaces import describe_action_spaces
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.models.actions.published.first_action import PublishedPath
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 
 DRIVES = {
     "no_action": "nothing: it continues the first frames on its own",
@@ -51,7 +51,7 @@ video = pipeline(frames, robot_actions, **settings).frames
 """
 
 
-def model_card(config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer) -> str:
+def model_card(config: WorldModelConfig, contract: InputSpec, normalizer: ActionNormalizer) -> str:
     """Markdown with the front matter the hub reads."""
     adapters = f" with rank {config.lora.rank} adapters" if config.lora.rank else ""
     stats, paths = normalizer.stats.items(), config.actions.paths().values()

@@ -30,7 +30,7 @@ from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.published.bwm import BwmConfig
 from worldmodel.models.actions.published.open_world import OpenWorldConfig
 from worldmodel.models.backbone import WAN_1_3B, WAN_5B, WanConfig, build_wan
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.parts import build_interface, check_fit
 from worldmodel.models.vae import load_vae
 from worldmodel.shipped import is_hub_id
@@ -49,7 +49,7 @@ class Published:
     split: Callable[[Tensors], tuple[Tensors, Tensors, ActionConfig]]  # backbone, action path, its sizes
     pattern: str  # of weight files
     vae: str  # hub id of its autoencoder
-    contract: FrameContract
+    contract: InputSpec
     stats: tuple[tuple[str, ...], str, str]  # objects of the JSON with the scales, keys of 1 % and 99 %
     names: tuple[str, ...]  # of action dimensions
     embodiment: str
@@ -117,7 +117,7 @@ KINDS = {
         split=_split_bwm,
         pattern="*.safetensors",
         vae=WAN_5B,
-        contract=FrameContract(
+        contract=InputSpec(
             *(57, 672, 896, 24.0),
             aspect="crop",
             latent_channels=48,
@@ -134,7 +134,7 @@ KINDS = {
         split=_split_open_world,
         pattern="*.pt",
         vae=WAN_1_3B,
-        contract=FrameContract(
+        contract=InputSpec(
             *(61, 384, 320, 5.0), camera="exterior_1+wrist", layout="stacked", num_inference_steps=32
         ),
         stats=((), "state_01", "state_99"),
@@ -154,7 +154,7 @@ def import_model(
     source: str,
     target: Path,
     *,
-    contract: FrameContract | None = None,
+    contract: InputSpec | None = None,
     file: str = "",
     stats: str = "",
     vae: str = "",
@@ -260,7 +260,7 @@ def _read(path: Path) -> Tensors:
 
 
 def _num_heads(folder: Path) -> int:
-    """As a config.json beside the weights says; 0: it says nothing."""
+    """Attention heads named in the config.json next to the weights; 0 if it names none."""
     values = read_json(folder / "config.json") if is_regular(folder / "config.json") else {}
     found = [values.get(name) for name in ("num_heads", "num_attention_heads")]
     return next((count for count in found if isinstance(count, int) and count > 0), 0)

@@ -44,7 +44,7 @@ from worldmodel.device import AnyDevice, find_device
 from worldmodel.files import read_beneath, read_into, replaced_folder, write_tensors
 from worldmodel.models.actions.interface import ActionInterface
 from worldmodel.models.backbone import DTYPES, PROMPT_KEY, LoraConfig, merge_lora, read_prompt
-from worldmodel.models.config import Dtype, FrameContract, WorldModelConfig
+from worldmodel.models.config import Dtype, InputSpec, WorldModelConfig
 from worldmodel.models.dynamics import ForwardDynamics
 from worldmodel.models.idm import InverseDynamicsModel
 from worldmodel.models.vae import VideoAutoencoder, load_vae
@@ -57,7 +57,7 @@ class SavedModel(nn.Module):
     """A model that is built from a config, saved as one folder and loaded from it."""
 
     config: WorldModelConfig
-    contract: FrameContract
+    contract: InputSpec
     normalizer: ActionNormalizer
     trained_on: TrainedOn | None  # set by training and by `from_pretrained`
     # Whether adapters sit on what config.pretrained names, unchanged: they are then saved without it.
@@ -71,7 +71,7 @@ class SavedModel(nn.Module):
     def __init__(
         self,
         config: WorldModelConfig,
-        contract: FrameContract,
+        contract: InputSpec,
         normalizer: ActionNormalizer,
         backbone: WanTransformer3DModel,
         vae: VideoAutoencoder | None = None,
@@ -81,14 +81,14 @@ class SavedModel(nn.Module):
         raise NotImplementedError
 
     def parts(self) -> dict[str, nn.Module]:
-        """Everything trained beside the backbone, by the name of its attribute and of its file."""
+        """Trained modules other than the backbone, by name; attribute and file have the same name."""
         raise NotImplementedError
 
     @classmethod
     def build(
         cls: type[M],
         config: WorldModelConfig,
-        contract: FrameContract,
+        contract: InputSpec,
         normalizer: ActionNormalizer,
         *,
         vae: VideoAutoencoder | None = None,
@@ -118,7 +118,7 @@ class SavedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device that holds its parameters."""
         return self.text.device
 
     @classmethod

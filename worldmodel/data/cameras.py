@@ -26,7 +26,7 @@ class CameraChoice:
 
 
 def choose_camera(episode: Episode, camera: Cameras = None) -> CameraChoice:
-    """Select the camera by the rule above; `camera` is a name, the end of one, or a name that ends in one."""
+    """Select a camera by the rule of this module; `camera` matches a name in full or at its end."""
     names = tuple(episode.frames)
     if isinstance(camera, tuple):
         return CameraChoice(JOINT.join(_named(episode, one) for one in camera), "named in the settings")

@@ -31,7 +31,7 @@ MAX_OPEN_EPISODES = 64  # per process; an open episode holds a file handle and i
 
 
 class ClipDataset(Dataset[Clip]):
-    """The clips of one split; item i depends on i alone, in any process."""
+    """The clips of one split; item i is the same in every process and whatever was read before."""
 
     def __init__(
         self,

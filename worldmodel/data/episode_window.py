@@ -36,7 +36,7 @@ class EpisodeWindow:
         )
 
     def encode_groups(self, starts: Sequence[int], encode: Encode) -> Float[Tensor, "b c f h w"]:
-        """Latents of these clips, if each latent frame depends on its own frames alone."""
+        """Encode each latent frame of these clips once, if it depends on no frames but its own."""
         self._read(starts)
         groups = [self._groups(start) for start in starts]
         new = list(dict.fromkeys(key for clip in groups for key in clip if key not in self._latents))

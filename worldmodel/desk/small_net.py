@@ -98,7 +98,7 @@ class SceneEmbedding(nn.Module):
     def forward(
         self, latents: Float[Tensor, "b c f h w"], view: AttentionView | None = None
     ) -> Float[Tensor, "b d f p q"]:
-        """What to add to the embedded patches of these latents; `view` is that of a causal backbone."""
+        """Embedding of the scene that is added to the embedded patches; `view` is the causal backbone's."""
         latents, time = latents.to(self.space.dtype), self.time[:, : latents.shape[2]]
         first = latents[:, :, :1]
         if view is not None:

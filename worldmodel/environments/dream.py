@@ -15,7 +15,7 @@ from worldmodel.environments.single import WorldEnv
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.success_detector import PlacementJudge
 from worldmodel.environments.tabletop import TASK, TabletopScenes
-from worldmodel.environments.uncertainty import DistrustMeter
+from worldmodel.environments.uncertainty import UncertaintyMeter
 from worldmodel.environments.vector import WorldVectorEnv
 from worldmodel.environments.world import Block, Judge
 from worldmodel.models.model import WorldModel
@@ -59,7 +59,7 @@ class DreamWorld:
         spec: WorldSpec,
         *,
         num_inference_steps: int = 0,
-        distrust: DistrustMeter | None = None,
+        distrust: UncertaintyMeter | None = None,
     ) -> None:
         self.model, self.starts, self.spec = model, starts, spec
         self.num_inference_steps, self.distrust = num_inference_steps, distrust
@@ -82,7 +82,7 @@ class DreamWorld:
     def step(self, actions: Float[np.ndarray, "b n a"]) -> Block:
         shape = (*actions.shape[:2], self.spec.height, self.spec.width, 3)
         frames = np.empty(shape, np.uint8)
-        info = {name: np.zeros(len(actions)) for name in DistrustMeter.NAMES} if self.distrust else {}
+        info = {name: np.zeros(len(actions)) for name in UncertaintyMeter.NAMES} if self.distrust else {}
         for group in self.groups:
             # Unused samples continue with some row's actions: the batch size of a session is fixed.
             taken = torch.from_numpy(actions[[max(row, 0) for row in group.rows]])
@@ -164,7 +164,7 @@ class WorldModelVectorEnv(WorldVectorEnv):
             _start_source(loaded, spec, dataset, task),
             spec,
             num_inference_steps=num_inference_steps,
-            distrust=DistrustMeter(loaded) if distrust else None,
+            distrust=UncertaintyMeter(loaded) if distrust else None,
         )
         super().__init__(
             world,

@@ -12,7 +12,7 @@ from worldmodel.data.cameras import choose_camera
 from worldmodel.data.clips import cut_clip, resize_frames
 from worldmodel.data.video import MissingVideoError
 from worldmodel.environments.spaces import WorldSpec
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
 from worldmodel.types import CameraMatrices, Episode, EpisodeSource
@@ -52,7 +52,7 @@ class DatasetStarts:
     """A random frame of a random episode of one robot of a dataset."""
 
     source: EpisodeSource
-    contract: FrameContract
+    contract: InputSpec
     spec: WorldSpec
     num_frames: int = 1  # 1 + 4k
     first_frame_only: bool = False  # start where the recording starts
@@ -76,7 +76,7 @@ class DatasetStarts:
 
 
 def episode_start(
-    episode: Episode, frame: int, contract: FrameContract, num_frames: int = 1, task: str = ""
+    episode: Episode, frame: int, contract: InputSpec, num_frames: int = 1, task: str = ""
 ) -> Start:
     """The start at a recorded frame, cut as the contract asks."""
     clip = contract.clip_config(num_frames=num_frames)
@@ -110,7 +110,7 @@ def _first_state(episode: Episode) -> np.ndarray:
 
 
 def given_starts(
-    options: Mapping[str, Any], count: int, contract: FrameContract, spec: WorldSpec, num_frames: int
+    options: Mapping[str, Any], count: int, contract: InputSpec, spec: WorldSpec, num_frames: int
 ) -> list[Start] | None:
     """The starts that reset options name: `starts`, `episode` (and `frame`), or `frames` (and `state`)."""
     if "starts" in options:
@@ -127,7 +127,7 @@ def given_starts(
 
 
 def _from_pictures(
-    options: Mapping[str, Any], count: int, contract: FrameContract, spec: WorldSpec, num_frames: int
+    options: Mapping[str, Any], count: int, contract: InputSpec, spec: WorldSpec, num_frames: int
 ) -> list[Start]:
     frames = np.asarray(options["frames"])
     if frames.dtype != np.uint8 or frames.ndim not in (3, 4, 5) or frames.shape[-1] != 3:
@@ -159,7 +159,7 @@ def _clip(frames: np.ndarray) -> np.ndarray:
     return frames[None] if frames.ndim == 3 else frames
 
 
-def _sized(clip: np.ndarray, contract: FrameContract, num_frames: int) -> np.ndarray:
+def _sized(clip: np.ndarray, contract: InputSpec, num_frames: int) -> np.ndarray:
     """In the model's size, and long enough: the oldest frame is repeated, as if nothing had moved."""
     sized = resize_frames(clip, contract.height, contract.width, contract.aspect)
     frames = sized.permute(0, 2, 3, 1).numpy()[-num_frames:]

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxtyping import Float, UInt8
 
 from worldmodel.data.normalize import ActionNormalizer
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.types import FRAMES_PER_LATENT
 
 STATE = "state"
@@ -36,7 +36,7 @@ class WorldSpec:
 
     @classmethod
     def of(
-        cls, contract: FrameContract, normalizer: ActionNormalizer, embodiment: str | None = None
+        cls, contract: InputSpec, normalizer: ActionNormalizer, embodiment: str | None = None
     ) -> "WorldSpec":
         """The spec of a checkpoint; without a name, for its first robot."""
         name = embodiment or normalizer.embodiments[0]

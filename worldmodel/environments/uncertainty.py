@@ -18,7 +18,7 @@ from worldmodel.pipelines.session import Session, fitted
 HALF_LEVEL = 1.5  # sum of both signals, in gray levels, at which the level is one half
 
 
-class DistrustMeter:
+class UncertaintyMeter:
     """Both signals of a block, in gray levels (0 to 255), one number per row."""
 
     NAMES: ClassVar[tuple[str, ...]] = ("spread", "round_trip")
@@ -43,5 +43,5 @@ class DistrustMeter:
     @staticmethod
     def level(signals: Mapping[str, float]) -> float:
         """Both signals as one number between 0 (reliable) and 1 (unreliable)."""
-        total = sum(signals[name] for name in DistrustMeter.NAMES)
+        total = sum(signals[name] for name in UncertaintyMeter.NAMES)
         return total / (total + HALF_LEVEL)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from worldmodel.environments.initial_states import Start, given_starts, seeds_of
 from worldmodel.environments.world import Block, Judge, World, no_judge
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.types import FRAMES_PER_LATENT
 
 NEXT_SEED = 1_000_003  # difference between the seeds of successive episodes in a row
@@ -27,7 +27,7 @@ class WorldVectorEnv(VectorEnv):
     def __init__(
         self,
         world: World,
-        contract: FrameContract,
+        contract: InputSpec,
         num_envs: int,
         *,
         judge: Judge | None = None,

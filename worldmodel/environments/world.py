@@ -13,7 +13,7 @@ from worldmodel.environments.spaces import WorldSpec
 
 @dataclass(frozen=True)
 class Block:
-    """The result of a block of actions, for each row of a world."""
+    """The result of a block of actions, with one entry per parallel environment."""
 
     frames: UInt8[np.ndarray, "b n H W 3"]  # one after each action
     info: Mapping[str, np.ndarray] = field(default_factory=dict)  # one entry per row

@@ -21,7 +21,7 @@ from worldmodel.estimate.streaming import StreamCost, stream_cost
 from worldmodel.mcl.rows import few_rows
 from worldmodel.models.actions.protocol import blank_extras
 from worldmodel.models.backbone import DTYPES, checkpoint_blocks, load_wan
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import VideoAutoencoder
 from worldmodel.objectives.training_step import world_model_step
@@ -65,7 +65,7 @@ class RunShape:
     """The part of a training config that decides what it costs."""
 
     model: WorldModelConfig
-    contract: FrameContract
+    contract: InputSpec
     action_dim: int  # action dimensions after padding to the common width
     num_embodiments: int
     steps: int
@@ -343,7 +343,7 @@ def _shallow(run: RunShape) -> RunShape:
 
 
 def _stacks(run: RunShape, shallow: WorldModel) -> list[Stack]:
-    """The equal blocks of a shallow model, with the number that the run has beside them."""
+    """Repeated blocks of the shallow model, with the number of further ones in the full run."""
     blocks = [(list(shallow.fdm.backbone.blocks), run.model.backbone.num_layers)]
     if shallow.idm is not None:
         blocks.append((list(shallow.idm.encoder.encoder.layer), run.model.idm.encoder_layers))

@@ -7,7 +7,7 @@ from pathlib import Path
 from worldmodel.config import load_config
 from worldmodel.estimate.cost import Device, RunShape, needs_checkpointing
 from worldmodel.estimate.known_shapes import latent_layout, local_config
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.training.loop.distributed import resolve_parallel
 from worldmodel.training.world_model import TrainConfig, load_train_config
 
@@ -40,7 +40,7 @@ def run_shape(config: TrainConfig, num_gpus: int, device: Device, action_dim: in
     is_cpu = device.name == "CPU"
     shape = RunShape(
         model=model,
-        contract=FrameContract(
+        contract=InputSpec(
             clip.num_frames, clip.height, clip.width, 1.0, latent_channels=channels, latent_scale=scale
         ),
         action_dim=action_dim,

@@ -74,7 +74,7 @@ class LiveTensors(TorchDispatchMode):
 
     @property
     def flops(self) -> int:
-        """Operations so far."""
+        """Floating-point operations counted so far."""
         omitted = (stack.num_omitted * self._flops[n, _MIDDLE] for n, stack in enumerate(self.stacks))
         return self._flops.total() + sum(omitted)
 

@@ -30,7 +30,7 @@ class StreamCost:
     weight_bytes: int  # read in every network call
 
     def seconds(self, num_steps: int, flops_per_second: float, bytes_per_second: float) -> float:
-        """Of one latent frame in so many sampling steps."""
+        """Time to generate one latent frame with `num_steps` sampling steps."""
         calls = [self.first_flops] + [self.further_flops] * (num_steps - 1)
         reading = self.weight_bytes / bytes_per_second
         network = sum(max(flops / flops_per_second, reading) for flops in calls)

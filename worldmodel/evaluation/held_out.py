@@ -15,7 +15,7 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedOn, describe_overlap
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.transitions import clip_transitions
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.types import EpisodeSource, Transitions, evenly_spread, to_unit_range
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class HeldOutClips:
 
 def held_out_clips(
     source: EpisodeSource,
-    contract: FrameContract,
+    contract: InputSpec,
     normalizer: ActionNormalizer,
     config: HeldOutConfig,
     trained_on: TrainedOn | None = None,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from worldmodel.mcl.config import DIRECTIONAL, MclConfig
 from worldmodel.mcl.critics import Critic
 from worldmodel.mcl.features import (
+    DIRECTION_SEED,
     Generator,
     JointPass,
     critic_scores,
@@ -27,7 +28,6 @@ from worldmodel.mcl.features import (
     output_score_loss,
     random_normal,
     random_signs,
-    run_direction,
     score_gradient,
     shared_direction,
 )
@@ -290,8 +290,9 @@ class MechanisticContrast(nn.Module):
         return self._direction(x_hat.detach(), rng) if self.config.variant == "jacobian_vjp" else None
 
     def _direction(self, like: Tensor, rng: torch.Generator | None) -> Tensor:
-        source = run_direction() if self.config.direction == "fixed" else rng
-        return shared_direction(like, self.critic, source)
+        if self.config.direction == "fixed":  # seeded alike at each call and in each process
+            rng = torch.Generator().manual_seed(DIRECTION_SEED)
+        return shared_direction(like, self.critic, rng)
 
     def _shown(self, feature: Tensor, direction: Tensor | None) -> Tensor:
         """The feature, with the direction it was taken along where the head is to see it."""

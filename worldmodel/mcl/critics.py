@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from worldmodel.types import action_groups
+from worldmodel.types import latent_frame_actions
 
 Linear = Callable[[int, int], nn.Module]  # (in, out) -> layer; stacked layers train several seeds at once
 
@@ -143,7 +143,7 @@ class HistoryCritic(nn.Module):
 
 
 class ActionCritic(nn.Module):
-    """Scores each latent frame from its clean estimate and the actions that lead to it; rows are b x f."""
+    """Scores each latent frame from its clean estimate and its actions; one row per sample and frame."""
 
     def __init__(self, latent_channels: int, condition_dim: int, hidden_dim: int = 256) -> None:
         super().__init__()
@@ -156,11 +156,13 @@ class ActionCritic(nn.Module):
         self, x_hat: Float[Tensor, "b c f h w"], z: Float[Tensor, "b n a"], u: Float[Tensor, "b f g"]
     ) -> Float[Tensor, "b f"]:
         frames = self.frame(rearrange(x_hat, "b c f h w -> (b f) c h w")).unflatten(0, u.shape[:2])
-        scores: Tensor = self.score(frames + self.action(action_groups(z)) + self.condition(u)).squeeze(-1)
+        scores: Tensor = self.score(
+            frames + self.action(latent_frame_actions(z)) + self.condition(u)
+        ).squeeze(-1)
         return scores
 
     def rows(self, tensor: Float[Tensor, "b ..."]) -> Float[Tensor, "n d"]:
-        return action_groups(tensor).flatten(0, 1) if tensor.ndim == 3 else _frame_rows(tensor)
+        return latent_frame_actions(tensor).flatten(0, 1) if tensor.ndim == 3 else _frame_rows(tensor)
 
     def condition_rows(self, u: Shaped[Tensor, "b f a"]) -> Shaped[Tensor, "n a"]:
         return u.flatten(0, 1)

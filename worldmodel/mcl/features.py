@@ -192,11 +192,6 @@ def batch_shape(like: Float[Tensor, "..."], sample_dims: int) -> torch.Size:
     return like.shape[like.ndim - sample_dims - 1 :]
 
 
-def run_direction() -> torch.Generator:
-    """The source of directions that are fixed for a run: seeded alike at each call and in each process."""
-    return torch.Generator().manual_seed(DIRECTION_SEED)
-
-
 def shared_direction(
     like: Float[Tensor, "*shape"], critic: Critic, rng: torch.Generator | None
 ) -> Float[Tensor, "*shape"]:

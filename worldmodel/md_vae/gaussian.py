@@ -26,7 +26,7 @@ class Gaussian:
 
     @property
     def covariance(self) -> Float[Tensor, "*s n d d"]:
-        """L L^T."""
+        """The covariance matrix L L^T."""
         factor = torch.diag_embed(self.log_std.exp())
         factor = factor if self.lower is None else factor + self.lower
         return factor @ factor.transpose(-1, -2)

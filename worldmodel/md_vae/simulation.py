@@ -74,7 +74,7 @@ class TrueGenerator:
         return z * _condition_net(self.modulation, u, slope).exp() + _condition_net(self.shift, u, slope)
 
     def mix(self, w: Float[Tensor, "s n d"]) -> Float[Tensor, "s n x"]:
-        """h(w)."""
+        """The mixing function h at the points w."""
         return _mix(self.mixing, w, self.config)
 
     def __call__(self, z: Float[Tensor, "s n d"], u: Float[Tensor, "s n a"]) -> Float[Tensor, "s n x"]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
@@ -21,7 +20,7 @@ from diffusers.models.transformers.transformer_wan import (
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding, GatedTokens
 from worldmodel.models.attention_mask import AttentionView, RotaryTables
 
 
@@ -161,13 +160,13 @@ class ConditionAttnProcessor(WanAttnProcessor):
     an action path embeds takes the place of the prompt.
     """
 
-    def __init__(self, layer: int, gates: nn.Module | None = None) -> None:
+    def __init__(self, layer: int, gates: GatedTokens | None = None) -> None:
         """The processor of one block.
 
         Args:
             layer: number of the block.
-            gates: its attribute `gates` [layers heads] weighs the action tokens in each head. The module is
-                asked at every call: sharded training puts other tensors there.
+            gates: weighs the action tokens in each head. Read anew at every call, since sharded training
+                replaces its tensors.
         """
         super().__init__()
         self.layer, self.gates = layer, gates
@@ -220,7 +219,7 @@ class ConditionAttnProcessor(WanAttnProcessor):
     ) -> Float[Tensor, "rows p h e"]:
         assert self.gates is not None, "a path that embeds tokens has gates"
         key, value = project_context(attn, tokens.flatten(0, 1).to(query.dtype))
-        gate = torch.tanh(cast(Tensor, self.gates.gates)[self.layer])[:, None]
+        gate = torch.tanh(self.gates.gates[self.layer])[:, None]
         return self._attend(query, key, value) * gate.to(query.dtype)
 
 
@@ -242,6 +241,6 @@ def project_context(
 
 
 def single_token_attention(attn: WanAttention, token: Float[Tensor, "b 1 d"]) -> Float[Tensor, "b 1 d"]:
-    """What every query gets from one context token: a softmax over one key is 1, whatever was asked."""
+    """Attention output for a single context token: the softmax over one key is 1 for every query."""
     output: Tensor = attn.to_out[0](attn.to_v(token))
     return output

@@ -22,7 +22,6 @@ class AttentionView:
 
     visible: Bool[Tensor, "b f keys"]  # whether a frame sees another; b may be 1: the same for all samples
     positions: Int[Tensor, "b f"]  # of each frame in time, for the rotary tables
-
     stream: "StreamView | None" = None  # of the frames of a stream: what they know of it
 
     def to(self, device: torch.device) -> "AttentionView":
@@ -49,7 +48,7 @@ class AttentionView:
 
 @dataclass(frozen=True)
 class StreamView:
-    """What a network call on the next frames of a stream knows of those before."""
+    """Cached state of a stream that a network call on its next frames uses."""
 
     call: MemoryCall
     key_positions: Int[Tensor, "1 keys"]
@@ -100,7 +99,7 @@ def stream_view(
     before: Float[Tensor, "b c 1 h w"],
     maps_before: Float[Tensor, "b 1 m h w"] | None = None,
 ) -> AttentionView:
-    """What new frames see of remembered ones and of each other."""
+    """The attention mask and positions of new frames, which attend to cached frames and each other."""
     positions, key_positions = (torch.tensor([x], device=first.device) for x in call.positions())
     visible = torch.tensor([call.visible()], device=first.device)
     return AttentionView(visible, positions, StreamView(call, key_positions, first, before, maps_before))

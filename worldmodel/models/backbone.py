@@ -136,7 +136,7 @@ def load_empty_prompt_embedding(source: str) -> Float[Tensor, "1 s d"]:
 
 
 def read_prompt(path: Path, width: int | None = None) -> Float[Tensor, "1 s e"]:
-    """A cached embedding; `width` is what the backbone takes, where that is known."""
+    """Read a cached prompt embedding; `width` is the backbone's text width, if it is known."""
     text = read_tensors(path).get(PROMPT_KEY)
     if text is None or text.ndim != 3 or len(text) != 1 or not text.is_floating_point():
         raise ValueError(f"{path}: expected {PROMPT_KEY!r} of shape (1, tokens, width) in a floating type")
@@ -202,7 +202,7 @@ def add_lora(backbone: WanTransformer3DModel, config: LoraConfig) -> None:
 
 
 def lora_state(backbone: WanTransformer3DModel) -> dict[str, Tensor]:
-    """The adapters alone."""
+    """The LoRA weights, without those of the backbone."""
     state: dict[str, Tensor] = get_peft_model_state_dict(backbone, adapter_name=ADAPTER)
     return state
 

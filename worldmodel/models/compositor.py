@@ -45,7 +45,7 @@ GONE = 0.12  # m from where it did so: the place can be seen again
 
 @dataclass(frozen=True)
 class KnownFrame:
-    """A true frame, where the hands are in it, and whose they are; and what was kept of later frames."""
+    """A given frame with the poses of its hands and its robots, and what was kept of later frames."""
 
     frame: Float[Tensor, "b 3 H W"]  # in [0, 1]
     hands: PoseTrack  # one row
@@ -69,7 +69,7 @@ class KnownFrame:
         return torch.stack(rows, 1)
 
     def first(self) -> "KnownFrame":
-        """The true frame alone."""
+        """The given frame, without what was kept of later frames."""
         return KnownFrame(self.frame, self.hands, self.robots)
 
     def keeping(self, frame: Float[Tensor, "b 3 H W"], is_kept: Bool[Tensor, " b"]) -> "KnownFrame":
@@ -145,7 +145,7 @@ class Compositor(nn.Module):
         return Composed(frames, moved)
 
     def track(self, extras: Extras) -> PoseTrack:
-        """Where the hands are: in the frame before these rows, and in those that they lead to."""
+        """Hand poses in the frame before these rows and in the frame after each of them."""
         return track_of(extras, self.command_lag)
 
     def compose(
@@ -196,7 +196,7 @@ class Composed:
 
     @classmethod
     def still(cls, frames: Float[Tensor, "*n 3 H W"]) -> "Composed":
-        """Frames as they are, of which nothing is sharpened."""
+        """Unchanged frames, none of which can be sharpened."""
         return cls(frames, torch.zeros_like(frames[..., :1, :, :]))
 
     def sharpened(self, amount: float) -> Float[Tensor, "*n 3 H W"]:
@@ -229,7 +229,7 @@ def places(rows: PoseTrack) -> Float[Tensor, "*b arm 3"]:
 
 
 def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:
-    """What is known behind a frame to which the second of these rows led.
+    """Update the known frames after a new frame; the second row holds its hand poses.
 
     A hand whose opening has changed and rests carries the newest frame from now on, and what does not move
     may be taken from it. A hand that is as open as in the first known frame carries that one: it is true.

@@ -163,12 +163,12 @@ class WorldModelConfig:
 
     @property
     def reader(self) -> RowReader | None:
-        """What is read of clips beside their actions; none: nothing."""
+        """The settings that read further rows of clips; None if actions suffice."""
         return self.actions if self.actions.row_shapes else None
 
 
 @dataclass(frozen=True)
-class FrameContract:
+class InputSpec:
     """Format of the clips a model was trained on: size, rate, cameras. Inputs of a rollout must match it."""
 
     num_frames: int  # frames of one clip, 1 + 4k

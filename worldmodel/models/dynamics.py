@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from worldmodel.desk.small_net import SmallNet
 from worldmodel.diffusion.flow import TIMESTEPS, clean_from_velocity, velocity_from_clean
-from worldmodel.models.actions.protocol import ActionEmbedding
+from worldmodel.models.actions.protocol import ActionEmbedding, GatedTokens
 from worldmodel.models.attention import (
     ConditionAttnProcessor,
     FrameConditionEmbedder,
@@ -31,7 +31,7 @@ from worldmodel.models.attention_mask import AttentionView, RotaryTables, causal
 
 @dataclass(frozen=True)
 class FdmOutput:
-    """One network answer in both forms; see `objectives/flow_matching.py` for how they relate."""
+    """The network's output in both forms; `diffusion/flow.py` converts between them."""
 
     velocity: Float[Tensor, "b c f h w"]
     clean: Float[Tensor, "b c f h w"]
@@ -65,7 +65,7 @@ class FramePatchEmbedding(nn.Conv3d):
 
 
 class CachedRotary(nn.Module):
-    """Wan's rotary tables, which depend on the latent grid alone, made once per grid and device."""
+    """Wan's rotary tables, computed once for each latent grid and device."""
 
     def __init__(self, base: WanRotaryPosEmbed) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class ForwardDynamics(nn.Module):
         self,
         backbone: WanTransformer3DModel,
         small: SmallNet | None = None,
-        gates: nn.Module | None = None,
+        gates: GatedTokens | None = None,
         *,
         causal: bool = False,
     ) -> None:
@@ -191,7 +191,7 @@ class ForwardDynamics(nn.Module):
         return TextContext(tokens, keys, values, outputs)
 
     def freeze_unused_query_key(self) -> None:
-        """For a prompt of one token and no action tokens: what is asked of them changes nothing.
+        """Freeze queries and keys of cross-attention, which have no effect on a single context token.
 
         Parameters that never get a gradient must not ask for one: distributed training would wait for it.
         """

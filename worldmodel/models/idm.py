@@ -135,10 +135,8 @@ class InverseDynamicsModel(nn.Module):
         moved = self.motion(after - before) * (1 + self.motion_gain(before))
         motion = self.motion_out(einsum(gaze, moved, "b n s q, b n s e -> b n q e").flatten(2))
         scene_gaze = self.scene_query(tokens).softmax(-2)
-        scene = self.scene_out(
-            einsum(scene_gaze, self.scene(tokens), "b t s q, b t s e -> b t q e").flatten(2)
-        )
-        return PairFeatures(motion, scene)
+        scene = einsum(scene_gaze, self.scene(tokens), "b t s q, b t s e -> b t q e").flatten(2)
+        return PairFeatures(motion, self.scene_out(scene))
 
     def latent_actions(self, features: PairFeatures) -> LatentActions:
         """The posterior over z, one per transition."""
@@ -154,8 +152,7 @@ class InverseDynamicsModel(nn.Module):
         return self.robot_action(torch.cat(pair, -1))
 
     def _encode(self, frames: Tensor) -> Float[Tensor, "b t s e"]:
-        images = frames.flatten(0, 1)
-        images = to_unit_range(images)
+        images = to_unit_range(frames.flatten(0, 1))
         size = (self.config.image_height, self.config.image_width)
         if tuple(images.shape[-2:]) != size:
             images = F.interpolate(images, size, mode="bilinear", antialias=True)

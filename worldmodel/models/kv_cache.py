@@ -96,10 +96,7 @@ class MemoryCall:
         self.values.append(value)
         if not self.memory.numbers:
             return key, value
-        old = (self.memory.keys[layer], self.memory.values[layer])
-        joined = (self._behind(x, new) for x, new in zip(old, (key, value), strict=True))
-        keys, values = joined
-        return keys, values
+        return self._behind(self.memory.keys[layer], key), self._behind(self.memory.values[layer], value)
 
     def _behind(self, old: Float[Tensor, "b old h e"], new: Float[Tensor, "b new h e"]) -> Tensor:
         width = self.tokens_per_frame

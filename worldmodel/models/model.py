@@ -1,4 +1,4 @@
-"""The world model as one object; `parts.py` lists what it has."""
+"""The world model as one object; `parts.py` lists what it has, `objectives/training_step.py` has the loss."""
 
 import torch
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
@@ -16,7 +16,7 @@ from worldmodel.models.actions.protocol import ActionEmbedding, blank_extras
 from worldmodel.models.attention import TextContext
 from worldmodel.models.backbone import add_lora
 from worldmodel.models.compositor import Composed, Compositor, KnownFrame
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.dynamics import ForwardDynamics
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
@@ -52,7 +52,7 @@ class WorldModel(SavedModel):
     def __init__(
         self,
         config: WorldModelConfig,
-        contract: FrameContract,
+        contract: InputSpec,
         normalizer: ActionNormalizer,
         backbone: WanTransformer3DModel,
         vae: VideoAutoencoder | None = None,
@@ -101,7 +101,7 @@ class WorldModel(SavedModel):
         return self
 
     def sigmas(self, num_inference_steps: int = 0) -> Float[Tensor, " levels"]:
-        """Noise levels of so many sampling steps; 0: as many as show this model best."""
+        """Noise levels for this number of sampling steps; 0 takes the model's own default."""
         count = num_inference_steps or self.contract.num_inference_steps
         return sigma_schedule(count, self.config.objective.shift)
 
@@ -117,7 +117,7 @@ class WorldModel(SavedModel):
         return decode_latents(self._autoencoder(), latents)
 
     def compose(self, decoded: Float[Tensor, "b n 3 H W"], hands: PoseTrack, known: KnownFrame) -> Composed:
-        """Frames for those decoded, with hands where the rows have them; the same without a compositor."""
+        """Apply the compositor to decoded frames; without one they are returned unchanged."""
         if self.compositor is None:
             return Composed.still(decoded)
         composed: Composed = self.compositor(decoded, hands, known, self.hand_references)
@@ -177,12 +177,12 @@ class WorldModel(SavedModel):
         return controller(robot_actions, idm(frame[:, None]).scene[:, 0])
 
     def parts(self) -> dict[str, nn.Module]:
-        """Everything trained beside the backbone, by the name of its attribute and of its file."""
+        """Trained modules other than the backbone, by name; attribute and file have the same name."""
         found = {name: getattr(self, name) for name in self._part_names}
         return {name: part for name, part in found.items() if part is not None}
 
     def freeze_untrained(self) -> None:
-        """Before a training: no gradients for what the config leaves as it is."""
+        """Disable gradients of all parameters that `config.trained` excludes; call it before training."""
         if self.config.trained == "interface":
             self.fdm.requires_grad_(False)
         if self.config.trained in ("compositor", "head"):

@@ -16,7 +16,7 @@ from worldmodel.mcl.gradient_flow import freeze_unreached
 from worldmodel.models.actions.interface import ActionInterface
 from worldmodel.models.actions.protocol import PathShape
 from worldmodel.models.compositor import COMPOSITOR_CELL, Compositor
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.idm import Controller, EmbodimentClassifier, InverseDynamicsModel
 from worldmodel.models.picture_head import PictureHead
@@ -26,7 +26,7 @@ from worldmodel.types import FRAMES_PER_LATENT
 TASK_DIM = 16  # of the vector that stands for a task's name
 
 
-def check_fit(contract: FrameContract, backbone: WanTransformer3DModel, vae: VideoAutoencoder | None) -> None:
+def check_fit(contract: InputSpec, backbone: WanTransformer3DModel, vae: VideoAutoencoder | None) -> None:
     """Refuse a backbone or autoencoder that cannot work on these frames."""
     channels = backbone.config["in_channels"]
     if channels != contract.latent_channels:
@@ -54,7 +54,7 @@ def condition_dim(config: WorldModelConfig, normalizer: ActionNormalizer) -> int
 
 def build_interface(
     config: WorldModelConfig,
-    contract: FrameContract,
+    contract: InputSpec,
     normalizer: ActionNormalizer,
     backbone: WanTransformer3DModel,
 ) -> ActionInterface:
@@ -76,7 +76,7 @@ def build_interface(
 
 
 def build_small(
-    config: WorldModelConfig, contract: FrameContract, backbone: WanTransformer3DModel
+    config: WorldModelConfig, contract: InputSpec, backbone: WanTransformer3DModel
 ) -> SmallNet | None:
     """The additions to a small backbone, where the config asks for them."""
     if config.small is None:
@@ -87,7 +87,7 @@ def build_small(
     return SmallNet(config.small, contract.latent_grid, size, shape["in_channels"], width, maps)
 
 
-def build_compositor(config: WorldModelConfig, contract: FrameContract) -> Compositor | None:
+def build_compositor(config: WorldModelConfig, contract: InputSpec) -> Compositor | None:
     """What makes decoded frames sharp, where the config asks for it."""
     if not config.compositor_width:
         return None
@@ -102,7 +102,7 @@ def build_compositor(config: WorldModelConfig, contract: FrameContract) -> Compo
 
 
 def build_hand_references(
-    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer
+    config: WorldModelConfig, contract: InputSpec, normalizer: ActionNormalizer
 ) -> HandReferences | None:
     """Places for pictures of the robots' hands, where the config asks for them."""
     if not config.hand_references:
@@ -149,12 +149,12 @@ def build_embodiment_classifier(
 
 def build_parts(
     config: WorldModelConfig,
-    contract: FrameContract,
+    contract: InputSpec,
     normalizer: ActionNormalizer,
     backbone: WanTransformer3DModel,
     encoder: Dinov2Model | None,
 ) -> dict[str, nn.Module | None]:
-    """Everything beside the backbone, by the name of its file; none where the config asks for none.
+    """Build all modules other than the backbone, by name; None for those that the config leaves out.
 
     The one list of parts, always in this order: random weights depend on it.
     """
@@ -173,7 +173,7 @@ def build_parts(
 
 
 def contrast_widths(
-    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer, width: int
+    config: WorldModelConfig, contract: InputSpec, normalizer: ActionNormalizer, width: int
 ) -> tuple[int, int, int]:
     """Widths of z, of x_hat and of the key in one row of the contrast."""
     mcl = config.mcl
@@ -190,7 +190,7 @@ def contrast_widths(
 
 
 def build_mcl(
-    config: WorldModelConfig, contract: FrameContract, normalizer: ActionNormalizer, width: int
+    config: WorldModelConfig, contract: InputSpec, normalizer: ActionNormalizer, width: int
 ) -> MechanisticContrast | None:
     """The mechanistic contrast of actions for a backbone of this width."""
     mcl = config.mcl

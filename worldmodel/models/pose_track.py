@@ -23,7 +23,7 @@ class PoseTrack:
 
 
 def track_of(extras: Extras, lag: float) -> PoseTrack:
-    """Hand poses in the frame before these rows, and in the frames that they lead to."""
+    """Hand poses in the frame before these rows and in the frame after each of them."""
     earlier, before, now = extras["poses"].unbind(-2)
     first = apply_command_lag(before[..., :1, :], earlier[..., :1, :], lag)
     poses = torch.cat([first, apply_command_lag(now, before, lag)], -2)

@@ -44,8 +44,7 @@ def encode_frames(
     vae: VideoAutoencoder, frames: UInt8[Tensor, "b t 3 H W"] | Float[Tensor, "b t 3 H W"]
 ) -> Float[Tensor, "b c f h w"]:
     """Normalized latents of frames that are uint8, or float in [0, 1]."""
-    scaled = to_unit_range(frames)
-    return encode_video(vae, 2 * scaled - 1)
+    return encode_video(vae, 2 * to_unit_range(frames) - 1)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from worldmodel.models.actions.protocol import ActionEmbedding
 from worldmodel.models.dynamics import FdmOutput
 from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import TASK_DIM
-from worldmodel.types import ClipBatch, action_groups
+from worldmodel.types import ClipBatch, latent_frame_actions
 
 Embed = Callable[[Tensor], ActionEmbedding]  # actions[b n u] -> what the backbone hears of them
 Run = Callable[[Tensor, ActionEmbedding], FdmOutput]  # noisy latents and actions -> the network's answer
@@ -41,13 +41,13 @@ class DrivenClips:
     run: Run
 
     def output(self) -> FdmOutput:
-        """The network's answer to the clips as they are."""
+        """The network's output for these clips."""
         return self.run(self.noisy, self.embed(self.actions))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The latent, and the generator as a function of it alone."""
+    """The latent z, and the generator as a function of z with all else fixed."""
 
     z: Float[Tensor, "..."]
     inputs: Callable[[Tensor], tuple[Tensor, Tensor]]  # z -> noisy latents and actions of the clips
@@ -101,7 +101,7 @@ def contrast_actions(
     """The MCL term of these clips; with `joint_pass`, the network runs on moved latents there."""
     assert model.mcl is not None
     # Keys are given, not trained: z must not be shaped to be told apart by the heads alone.
-    groups = action_groups(clips.actions).detach()
+    groups = latent_frame_actions(clips.actions).detach()
     rows = clips.rows
     embedded = reading.embedding.frames
     assert embedded is not None, "adaln is always there"
@@ -130,7 +130,7 @@ def contrast_actions(
 
 
 def auxiliary_keys(name: str, batch: ClipBatch, model: WorldModel) -> Float[Tensor, "b a"]:
-    """The robot of each clip as a one-hot row, or its task as a vector that depends on its name alone."""
+    """The robot of each clip as a one-hot row, or its task as a vector derived from its name."""
     if name == "embodiment":
         return F.one_hot(batch.embodiment, len(model.normalizer.embodiments)).float()
     if not batch.tasks:

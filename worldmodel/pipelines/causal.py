@@ -24,7 +24,7 @@ from worldmodel.types import FRAMES_PER_LATENT, Actions, num_video_frames
 
 @dataclass(frozen=True)
 class CausalState:
-    """Latents, KV cache and decoder of a video so far."""
+    """State of a causal video: latents, KV cache and decoder state."""
 
     first: Float[Tensor, "b c 1 h w"]
     waiting: Float[Tensor, "b c f h w"]  # known, but not in the cache yet; the last is the latest of all
@@ -38,7 +38,7 @@ class CausalState:
 def open_video(
     model: WorldModel, frames: Float[Tensor, "b t 3 H W"], past: Actions, window: int | None = None
 ) -> CausalState:
-    """The state behind given frames, with the actions between them."""
+    """The state after the given frames; `past` holds the actions between them."""
     window = default_window(model) if window is None else window
     if window < 1:
         raise ValueError(f"a window has 1 latent frame or more, got {window}")
@@ -62,7 +62,7 @@ def advance(
     actions: Actions,
     sampler: Sampler,
 ) -> tuple[Float[Tensor, "b 4 3 H W"], CausalState]:
-    """The four frames that these actions lead to, from the latest frame on, and the state behind them."""
+    """Generate the four frames that follow these actions; also returns the new state."""
     assert model.vae is not None, "a model that encodes has an autoencoder"
     both = _embed(model, driving(model, actions, frame), state.first, 2)
     if state.num_latents == 1:  # what a path embeds for the first frame comes with the first transitions
@@ -81,7 +81,7 @@ def advance(
 
 
 def default_window(model: WorldModel) -> int:
-    """As many frames as the latest of a clip sees in training, beside the first."""
+    """The frames that the last frame of a training clip attends to, not counting the first."""
     return max(1, model.contract.latent_grid[0] - 2)
 
 
@@ -122,10 +122,9 @@ def _sample(
         numbers = tuple(range(newest + 1 - latents.shape[2], newest + 1))
         call = MemoryCall(memory, numbers, state.window, width)
         view = stream_view(call, state.first, state.waiting[:, :, -1:], maps_before)
-        output = model.fdm(latents, sigma, actions, sampler.text, view=view)
+        found: Tensor = model.fdm(latents, sigma, actions, sampler.text, view=view).velocity
         if is_first:
             memory = memory.with_frames(numbers[:-1], call, state.window)
-        found: Tensor = output.velocity
         return found
 
     made = euler_sample(velocity, noise[:, :, :0], noise, sampler.sigmas, draw if is_resampled else None)

@@ -38,7 +38,7 @@ from worldmodel.types import FRAMES_PER_LATENT, Actions, map_tensors
 
 @dataclass(frozen=True)
 class VideoState:
-    """A video so far; its tensors have samples first."""
+    """State of an open video; the first axis of its tensors is the batch."""
 
     recent: Float[Tensor, "b t 3 h w"]  # the latest frames at the model's size, from which it goes on
     past: Actions  # that lead from each of them to the next
@@ -77,7 +77,7 @@ class Session:
 
     @property
     def num_frames(self) -> int:
-        """Frames so far, given ones included."""
+        """Number of frames, including the given ones."""
         return self.state.num_frames
 
     @property
@@ -131,6 +131,7 @@ class Session:
         The last raw command is forgotten: for a later `step` its first action stands in.
         """
         check_actions(self.model, actions)
+        self._check(actions.values, num_actions)
         device = self.state.recent.device
         actions = map_tensors(actions, lambda part: part.to(device))
         with inference(self.model, device, self.sampler.precision):
@@ -158,7 +159,7 @@ class Session:
         return Session(self.model, state, sampler, names, cameras, measured)
 
     def _generate(self, actions: Actions, num_actions: int) -> Float[Tensor, "b n 3 H W"]:
-        """One block as it is shown; the state moves on."""
+        """Generate one block, update the state, and return the frames to show."""
         model, state = self.model, self.state
         if state.causal is None:
             decoded, past = whole_clip.advance(
@@ -188,6 +189,8 @@ class Session:
         return shown
 
     def _check(self, given: RawActions | None, count: int) -> None:
+        if given is not None and given.shape[1] != count:
+            raise ValueError(f"expected {count} actions, got {given.shape[1]}")
         if count < 1 or count % FRAMES_PER_LATENT:
             raise ValueError(
                 f"a step takes {FRAMES_PER_LATENT} actions or a multiple (one latent frame each), got {count}"
@@ -227,7 +230,7 @@ def known_frame(
 def compose(
     model: WorldModel, decoded: Float[Tensor, "b n 3 H W"], actions: Actions, known: KnownFrame
 ) -> tuple[Composed, KnownFrame]:
-    """Frames for those that the actions lead to, and what is known behind them."""
+    """Apply the compositor to decoded frames; also returns the updated known frames."""
     assert model.compositor is not None, "there is a known frame"
     track = model.compositor.track(actions.extras)
     composed = model.compose(decoded, track.rows(1), known)

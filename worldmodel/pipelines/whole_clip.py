@@ -39,7 +39,7 @@ def advance(
     num_actions: int,
     sampler: Sampler,
 ) -> tuple[Float[Tensor, "b n 3 H W"], Actions]:
-    """The frames that the actions lead to, and the actions of the frames that are recent then."""
+    """Generate the frames that follow the actions; also returns the actions between the recent frames."""
     embedding, known = embed_clip(model, recent, past, actions)
     history = model.encode(recent)
     num_samples, channels, _, *size = history.shape

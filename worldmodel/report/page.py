@@ -153,7 +153,7 @@ def to_markdown(page: Page, folder: Path, files: Mapping[Figure, Path] | None = 
 
 
 def markdown_table(table: Table) -> str:
-    """A table alone, for text that is written elsewhere."""
+    """A table as Markdown, for use outside a page."""
     marks = ["---:" if is_number else "---" for is_number in table.is_number]
     lines = [_markdown_row(map(_markdown_cell, table.header)), _markdown_row(marks)]
     for row in table.rows:

@@ -36,7 +36,7 @@ FARTHEST = 1e6  # pixels or metres, of a camera
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A world model, and what the service says of it."""
+    """A world model with the description that the service publishes of it."""
 
     model: WorldModel
     version: str  # changes with the weights and with nothing else
@@ -86,7 +86,7 @@ class Predictor:
         }
 
     def check(self, request: PredictRequest) -> list[_Checked]:
-        """Refuse what does not fit, before anything is computed."""
+        """Refuse requests that do not fit the model, before anything is computed."""
         served = self.served
         if request.api_version != API_VERSION:
             raise _unsupported(f"api_version: expected {API_VERSION!r}, got {request.api_version!r}")
@@ -108,7 +108,7 @@ class Predictor:
     def predict(
         self, samples: Sequence[_Checked], profile_id: str, is_wanted: Callable[[], bool] = lambda: True
     ) -> list[list[dict[str, object]]]:
-        """Frames of every sample, as they are sent; stops between samples when nobody waits any more."""
+        """Encoded frames of every sample; stops between samples if the client has disconnected."""
         answers = []
         for sample in samples:
             if not is_wanted():
@@ -126,7 +126,7 @@ class Predictor:
         return answers
 
     def open(self, message: OpenMessage) -> tuple[Session, WorldSpec]:
-        """A streaming session behind the frames of a message."""
+        """Open a streaming session that continues the frames of a message."""
         spec = self.spec_of(message.profile_id)
         frames, past, camera, state = self._check_context(message.context, spec, "context")
         session = self.pipeline.open(
@@ -223,7 +223,7 @@ class Predictor:
 
 
 def encode_frames(frames: Float[Tensor, "n 3 H W"]) -> list[dict[str, object]]:
-    """Frames in [0, 1] as they are sent."""
+    """Encode frames in [0, 1] for a response."""
     return [encode_picture(rgb) for rgb in to_uint8(frames).permute(0, 2, 3, 1).contiguous().numpy()]
 
 

@@ -16,7 +16,7 @@ from worldmodel.data.index import EpisodeIndex
 from worldmodel.data.latents import LatentCache, LatentTable, encoder_identity
 from worldmodel.data.video.decord_frames import choose_decoder
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.models.vae import VideoAutoencoder, encode_video
 from worldmodel.signals import stop_on_signals
 from worldmodel.training.datasets import DataConfig, open_index, open_sources
@@ -26,12 +26,12 @@ ENCODED = "what is encoded is in {}, the same command goes on from there"
 RATIO_TOLERANCE = 0.01  # of height to width: tolerance for rounding to whole pixels
 
 
-def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> FrameContract:
+def frame_contract(index: EpisodeIndex, vae: VideoAutoencoder) -> InputSpec:
     """The common format of all clips of this index, which the model stores and enforces."""
     config = index.config
     _check_cameras(index)
     _check_sizes(index)
-    return FrameContract(
+    return InputSpec(
         num_frames=config.num_frames,
         height=config.height,
         width=config.width,

@@ -17,7 +17,7 @@ from worldmodel.data.index import EpisodeIndex
 from worldmodel.desk.small_net import build_refiner
 from worldmodel.files import fingerprint
 from worldmodel.models.backbone import read_prompt
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.parts import (
     build_compositor,
@@ -200,7 +200,7 @@ def _log_lora_change(start_from: str, known: WorldModelConfig, asked: WorldModel
         log.info("new rank %d adapters are trained; the backbone under them is frozen", asked.lora.rank)
 
 
-def _check_clips(start_from: str, known: FrameContract, found: FrameContract) -> None:
+def _check_clips(start_from: str, known: InputSpec, found: InputSpec) -> None:
     """Refuse clips that are not what the model was trained on."""
     try:
         known.check(size=(found.height, found.width), fps=found.fps, camera=found.camera)

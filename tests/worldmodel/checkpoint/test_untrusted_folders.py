@@ -28,14 +28,14 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from worldmodel.data.dataset import build_clip_dataset
     from worldmodel.data.synthetic import synthetic_source
     from worldmodel.desk.autoencoder import CausalAutoencoder
-    from worldmodel.models.config import FrameContract, WorldModelConfig
+    from worldmodel.models.config import InputSpec, WorldModelConfig
     from worldmodel.models.idm import IdmConfig
 
     source = synthetic_source(num_episodes=2, num_frames=14, size=(32, 32), embodiments=("a",), action_dim=6)
     clips = build_clip_dataset([source], config=ClipConfig(num_frames=5, height=32, width=32))
     idm = IdmConfig(image_height=32, image_width=32, encoder_width=12, encoder_layers=1, hidden=8)
     config = WorldModelConfig(regime="lacg", backbone=tiny_wan(), idm=idm)
-    contract = FrameContract(5, 32, 32, 10.0, latent_scale=4)
+    contract = InputSpec(5, 32, 32, 10.0, latent_scale=4)
     vae = CausalAutoencoder(height=32, width=32, hidden=8, num_blocks=1)
     folder = tmp_path_factory.mktemp("saved") / "model"
     WorldModel.build(config, contract, clips.normalizer, vae=vae).save_pretrained(folder)

@@ -14,7 +14,7 @@ from worldmodel.data.index import index_episodes
 from worldmodel.data.latents import content_hash
 from worldmodel.data.layouts import Box, compose, view_boxes
 from worldmodel.data.synthetic import synthetic_source
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.types import Episode
 
 DROID = Path(__file__).parents[3] / "../shared/data/robots/droid_franka_real/droid_subset"
@@ -87,12 +87,12 @@ def test_the_contract_knows_the_layout() -> None:
     episode = three_views()
     names = ("head", "left_wrist")
     assert choose_camera(episode, names).name == "head+left_wrist"
-    contract = FrameContract(9, 64, 128, 10.0, camera="head+left_wrist", layout="side_by_side")
+    contract = InputSpec(9, 64, 128, 10.0, camera="head+left_wrist", layout="side_by_side")
     assert tuple(contract.views) == names
     clip = contract.clip_config()
     assert (clip.camera, clip.layout) == (names, "side_by_side")
-    assert FrameContract(9, 64, 64, 10.0, camera="head").views == {}
-    assert FrameContract(9, 64, 64, 10.0, camera="head").clip_config().camera == "head"
+    assert InputSpec(9, 64, 64, 10.0, camera="head").views == {}
+    assert InputSpec(9, 64, 64, 10.0, camera="head").clip_config().camera == "head"
 
 
 def test_refusals_name_what_to_set() -> None:

@@ -32,7 +32,7 @@ from worldmodel.estimate.run_shape import run_shape
 from worldmodel.estimate.step_trace import StepTrace
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import WAN_1_3B, LoraConfig, WanConfig
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.training.world_model import TrainConfig
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 SMALL = WanConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=128, text_dim=32, freq_dim=32)
 RUN = RunShape(
     model=WorldModelConfig(regime="no_action", backbone=SMALL),
-    contract=FrameContract(9, 64, 64, 10.0),
+    contract=InputSpec(9, 64, 64, 10.0),
     action_dim=14,
     num_embodiments=2,
     steps=3600,
@@ -253,7 +253,7 @@ MEASURED = {
         model=replace(
             RUN.model, backbone=replace(SMALL, num_layers=12, num_heads=6, head_dim=64, ffn_dim=1536)
         ),
-        contract=FrameContract(17, 128, 128, 10.0),
+        contract=InputSpec(17, 128, 128, 10.0),
         global_batch=4,
     ),
     "lora": replace(
@@ -262,7 +262,7 @@ MEASURED = {
             backbone=replace(SMALL, num_layers=8, num_heads=6, head_dim=64, ffn_dim=1536),
             lora=LoraConfig(rank=8),
         ),
-        contract=FrameContract(17, 128, 128, 10.0),
+        contract=InputSpec(17, 128, 128, 10.0),
         global_batch=4,
     ),
     "mcl": replace(
@@ -272,7 +272,7 @@ MEASURED = {
             objective=ObjectiveConfig(idm_weight=0.0),
             mcl=ActionMclConfig(mode="exact"),
         ),
-        contract=FrameContract(17, 96, 96, 10.0),
+        contract=InputSpec(17, 96, 96, 10.0),
         global_batch=4,
         gradient_checkpointing=True,
     ),

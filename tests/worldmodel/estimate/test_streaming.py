@@ -7,14 +7,14 @@ from worldmodel.estimate.cost import DEVICES, RunShape, describe, estimate
 from worldmodel.estimate.known_shapes import latent_layout, with_known_shapes
 from worldmodel.estimate.streaming import StreamCost
 from worldmodel.models.backbone import WAN_5B, WanConfig, build_wan
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 
 SMALL = WanConfig(num_layers=2, num_heads=2, head_dim=32, ffn_dim=128, text_dim=32, freq_dim=32)
 RUN = RunShape(
     model=WorldModelConfig(
         regime="no_action", backbone=SMALL, causal=True, objective=ObjectiveConfig(forcing="prefix")
     ),
-    contract=FrameContract(17, 64, 64, 10.0),
+    contract=InputSpec(17, 64, 64, 10.0),
     action_dim=14,
     num_embodiments=2,
     steps=3600,

@@ -14,7 +14,7 @@ from worldmodel.data.dataset import ClipDataset, build_clip_dataset
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.config import FrameContract, WorldModelConfig
+from worldmodel.models.config import InputSpec, WorldModelConfig
 from worldmodel.models.idm import IdmConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.types import Episode
@@ -46,8 +46,8 @@ def source() -> TwoArms:
 
 
 @pytest.fixture(scope="session")
-def contract() -> FrameContract:
-    return FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
+def contract() -> InputSpec:
+    return InputSpec(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def training_clips() -> ClipDataset:
 
 
 @pytest.fixture(scope="session")
-def make_model(contract: FrameContract, training_clips: ClipDataset) -> Callable[..., WorldModel]:
+def make_model(contract: InputSpec, training_clips: ClipDataset) -> Callable[..., WorldModel]:
     """A tiny model that reacts to actions as an untrained network does: at random."""
 
     def make(**options: Any) -> WorldModel:

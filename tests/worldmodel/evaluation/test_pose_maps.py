@@ -19,7 +19,7 @@ from worldmodel.evaluation.rollouts.run import RolloutEvaluation, RolloutsConfig
 from worldmodel.evaluation.sensitivity.run import SensitivityConfig, probe_model
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig, pose_columns
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 
 SIZE, NUM_FRAMES, FPS = 32, 9, 10.0
@@ -37,7 +37,7 @@ def model():
             actions=ActionConfig(pose_maps=PoseMapsConfig()),
             objective=ObjectiveConfig(idm_weight=0.0),
         ),
-        FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4),
+        InputSpec(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4),
         normalizer,
         vae=CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1),
     )

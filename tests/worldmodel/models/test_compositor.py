@@ -14,7 +14,7 @@ from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.compositor import HEADS, Composed, Compositor, KnownFrame
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.hand_references import HandReferences
 from worldmodel.models.model import WorldModel
 from worldmodel.models.pose_track import PoseTrack, track_of
@@ -50,7 +50,7 @@ def batch(clips):
 def make(clips):
     def make_model(**options) -> WorldModel:
         config = WorldModelConfig(**{"backbone": tiny_wan(), "actions": DRAWING, **COMPOSED, **options})
-        contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
+        contract = InputSpec(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         return WorldModel.build(config, contract, clips.normalizer, vae=vae).eval()
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_composed_is_refused(make):
     with pytest.raises(ValueError, match="trained=compositor, hand_references and sharpen need a compositor"):
         WorldModelConfig(trained="compositor")
     model = make()
-    contract = FrameContract(NUM_FRAMES, 24, SIZE, FPS, camera="head", latent_scale=4)
+    contract = InputSpec(NUM_FRAMES, 24, SIZE, FPS, camera="head", latent_scale=4)
     vae = CausalAutoencoder(height=24, width=SIZE, hidden=16, num_blocks=1)
     with pytest.raises(ValueError, match="multiples of 16 pixels, got 24x32"):
         WorldModel.build(model.config, contract, model.normalizer, vae=vae)

@@ -12,7 +12,7 @@ from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.desk.small_net import SmallNetConfig
 from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig, build_wan
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -125,14 +125,14 @@ def test_parts_that_cannot_work_together_are_refused(clips):
     normalizer: ActionNormalizer = clips.normalizer
     config = WorldModelConfig(backbone=tiny_wan())
     with pytest.raises(ValueError, match="expected a backbone of 8 latent channels, got 16"):
-        WorldModel.build(config, FrameContract(9, 32, 32, 10.0, latent_channels=8), normalizer)
+        WorldModel.build(config, InputSpec(9, 32, 32, 10.0, latent_channels=8), normalizer)
     with pytest.raises(ValueError, match="latents of 5x4 do not divide into patches of 2x2"):
-        WorldModel.build(config, FrameContract(9, 40, 32, 10.0), normalizer)
+        WorldModel.build(config, InputSpec(9, 40, 32, 10.0), normalizer)
     vae = AutoencoderKLWan(base_dim=8, z_dim=16, num_res_blocks=1)
     with pytest.raises(ValueError, match=r"expected an autoencoder of \(16, 4\).*got \(16, 8\)"):
-        WorldModel.build(config, FrameContract(9, 32, 32, 10.0, latent_scale=4), normalizer, vae=vae)
+        WorldModel.build(config, InputSpec(9, 32, 32, 10.0, latent_scale=4), normalizer, vae=vae)
     with pytest.raises(ValueError, match="multiples of 8"):
-        FrameContract(9, 30, 32, 10.0)
+        InputSpec(9, 30, 32, 10.0)
     with pytest.raises(ValueError, match="history is 1 to 6 latent frames, got 7"):
         WorldModelConfig(history=7)
     with pytest.raises(ValueError, match=r"idm_weight is 0 \(no judge\) or more, got -1"):
@@ -144,7 +144,7 @@ def test_parts_that_cannot_work_together_are_refused(clips):
 def test_without_an_autoencoder_frames_cannot_be_read(clips, batch):
     model = WorldModel.build(
         WorldModelConfig(backbone=tiny_wan()),
-        FrameContract(13, 32, 32, 10.0, latent_scale=4),
+        InputSpec(13, 32, 32, 10.0, latent_scale=4),
         clips.normalizer,
     )
     with pytest.raises(ValueError, match="built without an autoencoder"):
@@ -162,7 +162,7 @@ def test_hub_layout_trains_and_rolls_out_with_the_wan_autoencoder(clips, batch, 
         lora=LoraConfig(rank=2),
         objective=ObjectiveConfig(idm_weight=0.0),
     )
-    model = WorldModel.build(config, FrameContract(13, 32, 32, 10.0), clips.normalizer)
+    model = WorldModel.build(config, InputSpec(13, 32, 32, 10.0), clips.normalizer)
     world_model_step(model, batch, torch.Generator().manual_seed(0)).total.backward()
     trained = [p for p in model.parameters() if p.requires_grad]
     assert all(p.dtype == torch.float32 and p.grad is not None and p.grad.isfinite().all() for p in trained)
@@ -189,7 +189,7 @@ from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.model import WorldModel
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.types import Actions, ClipBatch
@@ -207,7 +207,7 @@ config = WorldModelConfig(
     actions=ActionConfig(adaln=AdalnConfig(1024)),
 )
 start = time.time()
-contract = FrameContract(num_frames=9, height=64, width=64, fps=16.67)
+contract = InputSpec(num_frames=9, height=64, width=64, fps=16.67)
 model = WorldModel.build(config, contract, normalizer, vae=AutoencoderKLWan())
 report["backbone_parameters"] = sum(
     p.numel() for n, p in model.fdm.backbone.named_parameters() if "lora" not in n
@@ -254,13 +254,13 @@ import json, resource
 import torch
 from worldmodel.estimate.cost import DEVICES, RunShape, _build, _step, estimate
 from worldmodel.mcl.config import ActionMclConfig
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 model = WorldModelConfig(dtype="bfloat16", objective=ObjectiveConfig(idm_weight=0.0), mcl=ActionMclConfig())
 run = RunShape(
-    model=model, contract=FrameContract(5, 64, 64, 10.0), action_dim=14, num_embodiments=1, steps=1,
+    model=model, contract=InputSpec(5, 64, 64, 10.0), action_dim=14, num_embodiments=1, steps=1,
     global_batch=2, micro_batch=2, gradient_checkpointing=True, has_ema=False, has_autocast=False,
     parallel="single")
 found = estimate(run, 1, DEVICES["CPU"])

@@ -13,7 +13,7 @@ from worldmodel.data.synthetic import synthetic_source
 from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.backbone import load_wan
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.models.vae import load_vae
 from worldmodel.objectives.training_step import world_model_step
@@ -58,7 +58,7 @@ def test_a_model_of_that_layout_trains_saves_and_streams(folder: Path, tmp_path:
         actions=ActionConfig(adaln=AdalnConfig(16)),
         objective=ObjectiveConfig(forcing="prefix", idm_weight=0.0),
     )
-    contract = FrameContract(9, SIZE, SIZE, 10.0, latent_channels=48, latent_scale=16)
+    contract = InputSpec(9, SIZE, SIZE, 10.0, latent_channels=48, latent_scale=16)
     model = WorldModel.build(config, contract, clips.normalizer)
     assert model.latents_of(batch).shape == (2, 48, 3, 4, 4)
     world_model_step(model, batch, torch.Generator().manual_seed(0)).total.backward()
@@ -81,7 +81,7 @@ def test_frames_must_fit_its_latents(folder: Path) -> None:
     vae = load_vae(str(folder))
     assert (vae.config["z_dim"], vae.config["scale_factor_spatial"]) == (48, 16)
     with pytest.raises(ValueError, match="multiples of 16"):
-        FrameContract(9, 40, 64, 10.0, latent_channels=48, latent_scale=16)
+        InputSpec(9, 40, 64, 10.0, latent_channels=48, latent_scale=16)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from worldmodel.mcl.config import ActionMclConfig
 from worldmodel.models.backbone import LoraConfig
 from worldmodel.models.config import ObjectiveConfig
 from worldmodel.objectives.training_step import mcl_gradient_flow, world_model_step
-from worldmodel.types import action_groups
+from worldmodel.types import latent_frame_actions
 
 REGIMES = ("no_action", "acg", "lacg")
 MODES = ("exact", "detached", "jvp", "finite_difference")
@@ -141,7 +141,7 @@ def test_a_step_never_waits_for_values(make_world_model, batch, options):
 
 def test_action_groups_follow_the_timeline():
     actions = torch.arange(8.0).view(1, 8, 1)
-    assert action_groups(actions)[0].tolist() == [[0, 0, 0, 0], [0, 1, 2, 3], [4, 5, 6, 7]]
+    assert latent_frame_actions(actions)[0].tolist() == [[0, 0, 0, 0], [0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("mode", ["exact", "detached", "finite_difference"])

@@ -190,6 +190,21 @@ def test_steps_that_do_not_fit_are_refused(trained, batch, raw):
         stream.step(latent_actions=torch.zeros(4, 4, 3))
 
 
+@pytest.mark.parametrize(
+    ("rows", "num_actions", "message"),
+    [
+        (np.s_[:, :3], 3, r"takes 4 actions or a multiple .* got 3"),
+        (np.s_[:1, :4], 4, r"actions of 4 samples, .* got 1"),
+        (np.s_[:, :4], 8, "expected 8 actions, got 4"),
+    ],
+)
+def test_advance_refuses_what_step_refuses(trained, batch, raw, rows, num_actions, message):
+    stream = RolloutPipeline(trained(regime="acg")).open(batch.frames[:, :1], embodiment=raw[1])
+    with pytest.raises(ValueError, match=message):
+        stream.advance(Actions(batch.robot_actions[rows]), num_actions)
+    assert stream.num_frames == 1
+
+
 def test_a_measured_state_is_given_once_and_read_by_every_step_and_fork(trained, batch, raw):
     pipeline, (actions, names) = RolloutPipeline(trained(actions=START, causal=True)), raw
     given, states = batch.frames[:, :1], np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3)

@@ -13,7 +13,7 @@ from worldmodel.evaluation.controls import static_video
 from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips
 from worldmodel.evaluation.jsonl_store import RecordLines
 from worldmodel.evaluation.metrics.video import score_video
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.quickstart import baseline
 from worldmodel.quickstart.commands import Quickstart
 from worldmodel.training.datasets import DataConfig, open_index, trained_on
@@ -26,7 +26,7 @@ def test_the_baseline_is_a_row_of_the_same_clips(tmp_path: Path, monkeypatch: py
     )
     index = open_index(data)
     known = SimpleNamespace(
-        contract=FrameContract(9, 32, 32, 50 / 3, camera="head", latent_scale=4),
+        contract=InputSpec(9, 32, 32, 50 / 3, camera="head", latent_scale=4),
         normalizer=index.normalizer(),
         trained_on=trained_on(data, index),
     )

@@ -14,7 +14,7 @@ from worldmodel.data.index import index_episodes
 from worldmodel.data.splits import SplitConfig
 from worldmodel.data.synthetic import synthetic_source
 from worldmodel.desk.autoencoder import CausalAutoencoder
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.training.datasets import DataConfig, open_index
 from worldmodel.training.model_data import frame_contract
 from worldmodel.types import Episode, EpisodeSource
@@ -58,7 +58,7 @@ def slower(episode: Episode) -> Episode:
     return replace(episode, fps=5.0)
 
 
-def contract(change: Callable[[Episode], Episode], **clip: Any) -> FrameContract:
+def contract(change: Callable[[Episode], Episode], **clip: Any) -> InputSpec:
     """Of four episodes in one source: only the last one differs."""
     source = LastChanged(synthetic_source(4, 40, (32, 32), fps=10.0), change)
     vae = CausalAutoencoder(height=32, width=32, hidden=8, num_blocks=1)

@@ -22,7 +22,7 @@ PRINTED = 8  # pictures of each context that identify a dataset
 
 @dataclass(frozen=True)
 class ContextDataConfig:
-    """Which pictures."""
+    """Which pictures are opened, and from where."""
 
     path: str = "quad"  # quad, quad_causal, rooms, a file of factor data, or a folder of contexts
     size: int = 64  # pixels a side

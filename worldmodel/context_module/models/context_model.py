@@ -157,7 +157,7 @@ class ContextModel(nn.Module):
             self.module.project()
 
     def freeze_host(self) -> None:
-        """Train head and module alone."""
+        """Freeze the host, so that only the head and the context module train."""
         if self.module is None:
             raise ValueError("a base model without its host has nothing to train")
         self.host.requires_grad_(False)

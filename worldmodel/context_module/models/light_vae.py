@@ -17,7 +17,7 @@ MAX_GROUPS = 8  # of a group norm
 
 @dataclass(frozen=True)
 class LightVaeConfig:
-    """Sizes."""
+    """Sizes of the small VAE."""
 
     image_size: int = 64  # pixels a side
     channels: tuple[int, ...] = (32, 64, 128, 256)  # of each convolution, from the picture inwards

@@ -17,13 +17,13 @@ from worldmodel.types import Actions, Transitions, map_tensors, num_video_frames
 
 @dataclass(frozen=True)
 class ClipView:
-    """What turns normalized actions into the rows of action paths: whose they are, and each clip's own."""
+    """The robot and the recorded transitions of clips, from which action paths read their rows."""
 
     embodiment: str
     transitions: tuple[Transitions, ...]  # of each sample, or one for any number of samples
 
     def actions(self, model: WorldModel, actions: Float[Tensor, "b n a"]) -> Actions:
-        """As the model takes them, with their rows."""
+        """Normalized actions together with the rows that the model's action paths read."""
         raw = model.normalizer.denormalize_tensor(actions.cpu(), self.embodiment)  # where transitions are
         clips = self.transitions * (len(raw) if len(self.transitions) == 1 else 1)
         own = [replace(clip, actions=one) for clip, one in zip(clips, raw, strict=True)]
@@ -40,7 +40,7 @@ def driven(model: WorldModel, actions: Float[Tensor, "b n a"], view: ClipView | 
 
 
 def past_and_ahead(model: WorldModel, actions: Actions, num_given: int) -> tuple[Actions, Actions]:
-    """Actions between the recent ones of `num_given` frames, and those behind them."""
+    """Split actions into those between the given frames that the model sees and those that follow."""
     moved = map_tensors(actions, lambda part: part.to(model.device))
     count, keeps_first = num_video_frames(model.config.history), model.config.actions.keeps_first
     return history_actions(moved, num_given - 1, count, keeps_first), moved[num_given - 1 :]

@@ -51,7 +51,7 @@ def world_model_diversity(
     seed: int = 0,
     view: ClipView | None = None,
 ) -> MechanismDiversity:
-    """Contrasts between k action sequences behind the same frames, along random directions of the noise."""
+    """Contrast k action sequences that follow the same frames, along random directions of the noise."""
     if is_too_large(model):
         raise ValueError(
             f"the backbone has {num_backbone_parameters(model) / 1e6:.0f} million parameters, third "

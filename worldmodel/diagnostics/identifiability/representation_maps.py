@@ -47,7 +47,7 @@ class AffineMap:
 
 
 def fit_affine(target: Float[np.ndarray, "n d"], source: Float[np.ndarray, "n k"]) -> AffineMap:
-    """Least squares."""
+    """Fit an affine map by least squares."""
     source_mean, target_mean = source.mean(0), target.mean(0)
     matrix = np.linalg.lstsq(source - source_mean, target - target_mean, rcond=None)[0]
     return AffineMap(source_mean, target_mean, matrix)

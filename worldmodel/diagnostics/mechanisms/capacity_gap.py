@@ -18,7 +18,7 @@ Chart = Callable[[Tensor], Tensor]  # parameters[p] -> description of the laws[q
 
 @dataclass(frozen=True)
 class CapacityGap:
-    """Ranks of both charts over the sampled parameters."""
+    """Ranks of the Jacobians of the two parametrizations, LRD and GMD, at sampled parameters."""
 
     lrd_rank: int  # highest
     gmd_rank: int  # highest

@@ -37,7 +37,7 @@ class Split:
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """A fitted classifier."""
+    """A fitted classifier of gradient-boosted trees."""
 
     classes: Integer[np.ndarray, " num_classes"]
     start: Float64[np.ndarray, " num_scores"]  # before the first tree; two classes share one score

@@ -108,7 +108,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def by_view(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Camera -> records of that part of the picture alone, for models with several cameras."""
+    """Group the scores by camera, for models whose picture shows several cameras."""
     names = dict.fromkeys(name for record in records for name in record.get("views", {}))
     return {
         name: [

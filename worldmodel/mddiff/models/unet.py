@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from worldmodel.checked import check_ranges
+from worldmodel.desk.refiner import zero_convolution
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class ConceptUNet(nn.Module):
                 self.up.append(self._layer(width + skips.pop(), out, level, up=is_last and level > 0))
                 width = out
         self.norm_out = nn.GroupNorm(config.norm_groups, width, eps=1e-5)
-        self.conv_out = _zeroed(nn.Conv2d(width, latent_channels, 3, padding=1))
+        self.conv_out = zero_convolution(nn.Conv2d(width, latent_channels, 3, padding=1))
 
     def forward(
         self, noisy: Float[Tensor, "b c h w"], steps: Int[Tensor, " b"], tokens: Float[Tensor, "b k m"]
@@ -143,7 +144,7 @@ class ConceptUNet(nn.Module):
             up=up,
             down=down,
         )
-        _zeroed(block.conv2)
+        zero_convolution(block.conv2)
         return block
 
     def _attention(self, width: int) -> Transformer2DModel:
@@ -154,12 +155,5 @@ class ConceptUNet(nn.Module):
             norm_num_groups=self.config.norm_groups,
             cross_attention_dim=self.token_dim,
         )
-        _zeroed(layer.proj_out)
+        zero_convolution(layer.proj_out)
         return layer
-
-
-def _zeroed(layer: nn.Conv2d) -> nn.Conv2d:
-    """Zero-initialize: residual branches start as the identity, the whole network outputs zero."""
-    for parameter in layer.parameters():
-        nn.init.zeros_(parameter)
-    return layer

@@ -14,7 +14,7 @@ from worldmodel.models.actions.adaln import AdalnConfig
 from worldmodel.models.actions.camera_motion import CameraMotionConfig
 from worldmodel.models.actions.place_map import PlaceMapConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
-from worldmodel.models.actions.protocol import ActionEmbedding, PathConfig, PathShape
+from worldmodel.models.actions.protocol import ActionEmbedding, GatedTokens, PathConfig, PathShape
 from worldmodel.models.actions.published.bwm import BwmConfig
 from worldmodel.models.actions.published.open_world import OpenWorldConfig
 from worldmodel.models.actions.start_state import StartStateConfig
@@ -108,9 +108,9 @@ class ActionInterface(nn.ModuleDict):
         self.row_shapes = config.row_shapes
 
     @property
-    def gates(self) -> nn.Module | None:
-        """The path whose `gates` weigh action tokens, if there is one."""
-        return next((path for path in self.values() if hasattr(path, "gates")), None)
+    def gates(self) -> GatedTokens | None:
+        """The path that embeds action tokens, if there is one."""
+        return next((path for path in self.values() if isinstance(path, GatedTokens)), None)
 
     @in_float32
     def forward(

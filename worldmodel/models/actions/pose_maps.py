@@ -63,7 +63,7 @@ class PoseMapsConfig(PathConfig):
 
     @property
     def row_shapes(self) -> Mapping[str, Row]:
-        """The poses two commands earlier, one earlier and now; the view of the frame that they lead to."""
+        """Poses of the last three commands, and the camera matrix of the frame after the transition."""
         return {"poses": Row((3, POSE)), "projections": Row((3, 4))}
 
     def read(self, clip: Transitions) -> Extras:

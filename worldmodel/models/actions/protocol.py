@@ -101,9 +101,12 @@ class ActionEmbedding:
         return replace(self, **{name: part[:, which] for name, part in self._parts(per_frame=True).items()})
 
     def concat(self, after: "ActionEmbedding") -> "ActionEmbedding":
-        """These latent frames and the others behind them."""
+        """These latent frames, then those of `after`; both embeddings come from the same paths."""
+        own, others = self._parts(), after._parts()
+        if own.keys() != others.keys():
+            raise ValueError(f"embeddings of {', '.join(own)} and of {', '.join(others)} cannot be joined")
         parts = after._parts(per_frame=True).items()
-        return replace(after, **{name: torch.cat([getattr(self, name), part], 1) for name, part in parts})
+        return replace(after, **{name: torch.cat([own[name], part], 1) for name, part in parts})
 
     @property
     def num_samples(self) -> int:
@@ -117,6 +120,12 @@ class ActionEmbedding:
             for name, part in found.items()
             if part is not None and not (per_frame and name == "context" and part.ndim == 3)
         }
+
+
+class GatedTokens(nn.Module):
+    """Base of a path that fills `tokens`, which enter every layer with a weight for each head."""
+
+    gates: nn.Parameter  # [layers heads], before tanh; zero at first
 
 
 def blank_extras(
@@ -146,7 +155,7 @@ def zero_init(layers: nn.Sequential) -> nn.Sequential:
 
 
 def action_groups(actions: Float[Tensor, "b n u"]) -> Float[Tensor, "b g r u"]:
-    """The four transitions of every latent frame behind frame 0."""
+    """Group transitions by latent frame: four for each frame after frame 0."""
     return rearrange(actions, "b (g r) u -> b g r u", r=FRAMES_PER_LATENT)
 
 

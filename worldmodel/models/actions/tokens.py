@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from worldmodel.checked import check_ranges
 from worldmodel.models.actions.protocol import (
     ActionEmbedding,
+    GatedTokens,
     PathConfig,
     PathShape,
     action_groups,
@@ -37,7 +38,7 @@ class TokensConfig(PathConfig):
         return ActionTokens(shape, self.hidden)
 
 
-class ActionTokens(nn.Module):
+class ActionTokens(GatedTokens):
     """One token per transition; they enter with gates that start at zero."""
 
     def __init__(self, shape: PathShape, hidden: int) -> None:

@@ -15,7 +15,7 @@ from worldmodel.data.clips import cut_clip
 from worldmodel.environments.initial_states import Start, episode_start, open_session
 from worldmodel.environments.spaces import WorldSpec
 from worldmodel.environments.tabletop import TASK, TabletopScenes
-from worldmodel.environments.uncertainty import DistrustMeter
+from worldmodel.environments.uncertainty import UncertaintyMeter
 from worldmodel.evaluation.action_edits import HOLD, edit_actions
 from worldmodel.evaluation.held_out import shown_size
 from worldmodel.locator.model import Locator
@@ -81,7 +81,7 @@ class Game:
         self.num_frames = model.config.num_given
         self.pipeline, self.num_inference_steps = RolloutPipeline(model), num_inference_steps
         self.task, self.scenes = task, _scenes(self.spec, task, self.num_frames)
-        self.meter = DistrustMeter(model)
+        self.meter = UncertaintyMeter(model)
         self.simulator: DrivenTabletop | None = None
         self.episode: Episode | None = None
         self.num_made = self._followed = 0

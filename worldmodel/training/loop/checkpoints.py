@@ -56,7 +56,7 @@ class Checkpoint:
         return (self.path / name).is_dir()
 
     def described(self, name: str) -> dict[str, Tensor]:
-        """As `tensors`; of shards the shapes alone, so that each process may read its own part."""
+        """As `tensors`, but only shapes for shards, of which each process reads its own part."""
         return shard_shapes(self.path / name) if self.has_shards(name) else self.tensors(name)
 
 

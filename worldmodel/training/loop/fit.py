@@ -337,7 +337,7 @@ def _count_nonfinite(run: _Run, is_finite: bool, sources: list[str]) -> None:
 
 
 def _validate(run: _Run, validate: ValidateFn | None) -> bool:
-    """Validate the averaged weights (the current ones without averaging); whether they are the best so far.
+    """Validate the averaged weights, or the current ones; returns whether they are the best so far.
 
     Training state is not changed.
     """

@@ -35,7 +35,7 @@ def shard_shapes(folder: Path) -> dict[str, Tensor]:
 
 
 def read_shards(folder: Path, targets: Mapping[str, Tensor]) -> None:
-    """Fill tensors, of which a sharded one takes its part alone; any number of processes may have written."""
+    """Fill tensors from a checkpoint; a sharded tensor reads only its part, however many processes wrote."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each process reads on its own
         into = {name: target.detach() for name, target in targets.items()}

@@ -15,7 +15,7 @@ from worldmodel.models.actions.camera_motion import CameraMotion, CameraMotionCo
 from worldmodel.models.actions.interface import ActionConfig
 from worldmodel.models.actions.pose_maps import PoseMapsConfig
 from worldmodel.models.actions.protocol import PathShape
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -107,7 +107,7 @@ def test_two_paths_that_read_work_together_on_a_camera_that_rides_on_a_hand(tmp_
     assert batch.extras["camera_motion"].abs().amax((1, 2, 3)).min() > 1e-3  # it moves
     model = WorldModel.build(
         WorldModelConfig(backbone=tiny_wan(), actions=paths, objective=ObjectiveConfig(idm_weight=0.0)),
-        FrameContract(9, 32, 32, 10.0, camera="left_camera", latent_scale=4),
+        InputSpec(9, 32, 32, 10.0, camera="left_camera", latent_scale=4),
         clips.normalizer,
         vae=CausalAutoencoder(height=32, width=32, hidden=16, num_blocks=1),
     )

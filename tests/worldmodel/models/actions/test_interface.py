@@ -193,3 +193,25 @@ def test_actions_are_embedded_in_single_precision():
 def test_a_model_without_a_path_is_refused():
     with pytest.raises(ValueError, match=r"no path: set one, as actions.adaln="):
         ActionConfig(adaln=None)
+
+
+@torch.no_grad()
+def test_embeddings_are_joined_with_every_field(inputs):
+    interface = make_interface(has_tokens=True, has_maps=True)
+    randomize(interface)
+    whole = interface(inputs[-1])
+    joined = whole[:1].concat(whole[1:])
+    for name in ("frames", "tokens", "first_block"):
+        assert torch.equal(getattr(joined, name), getattr(whole, name))
+    less = ActionEmbedding(whole.frames)
+    for pair in ((whole, less), (less, whole)):
+        with pytest.raises(ValueError, match="cannot be joined"):
+            pair[0].concat(pair[1])
+
+
+def test_only_a_path_of_gated_tokens_lends_its_gates():
+    interface = make_interface(has_tokens=True)
+    assert interface.gates is interface["tokens"]
+    other = make_interface()
+    other["adaln"].gates = torch.nn.Identity()  # of its own, for something else
+    assert other.gates is None

@@ -25,7 +25,7 @@ from worldmodel.models.actions.pose_maps import (
 )
 from worldmodel.models.actions.protocol import PathShape
 from worldmodel.models.backbone import WanConfig
-from worldmodel.models.config import FrameContract, ObjectiveConfig, WorldModelConfig
+from worldmodel.models.config import InputSpec, ObjectiveConfig, WorldModelConfig
 from worldmodel.models.model import WorldModel
 from worldmodel.objectives.training_step import world_model_step
 from worldmodel.pipelines.rollout import RolloutPipeline
@@ -56,7 +56,7 @@ def make(clips, randomize):
 
     def make_model(*, trained=False, **options) -> WorldModel:
         defaults = {"backbone": tiny_wan(), "objective": WITHOUT_JUDGE, "actions": DRAWING}
-        contract = FrameContract(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
+        contract = InputSpec(NUM_FRAMES, SIZE, SIZE, FPS, camera="head", latent_scale=4)
         vae = CausalAutoencoder(height=SIZE, width=SIZE, hidden=16, num_blocks=1)
         model = WorldModel.build(
             WorldModelConfig(**{**defaults, **options}), contract, clips.normalizer, vae=vae
