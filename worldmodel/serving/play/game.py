@@ -19,7 +19,7 @@ from worldmodel.environments.uncertainty import UncertaintyMeter
 from worldmodel.evaluation.action_edits import HOLD, edit_actions
 from worldmodel.evaluation.held_out import shown_size
 from worldmodel.locator.model import Locator
-from worldmodel.models.config import FrameContract
+from worldmodel.models.config import InputSpec
 from worldmodel.models.model import WorldModel
 from worldmodel.pipelines.rollout import RolloutPipeline
 from worldmodel.pipelines.session import Session
@@ -254,7 +254,7 @@ class Game:
             return actions[part]
         return self.teleop.block(inputs, FRAMES_PER_LATENT)
 
-    def _shown_as(self, episode: Episode) -> FrameContract:
+    def _shown_as(self, episode: Episode) -> InputSpec:
         """The model's; a picture head shows the camera's own size."""
         contract = self.model.contract
         if self.model.head is None:
