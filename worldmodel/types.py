@@ -177,7 +177,7 @@ class RowReader(Protocol):
 
     @property
     def row_shapes(self) -> Mapping[str, Row]:
-        """Name -> one row of every extra; empty: actions alone."""
+        """Shape and type of one row of each extra input, by name; empty: the paths read actions alone."""
         ...
 
     @property

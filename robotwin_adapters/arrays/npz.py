@@ -139,7 +139,7 @@ def _led_to_frames(numbers: Numbers, action_keys: tuple[str, ...]) -> bool:
 
 
 def _aligned(numbers: Numbers, notes: tuple[str, ...]) -> Numbers:
-    """Drop the first row of actions that are stored with the frame they led to."""
+    """The arrays; actions lose their first row where notes say each is stored with the frame it led to."""
     if SHIFTED_NOTE not in notes:
         return numbers
     moved = {key: partial(_without_first, numbers[key]) for (key,) in ACTIONS if key in numbers}

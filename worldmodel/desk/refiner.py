@@ -56,7 +56,10 @@ class LatentRefiner(nn.Module):
         maps: Float[Tensor, "b f m h w"] | None = None,
         maps_before: Float[Tensor, "b f m h w"] | None = None,
     ) -> Float[Tensor, "b c f h w"]:
-        """The correction of estimated frames, from the frames before them and the first of the video."""
+        """What to add to estimated latent frames, from those before them and the first one of the video.
+
+        `maps` are drawn hand poses of the same frames, `maps_before` of those before, where a model has them.
+        """
         stacked = torch.cat([frames, before, first.expand_as(before)], 1)
         entered = self.enter(_as_images(stacked, "b c f h w -> (b f) h w c", self.enter.weight.dtype))
         drawn = self._one_level(entered, maps, maps_before)

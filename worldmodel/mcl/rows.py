@@ -146,7 +146,7 @@ _cache: ContextVar[RowCache | None] = ContextVar("row_cache", default=None)
 
 
 def num_parts() -> int:
-    """Parts of one contrast: processes times the micro-batches that are kept."""
+    """How many batches of rows one InfoNCE loss joins: processes times the micro-batches kept in memory."""
     cache = _cache.get()
     return num_processes() * (cache.num_kept if cache is not None else 1)
 

@@ -34,7 +34,7 @@ ANSWERS = (2, 3, NUM_SHARES)  # channels of a frame: late flow, paint, shares
 
 @dataclass(frozen=True)
 class DirectConfig:
-    """Size of the network."""
+    """Size of a `DirectPredictor`."""
 
     widths: tuple[int, int, int] = (40, 80, 128)  # channels at 2, 4 and 8 pixels a place
     code: int = 160  # channels of what a group of four commands says

@@ -84,7 +84,7 @@ class ContextValidation:
     def __call__(
         self, model: ContextModel, step: int, accelerator: Accelerator, tracker: Tracker | None
     ) -> dict[str, float]:
-        """Bits per dimension: `loss` for the trained contexts, `held_out` for the held-out pairs."""
+        """Bits per image dimension: `loss` on interventions that were trained, `held_out` on others."""
         measured = {"loss": self._bits(model, self.trained, accelerator)}
         if self.held_out:
             measured["held_out"] = self._bits(model, self.held_out, accelerator)

@@ -80,7 +80,11 @@ def first_order_estimate(
     seed: int = 0,
     view: ClipView | None = None,
 ) -> FirstOrderDiversity:
-    """How J(z, u) v changes with the action sequences, by forward passes in the model's own precision."""
+    """How much actions change the network's response to small changes of the noise; see `action_diversity`.
+
+    The change of the output for a small step of the noise is measured by finite differences, for
+    `num_directions` random steps and each of the k action sequences, in the model's own precision.
+    """
     choices = torch.eye(len(robot_actions), device=model.device).unsqueeze(1)
     source = torch.Generator().manual_seed(seed)
     directions = torch.randn(num_directions, *noise.shape[1:], generator=source).to(choices)

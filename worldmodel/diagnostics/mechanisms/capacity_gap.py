@@ -18,7 +18,7 @@ Chart = Callable[[Tensor], Tensor]  # parameters[p] -> description of the laws[q
 
 @dataclass(frozen=True)
 class CapacityGap:
-    """Ranks of the Jacobians of the two parametrizations, LRD and GMD, at sampled parameters."""
+    """Highest ranks of d(laws)/d(parameters) in two families of generators, LRD and GMD (see the module)."""
 
     lrd_rank: int  # highest
     gmd_rank: int  # highest

@@ -202,7 +202,7 @@ def first_order_diversity(
         raise ValueError(f"contrasts need at least 2 conditions, got {len(conditions)}")
 
     def outputs(condition: Tensor, size: float) -> Tensor:
-        """Compute J v for each direction in turn."""
+        """Directional derivatives of the generator at z, by forward differences with this step size."""
         base = generator(z[None], condition[None]).double()
         moves = [size * v / v.square().mean().sqrt() for v in directions]
         return torch.cat(

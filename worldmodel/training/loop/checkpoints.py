@@ -56,7 +56,7 @@ class Checkpoint:
         return (self.path / name).is_dir()
 
     def described(self, name: str) -> dict[str, Tensor]:
-        """As `tensors`, but only shapes for shards, of which each process reads its own part."""
+        """The tensors of a file, as `tensors` reads them; for a sharded file, empty ones of its shapes."""
         return shard_shapes(self.path / name) if self.has_shards(name) else self.tensors(name)
 
 
