@@ -148,7 +148,7 @@ class JsonLinesDataset(LooseDataset):
             return self._episode(uid, self.list, content, videos, fps)
 
     def _with_tables(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with the columns of the tables that it names; an .npy file goes by the name of its key."""
+        """Add the columns of the table files that a row names; an .npy file is a column named by its key."""
         content = dict(row)
         for key, value in row.items():
             if isinstance(value, str) and value.lower().endswith(TABLES):

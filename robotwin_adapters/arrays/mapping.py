@@ -52,5 +52,5 @@ def load_mapping(root: Path, mapping: str | Path | None) -> KeyMapping:
 
 
 def _plain(value: Any, default: Any) -> Any:
-    """None means that the format's default applies."""
+    """The user's setting, or the default of the data format where it is None."""
     return default if value is None else value

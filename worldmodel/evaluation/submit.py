@@ -82,7 +82,7 @@ class _Pair:
 
 
 def submit(checkpoint: str, source: EpisodeSource, config: SubmitConfig) -> int:
-    """Generate the videos, score them and write the folders."""
+    """Write the folders that a public benchmark scores, from held-out clips; 0 when all is done."""
     model, config, _ = load_model(checkpoint, config)
     clips = held_out_clips(source, model.contract, model.normalizer, config.held_out)
     predictor = ModelPredictor(model, config.num_inference_steps, mixed_precision=config.mixed_precision)

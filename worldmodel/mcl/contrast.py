@@ -273,7 +273,7 @@ class MechanisticContrast(nn.Module):
         return self._shown(feature, outer), norm, paths
 
     def _scaled(self, response: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows as the head takes them, and their norms before."""
+        """One row per transition, scaled as the config asks for the projection head, and its norm before."""
         rows, config = self.critic.rows(response), self.config
         return unit_rows(rows) if config.scale == "unit" else clip_rows(rows, config.clip_norm)
 

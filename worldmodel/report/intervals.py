@@ -180,7 +180,7 @@ def jackknife_interval(
 
 
 def interval_text(interval: Interval, num_points: int) -> str:
-    """Format an interval for a table of results."""
+    """An interval for a table of results; `num_points` values went into it, and one alone has none."""
     return "one point" if num_points < 2 else f"{interval[0]:.3g} to {interval[1]:.3g}"
 
 

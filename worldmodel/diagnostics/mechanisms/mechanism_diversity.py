@@ -70,7 +70,7 @@ class MechanismDiversity:
 def mechanism_vectors(
     generator: Generator, z: Float[Tensor, "n d"], conditions: Float[Tensor, "k a"], *, chunk_size: int = 256
 ) -> Float[Tensor, "n k twice_d"]:
-    """V(z, u) at every point and condition, by automatic differentiation in double precision."""
+    """V(z, u) at every point z and condition u: first and second derivatives of log|J|, see the module."""
     if z.shape[1] > MAX_LATENT_DIM:
         raise ValueError(
             f"V needs third derivatives: at most {MAX_LATENT_DIM} latents, got {z.shape[1]}; fix the others"

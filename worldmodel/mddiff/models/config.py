@@ -22,7 +22,7 @@ class ContrastConfig:
 
 @dataclass(frozen=True)
 class MDDiffConfig:
-    """Encoder, concept tokens, latent diffusion and decoder; `decoder.where: none` is EncDiff."""
+    """Sizes of MDDiff: concept encoder, latent diffusion, decoder. `decoder.where: none` makes it EncDiff."""
 
     image_size: int = 64  # pixels per side
     num_concepts: int = 20  # N, scalars per image

@@ -255,7 +255,7 @@ class Game:
         return self.teleop.block(inputs, FRAMES_PER_LATENT)
 
     def _shown_as(self, episode: Episode) -> InputSpec:
-        """The model's; a picture head shows the camera's own size."""
+        """Size and rate of shown frames: the model's; with a picture head the size is the camera's."""
         contract = self.model.contract
         if self.model.head is None:
             return contract
