@@ -95,7 +95,7 @@ def test_make_desk_goes_on_where_it_failed_and_skips_what_is_done(project: Path)
     assert code == 0
     assert "== streaming: done before" in said
     assert second[0] == first[-1]
-    assert len(first) - 1 + len(second) == 9
+    assert len(first) - 1 + len(second) == 10
     assert desk(project, MAKE_DESK)[:2] == (0, [])
 
 
@@ -105,10 +105,10 @@ def test_the_desk_script_lists_its_steps_and_does_one_alone(project: Path) -> No
     assert (code, len(calls)) == (0, 1)
     assert "--embodiment finch --episodes 100" in calls[0]
     code, calls, said = desk(project, [*script, "--list"])
-    assert (code, calls, len(said.splitlines())) == (0, [], 11)
+    assert (code, calls, len(said.splitlines())) == (0, [], 12)
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("done")] == ["target"]
     assert len(desk(project, [*script, "--only", "target"])[1]) == 1  # again, though it has its mark
-    assert len(desk(project, script)[1]) == 8
+    assert len(desk(project, script)[1]) == 9
     assert len(desk(project, [*script, "--bases"])[1]) == len(("acg", "lacg"))  # the rest is done
     for wrong in (["--only", "nothing"], ["--only"], ["all"]):
         code, calls, said = desk(project, [*script, *wrong])
@@ -128,11 +128,12 @@ def trainings(calls: list[str]) -> list[Any]:
 
 def test_make_desk_gives_settings_that_exist_and_stages_that_follow_each_other(project: Path) -> None:
     configs = trainings(desk(project, MAKE_DESK)[1])
-    expected = ("streaming_autoencoder", "streaming", "compositor", "locator")
+    expected = ("streaming_autoencoder", "streaming", "compositor", "head", "locator")
     assert [config.output for config in configs] == [f"outputs/desk/{name}" for name in expected]
-    autoencoder, model, compositor, _ = configs
+    autoencoder, model, compositor, head, _ = configs
     assert model.model.vae == f"{autoencoder.output}/vae"
-    assert compositor.start_from == f"{model.output}/model"
+    assert compositor.start_from == head.start_from == f"{model.output}/model"
+    assert not head.head_from
 
 
 def test_the_bases_of_table2_are_of_one_family(project: Path) -> None:

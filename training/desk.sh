@@ -15,7 +15,7 @@ DESK=outputs/desk
 # One torch thread a process: on small machines two threads a process fight each other.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false}
 
-STEPS=(source target heldout streaming_autoencoder streaming_latents streaming compositor shipped locator)
+STEPS=(source target heldout streaming_autoencoder streaming_latents streaming compositor shipped head locator)
 BASES=(source target heldout streaming_autoencoder streaming_latents streaming acg lacg locator)
 
 call() {   # show a command, then run it
@@ -60,6 +60,12 @@ step_compositor() {
 
 step_shipped() {   # the folder that worldmodel/weights/desk is a copy of
     call "$BIN/worldmodel" export $DESK/compositor $DESK/shipped
+}
+
+step_head() {   # whose head.safetensors is worldmodel/weights/head: what picture heads of other robots start from
+    call "$BIN/worldmodel" train configs/desk/head.yaml --resume start_from=$DESK/streaming/model head_from= \
+        output=$DESK/head predictions.folder=$DESK/predictions predictions.augment=true fit.steps=3600 \
+        "data.paths=[$DESK/source]" data.latents= data.action_space=pose_commands data.action_scale=shared data.clip.step=8
 }
 
 # --- bases of Table 2 and of the ablation: as `streaming`, but driven through AdaLN alone

@@ -210,7 +210,10 @@ def start_head(model: WorldModel, config: TrainConfig) -> None:
     file = find_weights(config.head_from) / "head.safetensors"
     if not file.is_file():
         raise ValueError(f"head_from={config.head_from}: expected a folder with {file.name}, found none")
-    read_into(model.head, file)
+    try:
+        read_into(model.head, file)
+    except ValueError as error:
+        raise ValueError(f"{error}; a head of another size starts from random weights: head_from=") from error
 
 
 def step_of(run: WorldModelRun, device: torch.device) -> StepFn:
