@@ -229,11 +229,9 @@ def places(rows: PoseTrack) -> Float[Tensor, "*b arm 3"]:
 
 
 def renewed(known: KnownFrame, frame: Float[Tensor, "b 3 H W"], last: PoseTrack) -> KnownFrame:
-    """Update the known frames after a new frame; the second row holds its hand poses.
+    """Choose for each hand the known frame to take it from, after a new frame; row 1 of `last` has its poses.
 
-    A hand whose opening has changed and rests carries the newest frame from now on, and what does not move
-    may be taken from it. A hand that is as open as in the first known frame carries that one: it is true.
-    When the hand has gone from there, the newest frame shows the place without it, and is kept instead.
+    That is the new one where a gripper has opened or closed and rests, else the first if it is as open there.
     """
     (before, now), place = openings(last).unbind(1), places(last)[:, 1]
     first, newest = known.first(), KnownFrame(frame, last.rows(1))

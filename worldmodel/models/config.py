@@ -135,8 +135,7 @@ class WorldModelConfig:
             )
         if self.head is not None and self.compositor_width:
             raise ValueError(
-                "a model has a picture head or a compositor, not both: set compositor_width=0, got "
-                f"{self.compositor_width}"
+                f"a head needs compositor_width=0, got {self.compositor_width}: a model has one of both"
             )
         if self.trained == "head" and not self.trains_head:
             raise ValueError(
@@ -177,13 +176,11 @@ class InputSpec:
     fps: float  # frames per second
     camera: str = ""  # name of the camera, of several joined by a plus; empty: not recorded
     layout: Layout | None = None  # of several cameras in one picture; none: there is one
-    # Folders written before these two were recorded hold models of the defaults.
     aspect: Aspect = "stretch"  # how pictures of another aspect ratio came to this size
     merge: Merge = "last"  # how the actions of a coarser transition were made
     latent_channels: int = 16  # of the autoencoder
     latent_scale: int = 8  # pixels per latent and side
-    # From the world into the picture, 3x4 row by row, where poses are drawn by a camera that never moved; it
-    # stands in for camera matrices that a rollout does not bring. Empty: it moved, or none are drawn.
+    # World -> picture of a camera that never moved, 3x4 row by row, for rollouts that bring none.
     projection: tuple[float, ...] = ()
     num_inference_steps: int = 8  # sampling steps that show the model best; wherever none are asked for
 

@@ -178,8 +178,7 @@ def _image_encoder(config: IdmConfig) -> Dinov2Model:
     )
 
 
-# The settings we read from an image encoder's JSON, and the limit of each. The rest is ignored: a config
-# may also name code.
+# The settings we read from an image encoder's JSON, and the limit of each; others may name code.
 ENCODER_LIMITS = {
     "hidden_size": 8192,
     "num_hidden_layers": 128,

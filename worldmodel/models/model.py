@@ -32,8 +32,7 @@ class WorldModel(SavedModel):
 
     frames --vae--> latents --noise, sigma--> fdm --velocity, sampler--> latents --vae--> frames
     robot actions + extras (acg), or latent actions (lacg) --interface--> ActionEmbedding --> fdm
-    frames --idm--> latent actions, or a reading of the robot actions
-    robot actions --controller--> latent actions
+    frames --idm--> latent actions, or robot actions;  robot actions --controller--> latent actions
 
     Examples:
         >>> from worldmodel import WorldModel
@@ -188,8 +187,6 @@ class WorldModel(SavedModel):
         if self.config.trained in ("compositor", "head"):
             self.requires_grad_(False)
             self.parts()[self.config.trained].requires_grad_()
-        elif self.head is not None:
-            self.head.requires_grad_(self.config.trains_head)
 
     def _autoencoder(self) -> VideoAutoencoder:
         if self.vae is None:

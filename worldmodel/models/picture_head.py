@@ -66,8 +66,7 @@ class PictureHead(nn.Module):
         )
         self.log_sharpness = nn.Parameter(torch.tensor(3.0))
         carried = config.num_sources * config.num_flows
-        # pictures, flows, and where in the picture a pixel is
-        inputs = 3 * (1 + config.num_sources + carried) + 2 * carried + 2
+        inputs = 3 * (1 + config.num_sources + carried) + 2 * carried + 2  # pictures, flows, place of a pixel
         self.answers = (3, 2 * carried, 1 + config.num_sources + carried)  # change, mended flows, shares
         self.enter = nn.Conv2d(inputs * CELL**2, config.width, 3, padding=1)
         self.levels = ResidualLevels([config.width * (level + 1) for level in range(DEPTH + 1)])

@@ -194,6 +194,8 @@ def build_model(config: TrainConfig, index: EpisodeIndex) -> WorldModel:
         start_head(model, config)
     model.trained_on = trained_on(config.data, index).after(model.trained_on)
     model.freeze_untrained()
+    if model.head is not None and not model.config.trains_head:
+        model.head.requires_grad_(False)
     if model.mcl is not None and model.mcl.config.needs_math_attention:
         # The backward pass of a checkpointed block runs it again, outside the context that the step sets.
         model.fdm.backbone.set_attention_backend("_native_math")

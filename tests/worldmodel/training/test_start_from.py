@@ -174,8 +174,14 @@ def test_a_picture_head_is_added_to_a_trained_model(
     model.save_pretrained(tmp_path / "model")
     assert "head" in WorldModel.from_pretrained(tmp_path / "model").parts()
     assert continued(tmp_path / "model", overrides).config.head == model.config.head
-    alone = continued(tmp_path / "model", overrides, "model.trained=all", "model.objective.pixel_weight=0")
-    alone.freeze_untrained()
+    words = [
+        *overrides,
+        f"start_from={tmp_path}/model",
+        "model.trained=all",
+        "model.objective.pixel_weight=0",
+    ]
+    config = load_train_config(CONFIG, [*words, "model.trained=all"])
+    alone = build_model(config, open_index(config.data))
     learned = {name.split(".")[0] for name, p in alone.named_parameters() if p.requires_grad}
     assert "fdm" in learned
     assert "head" not in learned, "the base is trained under a head that stays"
