@@ -58,13 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data")
     parser.add_argument("base", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--only", choices=("head", "direct", "judge"), help="one step")
-    parser.add_argument("--sources", type=int, default=1, help="known frames of the head")
-    parser.add_argument("--head-minutes", type=float, default=5.0, help="of one core, to train the head")
-    parser.add_argument(
-        "--early", type=int, default=1000, help="step of the base for half of the predictions"
-    )
-    parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as base and head together")
+    parser.add_argument("--only", choices=("direct", "judge"), help="one step")
+    parser.add_argument("--model", action="append", default=[], metavar="ROW=RUN", help="a further row")
+    parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as long as the base")
     parser.add_argument("--no-direct", action="store_true", help="judge without the direct predictor")
     run(parser.parse_args(argv))
     return 0
