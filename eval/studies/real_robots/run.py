@@ -1,4 +1,4 @@
-"""The first run of docs/results/real_robots.md: what comes behind the training of the base.
+"""The runs of docs/results/real_robots.md: what comes behind the training of the base.
 
 python eval/study.py real_robots SET DATA BASE OUTPUT --model head=HEAD --model longer=RUN
 

@@ -43,3 +43,18 @@ def test_the_numbers_of_the_second_robot_are_those_of_its_clips() -> None:
     assert all(holds.values())
     assert min(found.mean for found in leads.values()) > 1.5
     assert min(found.ahead for found in leads.values()) == 11
+
+
+def test_the_numbers_of_the_third_run_are_those_of_its_clips() -> None:
+    file = Path("docs/results/real_robots/g1_third.jsonl")
+    page = Path("docs/results/real_robots.md").read_text().split("## Results of the third run")[1]
+    records = read_split(file, "test")
+    assert [line for line in table(records).splitlines() if line not in page] == []
+    for other in ("base", "longer", "scratch/true", "nearest", "head/shifted"):
+        assert lead_text(lead(records, "head/true", other)) in page
+    leads, holds = control_leads(records, "head")
+    assert all(holds.values())
+    assert min(found.mean for found in leads.values()) == leads["shifted"].mean > 3.49
+    assert min(found.ahead for found in leads.values()) == 17
+    choice = lead(read_split(file, "val"), "head/true", "scratch/true")
+    assert (f"{choice.mean:.2f}", f"{choice.standard_error:.2f}", choice.ahead) == ("0.23", "0.03", 6)
