@@ -1,6 +1,6 @@
 """The runs of docs/results/real_robots.md: what comes behind the training of the base.
 
-python eval/study.py real_robots SET DATA BASE OUTPUT --model head=HEAD --model longer=RUN
+python eval/study.py real_robots SET DATA BASE OUTPUT --model head HEAD --model longer RUN
 
 BASE, HEAD and RUN are outputs of `worldmodel train`: of the base, of a picture head on it, and of any other
 model of the same data. Every step leaves a file in OUTPUT and is passed over where that is there already.
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("base", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--only", choices=("direct", "judge"), help="one step")
-    parser.add_argument("--model", action="append", default=[], metavar="ROW=RUN", help="a further row")
+    parser.add_argument("--model", nargs=2, action="append", default=[], metavar=("ROW", "RUN"), help="a row")
     parser.add_argument("--direct-minutes", type=float, default=0.0, help="0: as long as the base")
     parser.add_argument("--no-direct", action="store_true", help="judge without the direct predictor")
     run(parser.parse_args(argv))
@@ -111,11 +111,11 @@ def _judge(asked: argparse.Namespace, model: WorldModel, clips: ClipDataset) -> 
         )
         for split in ("val", "test")
     }
-    rows = dict(row.split("=", 1) for row in asked.model)
+    rows = dict(asked.model)
     models = {row: WorldModel.from_pretrained(Path(run) / "model") for row, run in rows.items()}
     heads = {row: one.head for row, one in models.items() if one.head is not None}
     if not heads:
-        raise ValueError(f"--model names no model with a picture head: expected ROW=RUN, got {asked.model}")
+        raise ValueError(f"--model names no model with a picture head: expected ROW RUN, got {asked.model}")
     others = {row: one for row, one in models.items() if one.head is None}
     direct = None
     if not asked.no_direct:

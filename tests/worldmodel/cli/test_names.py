@@ -11,7 +11,7 @@ from worldmodel.cli import COMMANDS, main
 from worldmodel.shipped import is_hub_id
 
 WRONG = {
-    "rollout dekc data": "no world model folder at dekc, and none of the shipped ones: desk, locator",
+    "rollout dekc data": "no world model folder at dekc, and none of the shipped ones: desk, head, locator",
     "sensitivity desk no/such/data": "no dataset at no/such/data: no such file or folder",
     "submit ./no/model data": "no world model folder at ./no/model",
     "train debug/world_modl": "did you mean debug/world_model",

@@ -9,7 +9,7 @@ from worldmodel.data.clips import ClipConfig, cut_clip
 from worldmodel.data.normalize import ActionNormalizer
 from worldmodel.data.provenance import TrainedEpisode, TrainedOn, actions_hash
 from worldmodel.data.splits import SplitConfig, split_of
-from worldmodel.evaluation.held_out import HeldOutConfig, _shown_size, held_out_clips
+from worldmodel.evaluation.held_out import HeldOutConfig, held_out_clips, shown_size
 
 
 class Changed:
@@ -58,7 +58,7 @@ def test_a_clip_is_what_was_recorded(source, open_clips):
     ],
 )
 def test_frames_to_look_at_have_the_size_of_the_camera(recorded, settings, shown):
-    assert _shown_size(recorded, ClipConfig(height=64, width=64, **settings)) == shown
+    assert shown_size(recorded, ClipConfig(height=64, width=64, **settings)) == shown
 
 
 def test_frames_to_look_at_are_those_of_the_clip(source, training_clips, contract):

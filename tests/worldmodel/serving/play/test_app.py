@@ -29,7 +29,7 @@ ODD = [
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TestClient:
     monkeypatch.setattr(PlayServer, "describe", lambda *_: {})
     game: Any = SimpleNamespace(reset=lambda _: None, load=lambda *_: None, back=lambda: None, measure=dict)
-    game.spec = SimpleNamespace(embodiment="heron")
+    game.spec, game.size = SimpleNamespace(embodiment="heron"), (64, 64)
     server = PlayServer(lambda: game, "desk", tmp_path)
     return TestClient(create_play_app(server), base_url="http://127.0.0.1:8200")
 
